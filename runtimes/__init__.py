@@ -1,0 +1,1 @@
+"""Load a quantized model file, batch requests on it, stream tokens. No torch, no UI."""

@@ -1,0 +1,23 @@
+"""What can go wrong in a runtime. Front ends map each class to its exit code."""
+
+from __future__ import annotations
+
+
+class IngotError(Exception):
+    """Base of every error whose message is meant for the user."""
+
+
+class RequestError(IngotError):
+    """The request cannot be served as asked: a bad parameter, a prompt that is too long."""
+
+
+class ModelError(IngotError):
+    """The model file is missing, truncated, or of a kind that no runtime here can load."""
+
+
+class RuntimeMissingError(ModelError):
+    """No library is installed that could run the file."""
+
+
+class OutOfMemoryError(IngotError):
+    """The model with the asked settings does not fit into memory, or the disk is full."""
