@@ -1,0 +1,1 @@
+"""Front ends: command line, chat, batch jobs, benchmarks."""

@@ -1,0 +1,1 @@
+"""Hugging Face model in, measured GGUF and ONNX files out."""
