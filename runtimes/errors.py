@@ -4,15 +4,24 @@ from __future__ import annotations
 
 
 class IngotError(Exception):
-    """Base of every error whose message is meant for the user."""
+    """Base of every error whose message is meant for the user.
+
+    ``exit_code`` is what a command line tool ends with when the error reaches it.
+    """
+
+    exit_code = 1
 
 
 class RequestError(IngotError):
     """The request cannot be served as asked: a bad parameter, a prompt that is too long."""
 
+    exit_code = 2
+
 
 class ModelError(IngotError):
     """The model file is missing, truncated, or of a kind that no runtime here can load."""
+
+    exit_code = 3
 
 
 class RuntimeMissingError(ModelError):
@@ -21,3 +30,5 @@ class RuntimeMissingError(ModelError):
 
 class OutOfMemoryError(IngotError):
     """The model with the asked settings does not fit into memory, or the disk is full."""
+
+    exit_code = 4
