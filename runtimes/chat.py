@@ -1,0 +1,73 @@
+"""Render a conversation with the model's own chat template, in a sandbox.
+
+The environment offers what ``transformers`` offers to templates (its ``chat_template_utils``), so
+that the rendered text is the same.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from runtimes.errors import RequestError
+
+Message = Mapping[str, Any]
+
+
+@lru_cache(maxsize=8)
+def _compile(template: str) -> Any:
+    import jinja2
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateError as error:
+        raise RequestError(f"the model's chat template does not compile: {error}") from error
+
+
+def render_chat(
+    template: str | None,
+    messages: Sequence[Message],
+    *,
+    bos_token: str = "",
+    eos_token: str = "",
+    add_generation_prompt: bool = True,
+) -> str:
+    """The prompt text for ``messages``.
+
+    Raises RequestError when the model has no template, or the template refuses the conversation
+    (an unknown role, two user turns in a row where it forbids them).
+    """
+    if template is None:
+        raise RequestError("the model has no chat template; use --raw to send the text as it is")
+    import jinja2
+
+    try:
+        return str(
+            _compile(template).render(
+                messages=list(messages),
+                bos_token=bos_token,
+                eos_token=eos_token,
+                add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
+            )
+        )
+    except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise RequestError(f"the chat template refuses this conversation: {error}") from error

@@ -1,0 +1,52 @@
+"""Tokens to text as they come: whole UTF-8 characters only, stop strings never shown."""
+
+from __future__ import annotations
+
+import codecs
+
+
+class Detokenizer:
+    """Text of one completion, fed with each token's bytes.
+
+    What could still become a stop string, or is half a character, is held back until it is decided.
+    """
+
+    def __init__(self, stop: tuple[str, ...] = ()) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._stop = stop
+        self._held = ""
+        self.text = ""
+        self.stopped = False
+
+    def feed(self, piece: bytes) -> str:
+        """Take one token's bytes; return the text that is now certain (maybe empty)."""
+        return self._advance(self._decoder.decode(piece), final=False)
+
+    def finish(self) -> str:
+        """Return what was held back, at the end of the completion."""
+        return self._advance(self._decoder.decode(b"", final=True), final=True)
+
+    def _advance(self, new: str, *, final: bool) -> str:
+        if self.stopped:
+            return ""
+        self._held += new
+        found = [at for at in (self._held.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.stopped = True
+            out, self._held = self._held[: min(found)], ""
+        else:
+            keep = 0 if final else self._undecided()
+            cut = len(self._held) - keep
+            out, self._held = self._held[:cut], self._held[cut:]
+        self.text += out
+        return out
+
+    def _undecided(self) -> int:
+        """Length of the longest tail that a stop string begins with."""
+        longest = 0
+        for stop in self._stop:
+            for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
+                if self._held.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest

@@ -1,0 +1,199 @@
+"""Read a GGUF file's header without any native library.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (version 3; 2 differs in nothing
+that matters here). Block sizes: ``GGML_QUANT_SIZES`` of llama.cpp's ``gguf-py``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtimes.errors import ModelError
+
+# type id -> (name, weights per block, bytes per block)
+TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+    42: ("Q2_0", 64, 18),
+}
+
+# value type id -> struct format of the scalar kinds
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor's entry: shape in GGUF order (fastest dimension first), offset in bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_name: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """Metadata and tensor table. Long arrays are known by their length only."""
+
+    metadata: dict[str, Any]
+    array_lengths: dict[str, int]
+    tensors: tuple[TensorInfo, ...]
+    data_bytes_expected: int  # the file's size if it is whole
+
+
+class _Cursor:
+    """A read position in the mapped file that never runs past its end."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > len(self.data):
+            raise ModelError("the file ends in the middle of its header")
+        piece = self.data[self.at : end]
+        self.at = end
+        return piece
+
+    def scalar(self, fmt: str) -> Any:
+        return struct.unpack("<" + fmt, self.take(struct.calcsize("<" + fmt)))[0]
+
+    def string(self) -> str:
+        return self.take(self.scalar("Q")).decode("utf-8", errors="replace")
+
+    def skip_string(self) -> None:
+        self.take_nothing(self.scalar("Q"))
+
+    def take_nothing(self, count: int) -> None:
+        self.at += count
+        if self.at > len(self.data):
+            raise ModelError("the file ends in the middle of its header")
+
+
+def _read_value(cursor: _Cursor, kind: int) -> Any:
+    if kind == _STRING:
+        return cursor.string()
+    if kind in _SCALARS:
+        return cursor.scalar(_SCALARS[kind])
+    raise ModelError(f"unknown metadata type {kind} in the header")
+
+
+def _skip_array(cursor: _Cursor) -> tuple[int, list[Any]]:
+    """Move past an array; return its length and its elements if they are few and scalar."""
+    kind, length = cursor.scalar("I"), cursor.scalar("Q")
+    if kind in _SCALARS:
+        size = struct.calcsize("<" + _SCALARS[kind])
+        if length <= 1024:
+            return length, [cursor.scalar(_SCALARS[kind]) for _ in range(length)]
+        cursor.take_nothing(size * length)
+    elif kind == _STRING:
+        for _ in range(length):
+            cursor.skip_string()
+    else:
+        raise ModelError(f"unknown array element type {kind} in the header")
+    return length, []
+
+
+def _read_tensor(cursor: _Cursor) -> TensorInfo:
+    name = cursor.string()
+    dims = cursor.scalar("I")
+    if dims > 4:
+        raise ModelError(f"tensor {name!r} has {dims} dimensions; the header is damaged")
+    shape = tuple(cursor.scalar("Q") for _ in range(dims))
+    kind, offset = cursor.scalar("I"), cursor.scalar("Q")
+    if kind not in TENSOR_TYPES:
+        raise ModelError(f"tensor {name!r} has the unknown type {kind}")
+    type_name, block, block_bytes = TENSOR_TYPES[kind]
+    count = 1
+    for size in shape:
+        count *= size
+    return TensorInfo(name, shape, type_name, offset, count // block * block_bytes)
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Parse the header of ``path``.
+
+    Raises ModelError when the file is no GGUF file, or is shorter than its header promises.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise ModelError(f"{path} is not a GGUF file (its first bytes are not 'GGUF')")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                header = _parse(data)
+                size = len(data)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from error
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    if size < header.data_bytes_expected:
+        raise ModelError(
+            f"{path} is truncated: {size:,} bytes of {header.data_bytes_expected:,}; "
+            "download or build it again"
+        )
+    return header
+
+
+def _parse(data: mmap.mmap) -> GgufHeader:
+    cursor = _Cursor(data)
+    cursor.take(4)
+    version = cursor.scalar("I")
+    if version not in (2, 3):
+        raise ModelError(f"GGUF version {version} is not supported (2 and 3 are)")
+    tensor_count, pair_count = cursor.scalar("Q"), cursor.scalar("Q")
+    metadata: dict[str, Any] = {}
+    lengths: dict[str, int] = {}
+    for _ in range(pair_count):
+        key = cursor.string()
+        kind = cursor.scalar("I")
+        if kind == _ARRAY:
+            lengths[key], elements = _skip_array(cursor)
+            if elements:
+                metadata[key] = elements
+        else:
+            metadata[key] = _read_value(cursor, kind)
+    tensors = tuple(_read_tensor(cursor) for _ in range(tensor_count))
+    alignment = int(metadata.get("general.alignment", _DEFAULT_ALIGNMENT)) or _DEFAULT_ALIGNMENT
+    start = -(-cursor.at // alignment) * alignment
+    end = max((t.offset + t.nbytes for t in tensors), default=0)
+    return GgufHeader(metadata, lengths, tensors, start + end if tensors else cursor.at)

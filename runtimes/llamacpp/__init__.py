@@ -1,0 +1,1 @@
+"""The llama.cpp runner. Nothing outside this package knows the library's name."""

@@ -1,0 +1,51 @@
+"""Import llama.cpp once, with its log sent to ``logging``."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections import deque
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from runtimes.errors import RuntimeMissingError
+
+logger = logging.getLogger(__name__)
+
+_CONTINUED, _ERROR, _WARN = 5, 3, 2  # ggml_log_level
+_recent_errors: deque[str] = deque(maxlen=8)
+_callbacks: list[Any] = []  # a collected ctypes callback would leave llama.cpp a dangling pointer
+
+
+def _log(level: int, text: bytes | None, _user: Any) -> None:
+    line = (text or b"").decode("utf-8", errors="replace").rstrip()
+    if not line.strip(". "):
+        return
+    if level == _ERROR:
+        _recent_errors.append(line)
+    # llama.cpp's warnings are about its own defaults; they matter with -v only.
+    logger.log(logging.INFO if level in (_ERROR, _WARN) else logging.DEBUG, "%s", line)
+
+
+def recent_errors() -> str:
+    """What llama.cpp has said of its errors since the last call, in one line."""
+    text = "; ".join(_recent_errors)
+    _recent_errors.clear()
+    return text
+
+
+@lru_cache(maxsize=1)
+def library() -> ModuleType:
+    """The low-level bindings, initialised. Raises RuntimeMissingError when not installed."""
+    try:
+        from llama_cpp import llama_cpp
+    except (ImportError, OSError, RuntimeError, FileNotFoundError) as error:
+        raise RuntimeMissingError(
+            f"llama.cpp cannot be loaded ({error}); install it with: make native"
+        ) from error
+    callback = llama_cpp.llama_log_callback(_log)
+    _callbacks.append(callback)
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    return llama_cpp

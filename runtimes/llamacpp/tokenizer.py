@@ -1,0 +1,100 @@
+"""The vocabulary inside a GGUF file, through llama.cpp's own tokenizer."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from runtimes.errors import ModelError
+from runtimes.llamacpp.native import library, recent_errors
+
+
+class LlamaTokenizer:
+    """Implements ``runtimes.runner.Tokenizer`` over a loaded llama.cpp model."""
+
+    def __init__(self, model: Any, *, owns_model: bool = False) -> None:
+        self._lib = library()
+        self._model = model
+        self._owns_model = owns_model
+        self._vocab = self._lib.llama_model_get_vocab(model)
+        self._size = int(self._lib.llama_vocab_n_tokens(self._vocab))
+        self._bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def load(cls, path: Path) -> LlamaTokenizer:
+        """Load only the vocabulary of the GGUF file at ``path``; raises ModelError."""
+        lib = library()
+        params = lib.llama_model_default_params()
+        params.vocab_only = True
+        model = lib.llama_model_load_from_file(str(path).encode(), params)
+        if not model:
+            raise ModelError(f"llama.cpp cannot read the vocabulary of {path}: {recent_errors()}")
+        return cls(model, owns_model=True)
+
+    def close(self) -> None:
+        """Free the model if this tokenizer loaded it."""
+        if self._owns_model and self._model:
+            self._lib.llama_model_free(self._model)
+            self._model = None
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are."""
+        return self._size
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """Every id that llama.cpp takes for an end of generation."""
+        is_end = self._lib.llama_vocab_is_eog
+        return frozenset(token for token in range(self._size) if is_end(self._vocab, token))
+
+    @property
+    def bos_token(self) -> str:
+        """The text of the BOS token, or nothing."""
+        return self._token_text(self._lib.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos_token(self) -> str:
+        """The text of the EOS token, or nothing."""
+        return self._token_text(self._lib.llama_vocab_eos(self._vocab))
+
+    def _token_text(self, token: int) -> str:
+        if token < 0:
+            return ""
+        text = self._lib.llama_vocab_get_text(self._vocab, token)
+        return text.decode("utf-8", errors="replace") if text else ""
+
+    def encode(
+        self, text: str, *, add_special: bool = False, parse_special: bool = True
+    ) -> list[int]:
+        """Ids of ``text``. A lone surrogate becomes a question mark."""
+        data = text.encode("utf-8", errors="replace")
+        room = len(data) + 8
+        for _ in range(2):
+            buffer = (ctypes.c_int32 * room)()
+            count = self._lib.llama_tokenize(
+                self._vocab, data, len(data), buffer, room, add_special, parse_special
+            )
+            if count >= 0:
+                return list(buffer[:count])
+            room = -count
+        raise ModelError("llama.cpp could not tokenize the text")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token; empty for control tokens."""
+        piece = self._bytes.get(token)
+        if piece is None:
+            piece = self._bytes[token] = self._piece(token)
+        return piece
+
+    def _piece(self, token: int) -> bytes:
+        room = 64
+        for _ in range(2):
+            buffer = ctypes.create_string_buffer(room)
+            count = self._lib.llama_token_to_piece(self._vocab, token, buffer, room, 0, False)
+            if count >= 0:
+                return buffer.raw[:count]
+            room = -count
+        return b""

@@ -1,0 +1,126 @@
+"""How llama.cpp has to be compiled on this machine. Standard library only (see build.py)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from runtimes.errors import IngotError
+
+# GCC's AMX intrinsics tell the compiler less than the instructions do: `ldtilecfg` is declared to read 8 of
+# its 64 bytes, `tileloadd` to read no memory at all. The optimiser may therefore drop or move the stores that
+# fill the tile configuration and the tile buffers in llama.cpp's AMX kernels, which then die of SIGILL or
+# SIGSEGV, or compute garbage. Each flag switches off a pass that does so:
+GCC_AMX_FLAGS = (
+    "-fno-tree-dse",
+    "-fno-dse",
+    "-fno-tree-sra",
+)
+
+# The vision library is not used here, and is a fifth of the compilation.
+DEFAULT_DEFINITIONS = {"LLAVA_BUILD": "OFF"}
+
+
+class ToolchainError(IngotError):
+    """There is no C++ compiler, so that llama.cpp cannot be built."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """The C++ compiler that CMake will pick."""
+
+    path: str
+    banner: str  # first line of --version
+    is_gcc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """All that decides what the compiled library contains; its hash is the build's key."""
+
+    version: str
+    cxx_flags: str
+    cmake_args: str
+    compiler: str
+    machine: str
+    cpu: str
+
+    @property
+    def key(self) -> str:
+        """Short hash: equal keys mean interchangeable wheels."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
+    """The compiler that CMake takes: $CXX, else the first of c++, g++, clang++ on the path."""
+    candidates = [environment["CXX"]] if environment.get("CXX") else ["c++", "g++", "clang++"]
+    for candidate in candidates:
+        words = shlex.split(candidate)
+        path = shutil.which(words[0], path=environment.get("PATH")) if words else None
+        if path is None:
+            continue
+        text = subprocess.run(
+            [path, *words[1:], "--version"], capture_output=True, text=True, check=False
+        ).stdout
+        banner = text.splitlines()[0] if text else path
+        is_gcc = "Free Software Foundation" in text and "clang" not in text.lower()
+        return Compiler(path=path, banner=banner, is_gcc=is_gcc)
+    wanted = f"{candidates[0]} ($CXX)" if environment.get("CXX") else "g++ or clang++"
+    raise ToolchainError(
+        f"no C++ compiler found: install {wanted} "
+        "(Debian and Ubuntu: `apt install g++`; Fedora: `dnf install gcc-c++`; macOS: `xcode-select --install`)"
+    )
+
+
+def plan_build(version: str, environment: Mapping[str, str] = os.environ) -> BuildPlan:
+    """The flags for this compiler and machine, added to what CXXFLAGS and CMAKE_ARGS already ask for."""
+    compiler = find_compiler(environment)
+    extra = GCC_AMX_FLAGS if compiler.is_gcc and _is_x86() else ()
+    cxx_flags = " ".join([*environment.get("CXXFLAGS", "").split(), *extra])
+    return BuildPlan(
+        version=version,
+        cxx_flags=cxx_flags,
+        cmake_args=_cmake_args(environment.get("CMAKE_ARGS", ""), extra),
+        compiler=f"{compiler.path}: {compiler.banner}",
+        machine=f"{platform.system()}-{platform.machine()}",
+        cpu=cpu_signature(),
+    )
+
+
+def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
+    """The user's CMAKE_ARGS with our defaults; a -DCMAKE_CXX_FLAGS there would hide $CXXFLAGS."""
+    words = shlex.split(asked)
+    words = [
+        f"{word} {' '.join(extra)}" if extra and word.startswith("-DCMAKE_CXX_FLAGS") else word
+        for word in words
+    ]
+    for name, value in DEFAULT_DEFINITIONS.items():
+        if not any(word.startswith((f"-D{name}=", f"-D{name}:")) for word in words):
+            words.append(f"-D{name}={value}")
+    return shlex.join(words)
+
+
+def _is_x86() -> bool:
+    return platform.machine().lower() in {"x86_64", "amd64"}
+
+
+def cpu_signature() -> str:
+    """The processor's model and instruction sets: what `-march=native` depends on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return f"{platform.processor()} {platform.machine()}"
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    lines = text.split("\n\n", 1)[0].splitlines()
+    return "\n".join(line for line in lines if line.startswith(wanted))

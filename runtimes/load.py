@@ -1,0 +1,43 @@
+"""From a model file to a loaded runner."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from runtimes.modelfile import ModelFile
+from runtimes.runner import Runner, RunnerSettings
+from runtimes.tokenizer import NamedTokenizer
+
+# Longer contexts are there for the asking; the cache is allocated whole at the start.
+_DEFAULT_CONTEXT = 4096
+
+
+def available_cores() -> int:
+    """Cores that this process may run on: a container's or taskset's limit counts."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    physical = psutil.cpu_count(logical=False) or allowed or 1
+    return max(1, min(allowed or 1, physical))
+
+
+def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+    """The runner for ``model``, with what ``settings`` leaves open filled in.
+
+    Raises ModelError, RuntimeMissingError or OutOfMemoryError.
+    """
+    settings = replace(
+        settings,
+        context=min(settings.context or _DEFAULT_CONTEXT, model.context_length),
+        threads=settings.threads or available_cores(),
+    )
+    if model.runtime == "onnx":
+        from runtimes.onnx.runner import OnnxRunner
+
+        onnx = OnnxRunner.load(model, settings)
+        return onnx, onnx.tokenizer
+    from runtimes.llamacpp.runner import LlamaRunner
+
+    llama = LlamaRunner.load(model, settings)
+    return llama, llama.tokenizer

@@ -1,0 +1,107 @@
+"""A decoder graph as onnxruntime-genai's builder writes it: its session, and the names it binds."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runtimes.errors import ModelError, RuntimeMissingError
+from runtimes.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.runner import RunnerSettings
+
+logger = logging.getLogger(__name__)
+
+_DTYPES: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """One layer's keys or values: the names of the graph's input and output, and their type."""
+
+    past: str
+    present: str
+    kv_heads: int
+    head_dim: int
+    dtype: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A loaded session and what the runner binds to it. ``position_ids`` is None if not an input."""
+
+    session: Any
+    input_ids: str
+    attention_mask: str
+    position_ids: str | None
+    logits: str
+    logits_dtype: Any
+    index_dtype: Any
+    cache: tuple[CacheTensor, ...]
+
+
+def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:
+    """Open the graph in ``model.path``; raises ModelError or RuntimeMissingError."""
+    try:
+        import onnxruntime as ort
+    except ImportError as error:
+        raise RuntimeMissingError(
+            f"ONNX Runtime cannot be loaded ({error}); install it with: pip install onnxruntime"
+        ) from error
+    names = read_json(model.path / GENAI_CONFIG)["model"]["decoder"]
+    options = ort.SessionOptions()
+    options.log_severity_level = 3  # errors; they also come as exceptions
+    if settings.threads:
+        options.intra_op_num_threads = settings.threads
+    path = model.path / names["filename"]
+    try:
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class but Exception
+        raise ModelError(f"ONNX Runtime cannot load {path}: {_first_line(error)}") from error
+    try:
+        return _describe(session, names, model)
+    except KeyError as error:
+        raise ModelError(
+            f"{path} is no decoder graph that this runner drives: it lacks {error}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _describe(session: Any, names: dict[str, Any], model: ModelFile) -> Graph:
+    inputs = {node.name: node for node in session.get_inputs()}
+    outputs = {node.name: node for node in session.get_outputs()}
+    wants, gives = names["inputs"], names["outputs"]
+    cache = []
+    for layer in range(model.layers):
+        for part in ("key", "value"):
+            past = wants[f"past_{part}_names"] % layer
+            present = gives[f"present_{part}_names"] % layer
+            node = inputs[past]
+            outputs[present]
+            cache.append(
+                CacheTensor(
+                    past, present, int(node.shape[1]), int(node.shape[3]), _DTYPES[node.type]
+                )
+            )
+    position = wants.get("position_ids")
+    ids = inputs[wants["input_ids"]]
+    return Graph(
+        session=session,
+        input_ids=ids.name,
+        attention_mask=inputs[wants["attention_mask"]].name,
+        position_ids=position if position in inputs else None,
+        logits=outputs[gives["logits"]].name,
+        logits_dtype=_DTYPES[outputs[gives["logits"]].type],
+        index_dtype=_DTYPES[ids.type],
+        cache=tuple(cache),
+    )

@@ -1,0 +1,198 @@
+"""Steps on ONNX Runtime over a pre-allocated slot cache.
+
+Every layer's keys and values live in one array [slots, kv heads, context, head size], bound to the
+graph as past and as present at once, so that ``GroupQueryAttention`` writes new tokens in place and
+nothing is copied. A prompt goes in for one slot at a time (the operator refuses several rows with a
+past and more than one new token); decode runs a contiguous range of slots together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.modelfile import ModelFile
+from runtimes.onnx.graph import Graph, load_graph
+from runtimes.onnx.tokenizer import OnnxTokenizer
+from runtimes.runner import Capabilities, Logits, RunnerSettings, StepPlan, StepRow
+
+logger = logging.getLogger(__name__)
+
+
+class OnnxRunner:
+    """Implements ``runtimes.runner.Runner``."""
+
+    def __init__(self, graph: Graph, tokenizer: OnnxTokenizer, capabilities: Capabilities) -> None:
+        """Raises OutOfMemoryError when the cache cannot be allocated."""
+        self._graph = graph
+        self._tokenizer = tokenizer
+        self._capabilities = capabilities
+        slots, context = capabilities.slots, capabilities.context
+        try:
+            self._cache = [
+                np.zeros((slots, t.kv_heads, context, t.head_dim), t.dtype) for t in graph.cache
+            ]
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"no memory for the cache of {slots} slots x {context} tokens; "
+                "ask for fewer slots or a smaller context"
+            ) from error
+        self._ids = np.zeros((slots, 1), graph.index_dtype)
+        self._mask = np.zeros((slots, context), graph.index_dtype)
+        self._positions = np.zeros((slots, 1), graph.index_dtype)
+        self._logits = np.zeros((slots, 1, capabilities.vocab_size), graph.logits_dtype)
+        self._lengths = [0] * slots
+        self._decode_bindings: dict[tuple[int, int], Any] = {}
+
+    @classmethod
+    def load(cls, model_file: ModelFile, settings: RunnerSettings) -> OnnxRunner:
+        """Open the folder; raises ModelError, OutOfMemoryError or RuntimeMissingError."""
+        graph = load_graph(model_file, settings)
+        slots = max(settings.slots, 1)
+        capabilities = Capabilities(
+            runtime="onnx",
+            slots=slots,
+            context=settings.context or model_file.context_length,
+            batch=max(settings.batch, slots),
+            vocab_size=model_file.vocab_size,
+            mixed_batch=False,
+        )
+        return cls(graph, OnnxTokenizer(model_file.path), capabilities)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Fixed once loaded."""
+        return self._capabilities
+
+    @property
+    def tokenizer(self) -> OnnxTokenizer:
+        """The tokenizer.json beside the graph."""
+        return self._tokenizer
+
+    def execute(self, plan: StepPlan) -> Logits:
+        """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
+        if all(len(row.tokens) == 1 for row in plan.rows):
+            return self._decode(plan.rows)
+        wanted = []
+        for row in plan.rows:
+            logits = self._prefill(row.slot, row.position, row.tokens)
+            if row.wants_logits:
+                wanted.append(logits[-1:])
+        if not wanted:
+            return np.empty((0, self._capabilities.vocab_size), np.float32)
+        return np.concatenate(wanted)
+
+    def trim(self, slot: int, length: int) -> None:
+        """Forget what the slot holds from position ``length`` on."""
+        self._mask[slot, length:] = 0
+        self._lengths[slot] = min(self._lengths[slot], length)
+
+    def score(self, tokens: Sequence[int]) -> Logits:
+        """Logits after every position: [len(tokens), vocab_size].
+
+        A graph that keeps the last position only is fed one token at a time.
+        """
+        if len(tokens) > self._capabilities.context:
+            raise ModelError(f"{len(tokens)} tokens do not fit the context")
+        self.trim(0, 0)
+        logits = self._prefill(0, 0, tokens).copy()
+        if len(logits) != len(tokens):
+            self.trim(0, 0)
+            steps = (StepRow(0, i, (token,), True) for i, token in enumerate(tokens))
+            logits = np.concatenate([self._decode((row,)).copy() for row in steps])
+        self.trim(0, 0)
+        return logits
+
+    def close(self) -> None:
+        """Drop the session, its bindings and the cache."""
+        self._decode_bindings.clear()
+        self._cache.clear()
+        self._graph = None  # type: ignore[assignment]
+
+    def _prefill(self, slot: int, position: int, tokens: Sequence[int]) -> Logits:
+        """One slot's tokens behind the ``position`` it holds; logits [1 or len(tokens), vocab]."""
+        graph, end = self._graph, position + len(tokens)
+        binding = graph.session.io_binding()
+        ids = np.array([tokens], graph.index_dtype)
+        mask = np.ones((1, end), graph.index_dtype)
+        _bind_input(binding, graph.input_ids, ids)
+        _bind_input(binding, graph.attention_mask, mask)
+        positions = np.arange(position, end, dtype=graph.index_dtype)[None]
+        if graph.position_ids:
+            _bind_input(binding, graph.position_ids, positions)
+        # Bound first, it is the first of the outputs; a full graph's shape is known only afterwards.
+        binding.bind_output(graph.logits, "cpu")
+        self._bind_cache(binding, slot, slot + 1)
+        self._run(binding)
+        self._mask[slot, :end] = 1
+        self._lengths[slot] = end
+        logits = binding.get_outputs()[0].numpy()[0]
+        return logits.astype(np.float32, copy=False)
+
+    def _decode(self, rows: Sequence[StepRow]) -> Logits:
+        """One token for each row. A hole in the range of slots is filled with a row that is thrown
+        away: it writes one position past what its slot holds, where the next real token will go.
+        """
+        low, high = rows[0].slot, rows[-1].slot + 1
+        busy = {row.slot: row for row in rows}
+        for slot in range(low, high):
+            row = busy.get(slot)
+            position = row.position if row else min(self._lengths[slot], self._mask.shape[1] - 1)
+            self._ids[slot, 0] = row.tokens[0] if row else 0
+            self._positions[slot, 0] = position
+            self._mask[slot, position] = 1
+        self._run(self._decode_binding(low, high))
+        for slot in range(low, high):
+            if slot in busy:
+                self._lengths[slot] = busy[slot].position + 1
+            else:
+                self._mask[slot, self._lengths[slot] :] = 0
+        picked = [row.slot for row in rows if row.wants_logits]
+        if len(picked) == high - low:
+            logits = self._logits[low:high, 0]
+        else:
+            logits = self._logits[picked, 0]
+        return logits.astype(np.float32, copy=False)
+
+    def _decode_binding(self, low: int, high: int) -> Any:
+        """The binding for slots [low, high), made once: shapes and addresses never change."""
+        binding = self._decode_bindings.get((low, high))
+        if binding is None:
+            graph = self._graph
+            binding = graph.session.io_binding()
+            _bind_input(binding, graph.input_ids, self._ids[low:high])
+            _bind_input(binding, graph.attention_mask, self._mask[low:high])
+            if graph.position_ids:
+                _bind_input(binding, graph.position_ids, self._positions[low:high])
+            self._bind_cache(binding, low, high)
+            _bind_output(binding, graph.logits, self._logits[low:high])
+            self._decode_bindings[low, high] = binding
+        return binding
+
+    def _bind_cache(self, binding: Any, low: int, high: int) -> None:
+        for tensor, array in zip(self._graph.cache, self._cache, strict=True):
+            part = array[low:high]
+            _bind_input(binding, tensor.past, part)
+            _bind_output(binding, tensor.present, part)
+
+    def _run(self, binding: Any) -> None:
+        try:
+            self._graph.session.run_with_iobinding(binding)
+        except Exception as error:  # onnxruntime's exceptions share no base class but Exception
+            text = str(error).strip()
+            if "allocate" in text.lower() or "memory" in text.lower():
+                raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
+            raise ModelError(f"ONNX Runtime failed in a step: {text}") from error
+
+
+def _bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def _bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

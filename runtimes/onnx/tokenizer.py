@@ -1,0 +1,121 @@
+"""The tokenizer.json beside an ONNX graph, through the ``tokenizers`` library."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from runtimes.errors import ModelError
+from runtimes.modelfile import GENAI_CONFIG, read_json
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def _byte_level_alphabet() -> dict[str, int]:
+    """Character -> byte of GPT-2's byte-level BPE (``bytes_to_unicode`` of its encoder.py)."""
+    kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in kept}
+    rest = (byte for byte in range(256) if byte not in set(kept))
+    alphabet.update({chr(256 + n): byte for n, byte in enumerate(rest)})
+    return alphabet
+
+
+class OnnxTokenizer:
+    """Implements ``runtimes.runner.Tokenizer`` over tokenizer.json."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ModelError when a file is missing or damaged."""
+        from tokenizers import Tokenizer
+
+        path = folder / "tokenizer.json"
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ModelError(f"cannot read {path}: {error}") from error
+        # A saved tokenizer may carry its trainer's truncation and padding.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        settings = read_json(path)
+        self._byte_level = _names_kind(settings.get("decoder"), "ByteLevel")
+        self._added = {
+            int(entry["id"]): b"" if entry.get("special") else str(entry["content"]).encode()
+            for entry in settings.get("added_tokens", [])
+        }
+        self._config = _optional(folder / "tokenizer_config.json")
+        self._eos = _eos_ids(read_json(folder / GENAI_CONFIG))
+        self._bytes: dict[int, bytes] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are, added tokens included."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every id that ends a generation, as genai_config.json lists them."""
+        return self._eos
+
+    @property
+    def bos_token(self) -> str:
+        """The text of the BOS token, or nothing."""
+        return _token_text(self._config.get("bos_token"))
+
+    @property
+    def eos_token(self) -> str:
+        """The text of the EOS token, or nothing."""
+        return _token_text(self._config.get("eos_token"))
+
+    def encode(
+        self, text: str, *, add_special: bool = False, parse_special: bool = True
+    ) -> list[int]:
+        """Ids of ``text``. A lone surrogate becomes a question mark."""
+        clean = text.encode("utf-8", errors="replace").decode("utf-8")
+        # encode_special_tokens is state of the tokenizer: set it for each call.
+        self._tokenizer.encode_special_tokens = not parse_special
+        return list(self._tokenizer.encode(clean, add_special_tokens=add_special).ids)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token; empty for special tokens and ids without a piece."""
+        piece = self._bytes.get(token)
+        if piece is None:
+            piece = self._bytes[token] = self._piece(token)
+        return piece
+
+    def _piece(self, token: int) -> bytes:
+        if token in self._added:
+            return self._added[token]
+        text = self._tokenizer.id_to_token(token)
+        if text is None:
+            return b""
+        if self._byte_level:
+            alphabet = _byte_level_alphabet()
+            return bytes(alphabet[c] for c in text if c in alphabet)
+        match = _BYTE_PIECE.fullmatch(text)
+        return bytes([int(match[1], 16)]) if match else text.replace("\u2581", " ").encode()
+
+
+def _names_kind(part: Any, kind: str) -> bool:
+    """Whether a tokenizer.json component is of ``kind``, alone or in a sequence."""
+    if not isinstance(part, dict):
+        return False
+    inner = part.get("decoders") or []
+    return part.get("type") == kind or any(_names_kind(entry, kind) for entry in inner)
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _token_text(value: Any) -> str:
+    """A token in tokenizer_config.json: plain text, or an object with its content."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
+
+
+def _eos_ids(config: dict[str, Any]) -> frozenset[int]:
+    value = config.get("model", {}).get("eos_token_id", [])
+    return frozenset(int(v) for v in (value if isinstance(value, list) else [value]))

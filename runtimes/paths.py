@@ -1,0 +1,45 @@
+"""Where Ingot keeps what it can make again (cache) and what it remembers (state).
+
+Standard library only: the native build uses it before anything is installed. The folders are the ones
+that platformdirs would choose. INGOT_HOME puts both below one folder.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_NAME = "ingot"
+
+
+def cache_dir() -> Path:
+    """Folder for files that can be made or downloaded again. Not created here."""
+    if home := os.environ.get("INGOT_HOME"):
+        return Path(home) / "cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / _NAME
+    if sys.platform == "win32":
+        return _local_app_data() / "Cache"
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def state_dir() -> Path:
+    """Folder for what was learned about this machine. Not created here."""
+    if home := os.environ.get("INGOT_HOME"):
+        return Path(home) / "state"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / _NAME
+    if sys.platform == "win32":
+        return _local_app_data()
+    return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+def _xdg(variable: str, default: str) -> Path:
+    base = os.environ.get(variable, "").strip()
+    return (Path(base) if base else Path.home() / default) / _NAME
+
+
+def _local_app_data() -> Path:
+    base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    return Path(base) / _NAME / _NAME
