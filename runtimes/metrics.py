@@ -37,8 +37,8 @@ class RateWindow:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot. Rates are tokens a second: ``*_now`` over the last second or so of wall time,
-    the others over the time that steps of that kind took since the engine started.
+    """A snapshot. ``prefill_s`` and ``decode_s`` are the seconds that steps of that kind took since
+    the engine started; ``*_now`` are tokens a second over the last second of wall time.
     """
 
     slots: int
@@ -48,11 +48,22 @@ class EngineStats:
     steps: int
     prompt_tokens: int
     completion_tokens: int
-    prefill_tps: float
-    decode_tps: float
+    decode_tokens: int  # completion tokens after each request's first
+    prefill_s: float
+    decode_s: float
     prefill_tps_now: float
     decode_tps_now: float
     host_us_per_step: float  # the engine's own time a step, outside the native library
+
+    @property
+    def prefill_tps(self) -> float:
+        """Prompt tokens a second of prefill since the start; 0 before the first."""
+        return _ratio(self.prompt_tokens, self.prefill_s)
+
+    @property
+    def decode_tps(self) -> float:
+        """Output tokens a second of decode since the start, all rows together."""
+        return _ratio(self.decode_tokens, self.decode_s)
 
 
 class Metrics:
@@ -96,8 +107,9 @@ class Metrics:
             steps=self.steps,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
-            prefill_tps=_ratio(self.prompt_tokens, self._prefill_seconds),
-            decode_tps=_ratio(self._decode_tokens, self._decode_seconds),
+            decode_tokens=self._decode_tokens,
+            prefill_s=self._prefill_seconds,
+            decode_s=self._decode_seconds,
             prefill_tps_now=self._prefill_now.rate(now),
             decode_tps_now=self._decode_now.rate(now),
             host_us_per_step=1e6 * _ratio(self._step_seconds - self._native_seconds, self.steps),

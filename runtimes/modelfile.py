@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ class ModelFile:
     head_dim: int
     vocab_size: int
     sliding_window: int | None
-    chat_template: str | None
+    chat_template: str | None = field(repr=False)
 
     @classmethod
     def read(cls, path: str | Path) -> ModelFile:

@@ -15,15 +15,13 @@ from pathlib import Path
 
 from runtimes.errors import IngotError
 
-# GCC's AMX intrinsics tell the compiler less than the instructions do: `ldtilecfg` is declared to read 8 of
-# its 64 bytes, `tileloadd` to read no memory at all. The optimiser may therefore drop or move the stores that
-# fill the tile configuration and the tile buffers in llama.cpp's AMX kernels, which then die of SIGILL or
-# SIGSEGV, or compute garbage. Each flag switches off a pass that does so:
-GCC_AMX_FLAGS = (
-    "-fno-tree-dse",
-    "-fno-dse",
-    "-fno-tree-sra",
-)
+# GCC's intrinsic for `ldtilecfg` declares that it reads 8 of the 64 bytes that it does read. The dead-store pass
+# on RTL therefore drops the stores that fill in rows and row lengths of llama.cpp's AMX tile configuration, and
+# the next tile instruction dies of SIGILL or SIGSEGV. -fno-dse switches that pass off. Disassembly of
+# ggml-cpu/amx/mmq.cpp (GCC 11 and 12, -march=sapphirerapids) shows that this one flag restores every such store
+# and leaves the stores to the tile buffers where a correctly declared intrinsic has them; -fno-tree-dse and
+# -fno-tree-sra change nothing about either.
+GCC_AMX_FLAGS = ("-fno-dse",)
 
 # The vision library is not used here, and is a fifth of the compilation.
 DEFAULT_DEFINITIONS = {"LLAVA_BUILD": "OFF"}

@@ -90,7 +90,11 @@ def _describe(session: Any, names: dict[str, Any], model: ModelFile) -> Graph:
             outputs[present]
             cache.append(
                 CacheTensor(
-                    past, present, int(node.shape[1]), int(node.shape[3]), _DTYPES[node.type]
+                    past,
+                    present,
+                    _fixed(node.shape[1], model.kv_heads),
+                    _fixed(node.shape[3], model.head_dim),
+                    _DTYPES[node.type],
                 )
             )
     position = wants.get("position_ids")
@@ -105,3 +109,8 @@ def _describe(session: Any, names: dict[str, Any], model: ModelFile) -> Graph:
         index_dtype=_DTYPES[ids.type],
         cache=tuple(cache),
     )
+
+
+def _fixed(dimension: int | str, otherwise: int) -> int:
+    """A dimension of the graph; a symbolic one is what genai_config.json says."""
+    return dimension if isinstance(dimension, int) else otherwise
