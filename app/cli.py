@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from app.exitcodes import ExitCode, exit_code_for, is_expected
+from app.exitcodes import ExitCode, exit_code_for
 
 app = typer.Typer(
     name="ingot",
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         code = int(ExitCode.BROKEN_PIPE) if broken else _as_int(leaving.code)
     except (Exception, KeyboardInterrupt) as error:
         code = int(exit_code_for(error))
-        _report(error)
+        _report(error, code)
     return _flush(code)
 
 
@@ -75,13 +75,13 @@ def _as_int(code: object) -> int:
     return code if isinstance(code, int) else int(ExitCode.USAGE)
 
 
-def _report(error: BaseException) -> None:
+def _report(error: BaseException, code: int) -> None:
     """One line on stderr; the traceback only for those who asked with -v."""
     if isinstance(error, (BrokenPipeError, KeyboardInterrupt)):
         return
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         traceback.print_exception(error, file=sys.stderr)
-    if is_expected(error):
+    if code != ExitCode.INTERNAL:
         text = str(error) or type(error).__name__
     else:
         text = f"internal error: {type(error).__name__}: {error} (`ingot -v ...` shows where)"

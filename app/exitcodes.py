@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
-from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
+from runtimes.errors import IngotError
 
 
 class ExitCode(IntEnum):
@@ -21,30 +21,23 @@ class ExitCode(IntEnum):
     BROKEN_PIPE = 141  # what a shell reports for a program that the reader of its output ended
 
 
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM})
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM})
 
 
-def exit_code_for(error: BaseException) -> ExitCode:
+def exit_code_for(error: BaseException) -> int:
     """The exit code that belongs to an error which ended a command."""
     match error:
+        case IngotError():
+            return error.exit_code
         case KeyboardInterrupt():
             return ExitCode.INTERRUPTED
         case BrokenPipeError():
             return ExitCode.BROKEN_PIPE
-        case OutOfMemoryError() | MemoryError():
+        case MemoryError():
             return ExitCode.RESOURCES
-        case OSError(errno=number) if number in _DISK_FULL:
+        case OSError(errno=number) if number in _NO_SPACE:
             return ExitCode.RESOURCES
-        case ModelError():
-            return ExitCode.MODEL
-        case RequestError() | FileNotFoundError() | PermissionError() | IsADirectoryError():
-            return ExitCode.USAGE
-        case IngotError():
+        case FileNotFoundError() | PermissionError() | IsADirectoryError() | NotADirectoryError():
             return ExitCode.USAGE
         case _:
             return ExitCode.INTERNAL
-
-
-def is_expected(error: BaseException) -> bool:
-    """Whether the error's own message says all that the user needs."""
-    return exit_code_for(error) is not ExitCode.INTERNAL

@@ -1,7 +1,7 @@
 """Where Ingot keeps what it can make again (cache) and what it remembers (state).
 
-Standard library only: the native build uses it before anything is installed. The folders are the ones
-that platformdirs would choose. INGOT_HOME puts both below one folder.
+Standard library only: the native build uses it before anything is installed. The folders are the
+ones that platformdirs would choose. INGOT_HOME puts both below one folder.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m runtimes.llamacpp.build [--force]
 
-Works before anything is installed (standard library only, besides pip and a C++ compiler). A finished wheel is
-kept in Ingot's cache under a key made of everything that went into it, so that a second checkout on the same
-machine installs in seconds. pip's own wheel cache is not used: its key leaves out compiler flags, so that a
-plain build, whose AMX kernels crash, would come back from it.
+Works before anything is installed (standard library only, besides pip and a C++ compiler). A
+finished wheel is kept in Ingot's cache under a key made of everything that went into it, so that a
+second checkout on the same machine installs in seconds. pip's own wheel cache is not used: its key
+leaves out compiler flags, so that a plain build, whose AMX kernels crash, would come back from it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class SourceError(IngotError):
 
 
 def sdist_path(version: str = TESTED_VERSION) -> Path:
-    """The source distribution's .tar.gz in Ingot's cache, downloaded by pip when it is not there."""
+    """The source distribution in Ingot's cache, downloaded by pip when it is not there."""
     folder = cache_dir() / "sdists"
     target = folder / f"llama_cpp_python-{version}.tar.gz"
     if target.is_file() and _is_tested(target, version):
@@ -56,7 +56,7 @@ def _download(version: str, folder: Path) -> Path:
         *("--no-deps", "--no-binary", "llama-cpp-python", "--dest", str(folder)),
         f"llama-cpp-python=={version}",
     ]
-    # pip unpacks the source to read its metadata: in our folder, which is removed afterwards.
+    # pip unpacks the source to read its metadata: in our folder, which is removed after.
     environment = {**os.environ, "TMPDIR": str(folder)}
     try:
         done = subprocess.run(

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from runtimes.errors import IngotError
 
-# GCC's intrinsic for `ldtilecfg` declares that it reads 8 of the 64 bytes that it does read. The dead-store pass
-# on RTL therefore drops the stores that fill in rows and row lengths of llama.cpp's AMX tile configuration, and
-# the next tile instruction dies of SIGILL or SIGSEGV. -fno-dse switches that pass off. Disassembly of
-# ggml-cpu/amx/mmq.cpp (GCC 11 and 12, -march=sapphirerapids) shows that this one flag restores every such store
-# and leaves the stores to the tile buffers where a correctly declared intrinsic has them; -fno-tree-dse and
+# GCC's intrinsic for `ldtilecfg` declares that it reads 8 of the 64 bytes that it does read. The
+# dead-store pass on RTL therefore drops the stores that fill in the rows and row lengths of
+# llama.cpp's AMX tile configuration, and the next tile instruction dies of SIGILL or SIGSEGV.
+# -fno-dse switches that pass off. Disassembly of ggml-cpu/amx/mmq.cpp (GCC 11 and 12,
+# -march=sapphirerapids) shows that this one flag restores every such store, and that the stores to
+# the tile buffers are where a correctly declared intrinsic has them; -fno-tree-dse and
 # -fno-tree-sra change nothing about either.
 GCC_AMX_FLAGS = ("-fno-dse",)
 
@@ -77,12 +78,13 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
     wanted = f"{candidates[0]} ($CXX)" if environment.get("CXX") else "g++ or clang++"
     raise ToolchainError(
         f"no C++ compiler found: install {wanted} "
-        "(Debian and Ubuntu: `apt install g++`; Fedora: `dnf install gcc-c++`; macOS: `xcode-select --install`)"
+        "(Debian and Ubuntu: `apt install g++`; Fedora: `dnf install gcc-c++`; "
+        "macOS: `xcode-select --install`)"
     )
 
 
 def plan_build(version: str, environment: Mapping[str, str] = os.environ) -> BuildPlan:
-    """The flags for this compiler and machine, added to what CXXFLAGS and CMAKE_ARGS already ask for."""
+    """What this compiler and machine need, added to what CXXFLAGS and CMAKE_ARGS ask for."""
     compiler = find_compiler(environment)
     extra = GCC_AMX_FLAGS if compiler.is_gcc and _is_x86() else ()
     cxx_flags = " ".join([*environment.get("CXXFLAGS", "").split(), *extra])
@@ -97,7 +99,7 @@ def plan_build(version: str, environment: Mapping[str, str] = os.environ) -> Bui
 
 
 def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
-    """The user's CMAKE_ARGS with our defaults; a -DCMAKE_CXX_FLAGS there would hide $CXXFLAGS."""
+    """The user's CMAKE_ARGS with our defaults; -DCMAKE_CXX_FLAGS there would hide $CXXFLAGS."""
     words = shlex.split(asked)
     words = [
         f"{word} {' '.join(extra)}" if extra and word.startswith("-DCMAKE_CXX_FLAGS") else word

@@ -1,0 +1,69 @@
+# make demo    build the demo model's four files, measure them, run a batch on both runtimes
+# make test    run every test
+# make lint    style, types, import directions
+# make native  check the build of llama.cpp, and build it again if it is not the right one
+#
+# Each makes .venv and installs what it needs; a second run installs nothing.
+#
+# Choices, given on the command line (make demo EXTRAS=...):
+#   EXTRAS      cpu,quantize (the default) or cuda,quantize-cuda: which ONNX Runtime, and what makes files for it
+#   CMAKE_ARGS  for llama.cpp, e.g. -DGGML_CUDA=on
+#   PIP_ARGS    for every pip install, e.g. an index that has the torch build of your choice
+#   PYTHON      the interpreter that .venv is made from
+
+PYTHON ?= python3
+EXTRAS ?= cpu,quantize
+PIP_ARGS ?=
+
+BIN := .venv/bin
+comma := ,
+stamp = .venv/.installed-$(subst $(comma),-,$(EXTRAS))
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# onnxruntime and onnxruntime-gpu install the same files: whichever is not asked for has to go first.
+UNWANTED = $(if $(findstring cuda,$(EXTRAS)),onnxruntime onnxruntime-genai,onnxruntime-gpu onnxruntime-genai-cuda)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint native install
+
+help:
+	@sed -n '/^# make/s/^# //p' Makefile
+
+demo: $(stamp)
+	$(BIN)/python -m app.demo
+
+test: $(stamp)-dev
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(stamp)-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+install: $(stamp)
+
+native: .venv/pyvenv.cfg
+	$(BIN)/python -m runtimes.llamacpp.build
+	@touch .venv/.native
+
+.venv/pyvenv.cfg:
+	@echo "== making .venv"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ingot needs Python 3.11 or later; name one with PYTHON=")'
+	$(PYTHON) -m venv .venv
+
+# Built before anything else, since pip would otherwise take or make a build whose fast kernels may crash.
+.venv/.native: .venv/pyvenv.cfg constraints.txt runtimes/llamacpp/source.py runtimes/llamacpp/toolchain.py
+	@echo "== llama.cpp for this processor (minutes the first time on a machine, seconds afterwards)"
+	$(BIN)/python -m runtimes.llamacpp.build
+	@touch $@
+
+$(stamp): .venv/.native pyproject.toml constraints.txt
+	@echo "== installing Ingot with $(EXTRAS)"
+	@$(PIP) uninstall --quiet --yes $(UNWANTED) 2>/dev/null || true
+	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(stamp)-dev: $(stamp)
+	@echo "== installing what the tests and checks need"
+	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS),dev]'
+	@touch $@
