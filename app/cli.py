@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from app.commands.batch import batch
+from app.commands.run import run
 from app.exitcodes import ExitCode, exit_code_for
 
 app = typer.Typer(
@@ -21,6 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.command()(run)
+app.command()(batch)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,1 @@
+"""Headless batch jobs: prompt files in, one record per row out, resumable at any moment."""

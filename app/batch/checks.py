@@ -1,0 +1,43 @@
+"""Refusals before any work: an output that must not be touched, settings that changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.batch.journal import Journal, journal_path
+from app.batch.settings import JobSettings, differences
+from app.batch.source import Source
+from runtimes.errors import RequestError
+
+
+def check_out(out: Path, source: Source, *, replace: bool) -> None:
+    """Raises RequestError when ``out`` cannot be written, is the input, or is not ours."""
+    if out.is_dir():
+        raise RequestError(f"{out} is a folder; name a file")
+    if not out.absolute().parent.is_dir():
+        raise RequestError(f"{out}: there is no folder {out.parent}")
+    if not out.exists():
+        return
+    if not out.is_file():
+        raise RequestError(f"{out} is not a regular file; use - for standard output")
+    if out.samefile(source.path):
+        raise RequestError("the output would overwrite the input; name another file")
+    if not (replace or journal_path(out).exists()):
+        raise RequestError(
+            f"{out} exists, and no {journal_path(out).name} beside it tells how it was made; "
+            "--fresh replaces it"
+        )
+
+
+def check_settings(out: Path, journal: Journal, settings: JobSettings) -> None:
+    """Raises RequestError, showing the difference, when ``out`` was begun with other settings."""
+    if journal.settings is None or not len(journal.entries):
+        return
+    changed = differences(journal.settings, settings)
+    if changed:
+        raise RequestError(
+            f"{out} was begun with other settings:\n  "
+            + "\n  ".join(changed)
+            + "\n--force answers every row anew and keeps the old answers in the journal; "
+            "--fresh drops them; or name another output"
+        )

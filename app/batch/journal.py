@@ -1,0 +1,273 @@
+"""The append-only journal beside the output: every finished row, safe from the moment it is synced.
+
+The first line is a header with the job's settings; each later line is one finished row. A line
+counts once its newline is there: whatever a crash tore off at the end is cut away on opening.
+Rows are found again by their key, so that an edited input never misaligns with old answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from app.batch.settings import KEY_BYTES
+from app.batch.wire import dump_line
+from runtimes.errors import IngotError, OutOfMemoryError, RequestError
+
+_MAGIC = b'{"ingot":"batch-journal"'
+_VERSION = 1
+# A group is synced when it is this large or this old: a power cut costs at most so much work,
+# and a fast job does not wait for the disk at every row.
+_GROUP_ROWS = 64
+_GROUP_SECONDS = 1.0
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_log = logging.getLogger(__name__)
+
+
+class JournalBusyError(IngotError):
+    """Another job is writing to the same output."""
+
+
+@dataclass(slots=True)
+class Entries:
+    """Where each row's record lies: parallel arrays, 25 bytes a row, so that millions fit."""
+
+    keys: array[int] = field(default_factory=lambda: array("Q"))
+    indexes: array[int] = field(default_factory=lambda: array("q"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    answered: array[int] = field(default_factory=lambda: array("b"))
+
+    def add(self, key: bytes, index: int, offset: int, answered: bool) -> None:
+        """Note one record."""
+        self.keys.append(short_key(key))
+        self.indexes.append(index)
+        self.offsets.append(offset)
+        self.answered.append(answered)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def short_key(key: bytes) -> int:
+    """The part of a key that the index holds; records carry the whole."""
+    return int.from_bytes(key[:8], "big")
+
+
+def journal_path(out: Path) -> Path:
+    """Where the journal of an output file lies."""
+    return out.with_name(out.name + ".journal.jsonl")
+
+
+class Journal:
+    """An open journal, locked against other jobs. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create ``path``, cut off a torn end and index what is there.
+
+        Raises JournalBusyError when another job holds it, RequestError when the file is not a
+        journal, OutOfMemoryError when the disk is full.
+        """
+        self.path = path
+        self.entries = Entries()
+        self.settings: dict[str, Any] | None = None
+        self._forgotten = False
+        self._pending = bytearray()
+        self._pending_rows = 0
+        self._reader: IO[bytes] | None = None
+        self._descriptor = _open(path)
+        try:
+            _lock(self._descriptor, path)
+            self._end = self._scan()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._synced_at = time.monotonic()
+
+    def begin(self, settings: dict[str, Any]) -> None:
+        """Write a header, unless the last one says the same: what follows was made so."""
+        if self._forgotten:
+            os.ftruncate(self._descriptor, 0)
+            self._end, self._forgotten = 0, False
+        if self.settings != settings:
+            header = {"ingot": "batch-journal", "version": _VERSION, "settings": settings}
+            self._pending += dump_line(header)
+            self.settings = settings
+            self.sync()
+
+    def append(self, key: bytes, index: int, answer: dict[str, Any], *, answered: bool) -> None:
+        """Add a finished row; it is on the disk after the next ``sync``."""
+        offset = self._end + len(self._pending)
+        self._pending += dump_line(
+            {"key": key.hex(), "index": index, "ok": answered, "answer": answer}
+        )
+        self._pending_rows += 1
+        self.entries.add(key, index, offset, answered)
+        if self._pending_rows >= _GROUP_ROWS:
+            self.sync()
+
+    def sync_if_due(self) -> None:
+        """Sync when the group has waited long enough; to be called now and then."""
+        if self._pending and time.monotonic() - self._synced_at >= _GROUP_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Put every appended row on the disk. Raises OutOfMemoryError when the disk is full."""
+        if self._pending:
+            try:
+                _write_all(self._descriptor, self._pending)
+                os.fsync(self._descriptor)
+            except OSError as error:
+                # What was written of the group may be torn: go back to the last whole state.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self._end)
+                self._pending.clear()
+                raise _write_error(error, self.path) from error
+            self._end += len(self._pending)
+            self._pending.clear()
+        self._pending_rows = 0
+        self._synced_at = time.monotonic()
+
+    def read(self, offset: int, key: bytes) -> dict[str, Any]:
+        """The synced answer at ``offset``; raises IngotError if it is not that of ``key``."""
+        if self._reader is None:
+            self._reader = self.path.open("rb")
+        self._reader.seek(offset)
+        record = _parse(self._reader.readline())
+        if record is None or record.get("key") != key.hex():
+            raise IngotError(f"{self.path} is damaged at byte {offset}; run again with --fresh")
+        answer: dict[str, Any] = record["answer"]
+        return answer
+
+    def forget(self) -> None:
+        """Ignore what is there; ``begin`` will drop it."""
+        self.entries = Entries()
+        self.settings = None
+        self._forgotten = True
+
+    def close(self) -> None:
+        """Sync and unlock. A journal that never got its header leaves no file behind."""
+        try:
+            self.sync()
+        finally:
+            if self._end == 0:
+                with contextlib.suppress(OSError):
+                    self.path.unlink()
+            if self._reader is not None:
+                self._reader.close()
+            os.close(self._descriptor)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _scan(self) -> int:
+        """Index every whole line; return, and cut the file to, the end of the last one."""
+        end = 0
+        damaged = 0
+        for offset, line in _lines(self.path):
+            record = _parse(line)
+            if offset == 0 and (record is None or "ingot" not in record):
+                _check_torn_header(line, self.path)
+                break
+            if record is None:
+                damaged += 1
+                continue
+            if "ingot" in record:
+                if record.get("version") != _VERSION:
+                    raise RequestError(f"{self.path} was written by another version of Ingot")
+                self.settings = record["settings"]
+            else:
+                key = bytes.fromhex(record["key"])
+                self.entries.add(key, record["index"], offset, record["ok"])
+            end = offset + len(line)
+        if damaged:
+            _log.info("%s: %d torn lines; their rows are computed again", self.path, damaged)
+        os.ftruncate(self._descriptor, end)
+        return end
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    with path.open("rb", buffering=1 << 20) as file:
+        for line in file:
+            yield offset, line
+            offset += len(line)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _write_error(error, path) from error
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows refuses to delete or truncate a file that another process holds
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise JournalBusyError(f"another job is writing to {path}") from error
+
+
+def _write_all(descriptor: int, data: bytearray) -> None:
+    view = memoryview(data)
+    try:
+        rest = view
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        view.release()
+
+
+def _write_error(error: OSError, path: Path) -> IngotError:
+    reason = error.strerror or str(error)
+    if error.errno in _NO_ROOM:
+        return OutOfMemoryError(
+            f"{path} cannot grow: {reason}. Every row written so far is kept; "
+            "make room and run the same command again"
+        )
+    return RequestError(f"{path} cannot be written: {reason}")
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """A whole journal line, or None for one that is torn or not ours."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("ingot"), str):
+        return value if isinstance(value.get("settings"), dict) else None
+    key, index, good, answer = (value.get(name) for name in ("key", "index", "ok", "answer"))
+    if not (isinstance(key, str) and isinstance(index, int) and isinstance(good, bool)):
+        return None
+    try:
+        whole = len(bytes.fromhex(key)) == KEY_BYTES
+    except ValueError:
+        return None
+    return value if whole and isinstance(answer, dict) else None
+
+
+def _check_torn_header(line: bytes, path: Path) -> None:
+    """A crash may leave a piece of the header, or zeros; anything else is not our file."""
+    start = line[: len(_MAGIC)]
+    if not _MAGIC.startswith(start) and line.strip(b"\0"):
+        raise RequestError(f"{path} is not a journal of ingot batch; move it out of the way")

@@ -1,0 +1,82 @@
+"""What decides a row's answer besides the row itself, and the key that both together give."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from app.batch.tasks import Task
+from runtimes.request import SamplingParams
+
+KEY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Model, sampling and prompt style of a job. ``model`` and ``runtime`` are for people: the
+    fingerprint alone tells whether two files are the same model."""
+
+    model: str
+    runtime: str
+    fingerprint: str
+    sampling: SamplingParams
+    system: str | None = None
+    raw: bool = False
+    context: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What the journal's header holds, exactly as it is read back."""
+        value: dict[str, Any] = json.loads(_canonical(asdict(self)))
+        return value
+
+    def digest(self) -> bytes:
+        """A hash of everything that can change an answer."""
+        decisive = self.as_json()
+        del decisive["model"], decisive["runtime"]
+        return hashlib.sha256(_canonical(decisive)).digest()
+
+
+def row_key(settings_digest: bytes, task: Task) -> bytes:
+    """The identity of a row's answer: same key, same question to the same model in the same way."""
+    question = [[[m.role, m.content] for m in task.history], list(task.turns)]
+    digest = hashlib.blake2b(settings_digest, digest_size=KEY_BYTES)
+    digest.update(_canonical(question))
+    return digest.digest()
+
+
+def differences(before: Mapping[str, Any], now: JobSettings) -> list[str]:
+    """What changed since a journal was begun, one line for each setting."""
+    old, new = _flat(before), _flat(now.as_json())
+    if old.get("fingerprint") == new.get("fingerprint"):
+        # The same file under another name gives the same answers.
+        for name in ("model", "runtime"):
+            old.pop(name, None)
+            new.pop(name, None)
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            lines.append(f"{name}: {_show(old.get(name))} -> {_show(new.get(name))}")
+    return lines
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _show(value: Any) -> str:
+    text = "none" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _canonical(value: Any) -> bytes:
+    """One spelling per value. Non-ASCII is escaped, so that any string can be hashed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")

@@ -1,0 +1,59 @@
+"""What a job did, as a sentence for people and as an object for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from app.figures import duration, rate
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Figures of one run. ``reused`` rows were in the journal already; ``unfinished`` rows are left
+    for the next run. Tokens, times and rates are of this run's own work; ``prefill_tps`` and
+    ``decode_tps`` are over the time that each took, ``output_tps`` is answers over wall time."""
+
+    rows: int
+    answered: int
+    failed: int
+    reused: int
+    unfinished: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    load_s: float = 0.0
+    run_s: float = 0.0
+    prefill_tps: float = 0.0
+    decode_tps: float = 0.0
+    slots: int = 0
+    model: str = ""
+    runtime: str = ""
+
+    @property
+    def output_tps(self) -> float:
+        """Answer tokens per second of wall time."""
+        return self.completion_tokens / self.run_s if self.run_s > 0 else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        values = {**asdict(self), "output_tps": self.output_tps}
+        return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
+
+    def lines(self) -> list[str]:
+        """Two lines: the rows, and what their computing took."""
+        counts = f"{self.rows:,} rows: {self.answered:,} answered"
+        if self.reused:
+            counts += f" ({self.reused:,} of them earlier)"
+        if self.failed:
+            counts += f", {self.failed:,} failed"
+        if self.unfinished:
+            counts += f", {self.unfinished:,} to do"
+        if not self.slots:
+            return [counts]
+        work = (
+            f"{self.prompt_tokens:,} prompt and {self.completion_tokens:,} answer tokens in "
+            f"{duration(self.run_s)}: prefill {rate(self.prefill_tps)}, decode "
+            f"{rate(self.decode_tps)}, {rate(self.output_tps)} overall "
+            f"({self.slots} slots, {self.model} on {self.runtime})"
+        )
+        return [counts, work]

@@ -1,0 +1,65 @@
+"""`ingot run`: one prompt from the shell, its answer on stdout as it comes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from app.options import ModelOptions, SamplingOptions, with_groups
+
+
+@with_groups
+def run(
+    model: Annotated[
+        str, typer.Argument(help="A folder that `quantize` wrote, a .gguf file or an ONNX folder.")
+    ],
+    sampling: SamplingOptions,
+    options: ModelOptions,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="The prompt. Text that is piped in follows it after a blank line."),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout instead of the text.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures on stderr.")] = False,
+) -> None:
+    """Answer one prompt; the figures go to stderr."""
+    from app import console
+    from app.exitcodes import ExitCode
+    from app.figures import figures_line
+    from app.models import load_engine, model_file
+    from app.oneshot import ask, result_json
+    from app.prompts import PromptStyle, clean_argument, joined, read_text
+    from runtimes.runner import RunnerSettings
+
+    params = sampling.params()
+    style = PromptStyle(clean_argument(system, console.note), raw)
+    # Nothing is read from a terminal: it would wait for text that nobody knows to type.
+    piped = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+    text = joined(
+        clean_argument(prompt, console.note),
+        read_text(piped, console.note) if piped is not None else None,
+    )
+    file = model_file(model, options)
+    console.prepare_stdout()
+    settings = RunnerSettings(slots=1, context=options.context, threads=options.threads)
+    with load_engine(file, settings) as engine:
+        answer = ask(engine, text, style, params, emit=None if as_json else console.emit)
+    if as_json:
+        report = result_json(answer.completion, file)
+        console.emit(json.dumps(report, ensure_ascii=False, allow_nan=False) + "\n")
+    if answer.completion.error is not None:
+        console.note(f"ingot: {answer.completion.error}", style="red")
+        raise typer.Exit(ExitCode.MODEL)
+    if not quiet:
+        console.note(f"{figures_line(answer.completion)} · {file.path.name} on {file.runtime}")
+    if answer.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)

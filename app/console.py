@@ -1,0 +1,53 @@
+"""Where text goes: answers and data to stdout, everything about them to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@cache
+def messages() -> Console:
+    """The console on stderr. It follows NO_COLOR, and is plain where stderr is no terminal."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def note(text: str, style: str | None = None) -> None:
+    """One line on stderr, taken literally: text in square brackets is not markup."""
+    messages().print(text, style=style, markup=False, emoji=False)
+
+
+def prepare_stdout() -> None:
+    """Make stdout take any text: a terminal that lacks a character shows a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def emit(text: str) -> None:
+    """Write to stdout at once. Raises BrokenPipeError when nobody reads it any more."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def emit_bytes(data: bytes) -> None:
+    """Write finished UTF-8 to stdout at once. Raises BrokenPipeError as ``emit`` does."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def silence_stdout() -> None:
+    """After a closed pipe: let the interpreter's last flush go nowhere instead of failing."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

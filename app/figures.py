@@ -1,0 +1,66 @@
+"""Token counts and times of a completion, for programs and for people."""
+
+from __future__ import annotations
+
+from runtimes.request import Completion, Timings, Usage
+
+
+def usage_json(usage: Usage) -> dict[str, int]:
+    """Token counts, named as OpenAI's API names them."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def timings_json(timings: Timings) -> dict[str, float | None]:
+    """Seconds to the microsecond, tokens per second to the hundredth; null where not defined."""
+    return {
+        "queue_s": round(timings.queue_s, 6),
+        "prefill_s": round(timings.prefill_s, 6),
+        "ttft_s": round(timings.ttft_s, 6),
+        "tpot_s": _rounded(timings.tpot_s, 6),
+        "decode_s": round(timings.decode_s, 6),
+        "total_s": round(timings.total_s, 6),
+        "prefill_tps": _rounded(timings.prefill_tps, 2),
+        "decode_tps": _rounded(timings.decode_tps, 2),
+    }
+
+
+def figures_line(completion: Completion) -> str:
+    """One line: first token, speeds, tokens, why it ended."""
+    timings, usage = completion.timings, completion.usage
+    parts = [f"first token {duration(timings.ttft_s)}"]
+    if timings.prefill_tps is not None:
+        parts.append(f"prefill {rate(timings.prefill_tps)} ({usage.prompt_tokens} tokens)")
+    if timings.decode_tps is not None:
+        parts.append(f"decode {rate(timings.decode_tps)} ({usage.completion_tokens} tokens)")
+    else:
+        parts.append(f"{usage.completion_tokens} tokens")
+    parts.append(f"total {duration(timings.total_s)}")
+    parts.append(f"ended by {completion.finish_reason}")
+    return " · ".join(parts)
+
+
+def rate(tokens_per_second: float) -> str:
+    """Tokens per second with about three digits."""
+    digits = 1 if tokens_per_second < 100 else 0
+    return f"{tokens_per_second:,.{digits}f} tok/s"
+
+
+def duration(seconds: float) -> str:
+    """A time as people write it: 35 ms, 4.2 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 99.5:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,111 @@
+"""From a prompt or a conversation to token ids that fit the engine's context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+from runtimes.chat import Message
+from runtimes.errors import RequestError
+
+_UTF8_BOM = b"\xef\xbb\xbf"
+
+
+class PromptTooLongError(RequestError):
+    """The prompt leaves no room in the context for an answer."""
+
+    def __init__(self, tokens: int, context: int) -> None:
+        """``tokens`` the prompt has; ``context`` is what a slot holds."""
+        super().__init__(
+            f"the prompt has {tokens:,} tokens; at most {context - 1:,} fit "
+            f"into the context of {context:,} with room for an answer"
+        )
+
+
+class Encoder(Protocol):
+    """The part of an engine that turns text into tokens."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that a slot holds."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of raw text."""
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation, by the model's chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStyle:
+    """``raw`` sends the text as it is; otherwise the chat template applies, after ``system``."""
+
+    system: str | None = None
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises RequestError for a system message that would have no place to go."""
+        if self.raw and self.system is not None:
+            raise RequestError("--system needs the chat template, which --raw leaves out")
+
+
+def conversation(style: PromptStyle, messages: Sequence[Message]) -> list[Message]:
+    """``messages`` after the system message of ``style``, unless they bring their own."""
+    if style.system is None or any(m["role"] in ("system", "developer") for m in messages):
+        return list(messages)
+    return [{"role": "system", "content": style.system}, *messages]
+
+
+def encode(encoder: Encoder, style: PromptStyle, messages: Sequence[Message]) -> list[int]:
+    """Token ids of a conversation. Raises RequestError when it cannot be asked as it is: raw text
+    of more than one message, a template that refuses it, no tokens, more than the context holds."""
+    if style.raw:
+        if len(messages) != 1:
+            raise RequestError(
+                "a conversation needs the chat template; --raw takes a single prompt"
+            )
+        ids = encoder.encode(str(messages[0]["content"]))
+    else:
+        ids = encoder.encode_chat(conversation(style, messages))
+    if not ids:
+        raise RequestError("the prompt has no tokens")
+    if len(ids) >= encoder.context:
+        raise PromptTooLongError(len(ids), encoder.context)
+    return ids
+
+
+def joined(argument: str | None, piped: str | None) -> str:
+    """The prompt from the command line, a blank line, and the text that was piped in.
+
+    Raises RequestError when neither says anything.
+    """
+    parts = [part for part in (argument, piped) if part is not None and part.strip()]
+    if not parts:
+        raise RequestError(
+            'there is no prompt: give one (ingot run MODEL "What is ...?") or pipe text in'
+        )
+    return "\n\n".join(parts)
+
+
+def read_text(stream: IO[bytes], warn: Callable[[str], None]) -> str:
+    """All of a byte stream as text, without its last line end, as `$(...)` does."""
+    text = _decode(stream.read().removeprefix(_UTF8_BOM), "standard input", warn)
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def clean_argument(argument: str | None, warn: Callable[[str], None]) -> str | None:
+    """A command-line argument without the surrogates that stand for bytes that are no UTF-8."""
+    if argument is None:
+        return None
+    return _decode(argument.encode("utf-8", errors="surrogateescape"), "the command line", warn)
+
+
+def _decode(data: bytes, where: str, warn: Callable[[str], None]) -> str:
+    """Text in which U+FFFD stands for what is no UTF-8; warns if there was any."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        first = error.start + 1
+        warn(f"{where} is not all UTF-8 (first at byte {first}); U+FFFD stands for such bytes")
+        return data.decode("utf-8", errors="replace")
