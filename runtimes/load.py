@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from runtimes.memory import require_fit
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner, RunnerSettings
 from runtimes.tokenizer import NamedTokenizer
@@ -27,17 +28,26 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
 
     Raises ModelError, RuntimeMissingError or OutOfMemoryError.
     """
+    context = min(settings.context or _DEFAULT_CONTEXT, model.context_length)
     settings = replace(
-        settings,
-        context=min(settings.context or _DEFAULT_CONTEXT, model.context_length),
-        threads=settings.threads or available_cores(),
+        settings, context=context, threads=settings.threads or available_cores()
     )
     if model.runtime == "onnx":
         from runtimes.onnx.runner import OnnxRunner
 
+        _require_fit_in_ram(model, settings.slots, context)
         onnx = OnnxRunner.load(model, settings)
         return onnx, onnx.tokenizer
+    from runtimes.llamacpp.native import library
     from runtimes.llamacpp.runner import LlamaRunner
 
+    if settings.gpu_layers == 0 or not library().llama_supports_gpu_offload():
+        _require_fit_in_ram(model, settings.slots, context)
     llama = LlamaRunner.load(model, settings)
     return llama, llama.tokenizer
+
+
+def _require_fit_in_ram(model: ModelFile, slots: int, context: int) -> None:
+    import psutil
+
+    require_fit(model, slots, context, psutil.virtual_memory().available)

@@ -39,7 +39,7 @@ class BuildError(IngotError):
 
 
 def install(version: str = TESTED_VERSION, *, force: bool = False) -> BuildPlan:
-    """Make the running interpreter's environment hold the right build; does nothing when it does."""
+    """Make the running interpreter's environment hold the right build, if it does not."""
     plan = plan_build(version)
     if not force and installed_key() == plan.key:
         log.info("llama-cpp-python %s is installed in the right build (%s)", version, plan.key)

@@ -11,8 +11,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from runtimes.cpu import all_flags, cpu_name
 from runtimes.errors import IngotError
 
 # GCC's intrinsic for `ldtilecfg` declares that it reads 8 of the 64 bytes that it does read. The
@@ -94,7 +94,7 @@ def plan_build(version: str, environment: Mapping[str, str] = os.environ) -> Bui
         cmake_args=_cmake_args(environment.get("CMAKE_ARGS", ""), extra),
         compiler=f"{compiler.path}: {compiler.banner}",
         machine=f"{platform.system()}-{platform.machine()}",
-        cpu=cpu_signature(),
+        cpu=f"{cpu_name()}: {all_flags()}",
     )
 
 
@@ -113,14 +113,3 @@ def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
 
 def _is_x86() -> bool:
     return platform.machine().lower() in {"x86_64", "amd64"}
-
-
-def cpu_signature() -> str:
-    """The processor's model and instruction sets: what `-march=native` depends on."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return f"{platform.processor()} {platform.machine()}"
-    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    lines = text.split("\n\n", 1)[0].splitlines()
-    return "\n".join(line for line in lines if line.startswith(wanted))

@@ -1,0 +1,47 @@
+"""Fixtures that several packages' tests share: Pebble, quantized once a session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def pebble() -> Path:
+    """The Hugging Face folder of the demo model."""
+    return ROOT / "assets" / "pebble"
+
+
+@pytest.fixture(scope="session")
+def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pebble in its four files, built by the command that users type.
+
+    While working on tests, INGOT_TEST_BUILT may name a folder that holds them already.
+    """
+    ready = os.environ.get("INGOT_TEST_BUILT")
+    if ready:
+        return Path(ready)
+    out = tmp_path_factory.mktemp("pebble") / "built"
+    done = subprocess.run(
+        [sys.executable, "-m", "quantize", str(pebble), "--out", str(out), "--no-measure"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return out
+
+
+@pytest.fixture(scope="session", params=["q8_0", "onnx-int8", "q4_k_m", "onnx-int4"])
+def pebble_file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
+    """Each of Pebble's four files in turn."""
+    from quantize.resolve import resolve
+
+    return resolve(pebble_built, recipe=request.param)

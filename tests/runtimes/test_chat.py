@@ -1,0 +1,57 @@
+"""Chat templates: the sandbox, and equality with transformers on a real template."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtimes.chat import render_chat
+from runtimes.errors import RequestError
+
+CONVERSATION = [
+    {"role": "user", "content": "My name is Ana."},
+    {"role": "assistant", "content": "Nice to meet you, Ana."},
+    {"role": "user", "content": "What is my name? \u00e9\U0001f600 <b>"},
+]
+
+
+def test_same_text_as_transformers(pebble):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(pebble)
+    expected = tokenizer.apply_chat_template(
+        CONVERSATION, tokenize=False, add_generation_prompt=True
+    )
+    got = render_chat(
+        tokenizer.chat_template,
+        CONVERSATION,
+        bos_token=tokenizer.bos_token or "",
+        eos_token=tokenizer.eos_token or "",
+    )
+    assert got == expected
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{% for %}",
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[0]['content'] + 1 }}",
+    ],
+)
+def test_a_hostile_or_broken_template_is_an_error(template):
+    with pytest.raises(RequestError, match="template"):
+        render_chat(template, CONVERSATION)
+
+
+def test_without_a_template_the_message_says_what_to_do():
+    with pytest.raises(RequestError, match="--raw"):
+        render_chat(None, CONVERSATION)
+
+
+def test_tojson_keeps_letters_as_they_are():
+    assert render_chat("{{ messages[0] | tojson }}", [{"role": "é", "content": "<"}]) == (
+        '{"role": "é", "content": "<"}'
+    )

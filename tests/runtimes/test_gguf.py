@@ -1,0 +1,63 @@
+"""The header reader against llama.cpp's own view of the same file."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtimes.errors import ModelError
+from runtimes.gguf import read_header
+from runtimes.modelfile import ModelFile
+
+
+@pytest.fixture(scope="module")
+def q8(pebble_built):
+    return next(pebble_built.glob("*q8_0*.gguf"))
+
+
+def test_header_promises_exactly_the_file(q8):
+    header = read_header(q8)
+    assert 0 <= q8.stat().st_size - header.data_bytes_expected < 64  # padding after the last tensor
+    assert header.metadata["general.architecture"] == "llama"
+    assert {t.type_name for t in header.tensors} >= {"Q8_0", "F32"}
+
+
+def test_model_file_agrees_with_the_config(q8, pebble, pebble_built):
+    import json
+
+    config = json.loads((pebble / "config.json").read_text())
+    for model in (ModelFile.read(q8), ModelFile.read(pebble_built / "onnx-int8")):
+        assert model.layers == config["num_hidden_layers"]
+        assert model.heads == config["num_attention_heads"]
+        assert model.kv_heads == config["num_key_value_heads"]
+        assert model.head_dim * model.heads == config["hidden_size"]
+        assert model.context_length == config["max_position_embeddings"]
+        assert model.vocab_size == config["vocab_size"]
+        assert model.sliding_window is None
+        assert model.chat_template
+
+
+def test_any_cut_is_noticed(q8, tmp_path):
+    data = q8.read_bytes()
+    cut = tmp_path / "cut.gguf"
+    for size in (0, 3, 4, 8, 24, 100, 5000, len(data) // 2, len(data) - 100):
+        cut.write_bytes(data[:size])
+        with pytest.raises(ModelError):
+            ModelFile.read(cut)
+
+
+def test_other_files_are_named_for_what_they_are(tmp_path):
+    text = tmp_path / "notes.gguf"
+    text.write_text("not a model, just a text that is long enough for a header")
+    with pytest.raises(ModelError, match="not a GGUF file"):
+        ModelFile.read(text)
+    with pytest.raises(ModelError, match="no ONNX model folder"):
+        ModelFile.read(tmp_path)
+
+
+def test_a_header_with_absurd_counts_ends_with_an_error(q8, tmp_path):
+    data = bytearray(q8.read_bytes())
+    data[8:16] = (2**60).to_bytes(8, "little")
+    bad = tmp_path / "absurd.gguf"
+    bad.write_bytes(data)
+    with pytest.raises(ModelError):
+        read_header(bad)
