@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def recall(name: str) -> dict[str, Any]:
-    """What ``remember`` stored under this name; empty when nothing, or nothing readable, is there."""
+    """What ``remember`` stored under this name; empty when nothing readable is there."""
     try:
         value = json.loads(_path(name).read_text(encoding="utf-8"))
     except FileNotFoundError:
