@@ -42,7 +42,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One slot's share of a step: ``tokens`` go in at ``position``; logits wanted after the last."""
+    """One slot's share of a step: ``tokens`` go in at ``position``, logits come after the last."""
 
     slot: int
     position: int

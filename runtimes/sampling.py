@@ -48,9 +48,7 @@ class SamplerState:
     @property
     def _penalised(self) -> bool:
         p = self.params
-        return (
-            p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
-        )
+        return p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
 
     def accept(self, token: int) -> None:
         """Count a token that was sampled."""
@@ -67,10 +65,10 @@ class SamplerState:
 def sample(logits: Logits, states: Sequence[SamplerState]) -> Ints:
     """One token id a row. ``logits`` is float32 [rows, vocabulary] and is left as it is."""
     if all(state.params.temperature == 0 and not state.counts for state in states):
-        return logits.argmax(axis=1)
+        return _argmax(logits)
     if any(state.counts for state in states):
         logits = _penalise(logits, states)
-    tokens = logits.argmax(axis=1)
+    tokens = _argmax(logits)
     drawn = [i for i, state in enumerate(states) if state.params.temperature > 0]
     if drawn:
         rows = np.array(drawn)
@@ -78,12 +76,18 @@ def sample(logits: Logits, states: Sequence[SamplerState]) -> Ints:
     return tokens
 
 
+def _argmax(logits: Logits) -> Ints:
+    best: Ints = logits.argmax(axis=1)
+    return best
+
+
 def log_probability(logits: Logits, tokens: Ints) -> Floats:
     """Natural log of each row's softmax at its token, before penalties and temperature."""
     top = logits.max(axis=1)
     total = np.exp(logits - top[:, None]).sum(axis=1, dtype=np.float64)
     chosen = logits[np.arange(len(tokens)), tokens]
-    return (chosen - top - np.log(total)).astype(np.float32)
+    result: Floats = (chosen - top - np.log(total)).astype(np.float32)
+    return result
 
 
 def _penalise(logits: Logits, states: Sequence[SamplerState]) -> Logits:
@@ -161,9 +165,7 @@ class _Limits:
         )
 
 
-def _draw_among(
-    logits: Logits, width: int, limits: _Limits
-) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _draw_among(logits: Logits, width: int, limits: _Limits) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Draw among each row's ``width`` best tokens.
 
     Returns the tokens, and which rows are certain: either all that the row's limits keep lies among
@@ -189,9 +191,9 @@ def _draw_among(
     weights *= (reached - weights) < nucleus[:, None]
     weights *= weights >= limits.min_p[:, None] * weights[:, :1]
     kept = np.cumsum(weights, axis=1)
-    complete = (
-        (limits.top_k <= width) | (reached[:, -1] >= nucleus) | (weights[:, -1] == 0)
-    ) | (width == vocabulary)
+    complete = ((limits.top_k <= width) | (reached[:, -1] >= nucleus) | (weights[:, -1] == 0)) | (
+        width == vocabulary
+    )
     point = limits.uniform * np.where(complete, kept[:, -1], everything)
     plain = (limits.top_p >= 1) & (limits.min_p == 0)
     certain = complete | (plain & (point < kept[:, -1]))
@@ -209,7 +211,7 @@ def _best(logits: Logits, width: int) -> tuple[Ints, Floats]:
         return ids, np.take_along_axis(logits, ids, axis=1)
     blocks = vocabulary // _BLOCK
     if width * 4 <= blocks:
-        # The best `width` tokens lie in the `width` blocks with the largest maxima, and in the tail.
+        # The best `width` tokens lie in the `width` blocks with the largest maxima, or the tail.
         body = logits[:, : blocks * _BLOCK].reshape(len(logits), blocks, _BLOCK)
         maxima = body.max(axis=2)
         chosen = np.argpartition(maxima, blocks - width, axis=1)[:, blocks - width :]

@@ -154,7 +154,7 @@ class Scheduler:
         return Step(StepPlan(planned), rows, sampled)
 
     def commit(self, step: Step, tokens: list[int]) -> None:
-        """Record that the step ran and ``tokens`` were sampled, one for each of ``step.sampled``."""
+        """Record that the step ran and sampled ``tokens``, one for each of ``step.sampled``."""
         for row, planned in zip(step.rows, step.plan.rows, strict=True):
             row.cached += len(planned.tokens)
         for row, token in zip(step.sampled, tokens, strict=True):

@@ -35,7 +35,7 @@ class CacheTensor:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A loaded session and what the runner binds to it. ``position_ids`` is None if not an input."""
+    """A loaded session and what the runner binds to it; ``position_ids`` None if not an input."""
 
     session: Any
     input_ids: str

@@ -125,14 +125,14 @@ class OnnxRunner:
         positions = np.arange(position, end, dtype=graph.index_dtype)[None]
         if graph.position_ids:
             _bind_input(binding, graph.position_ids, positions)
-        # Bound first, it is the first of the outputs; a full graph's shape is known only afterwards.
+        # Bound first, it is the first output; a full graph's shape is known only afterwards.
         binding.bind_output(graph.logits, "cpu")
         self._bind_cache(binding, slot, slot + 1)
         self._run(binding)
         self._mask[slot, :end] = 1
         self._lengths[slot] = end
-        logits = binding.get_outputs()[0].numpy()[0]
-        return logits.astype(np.float32, copy=False)
+        logits: Logits = binding.get_outputs()[0].numpy()[0].astype(np.float32, copy=False)
+        return logits
 
     def _decode(self, rows: Sequence[StepRow]) -> Logits:
         """One token for each row. A hole in the range of slots is filled with a row that is thrown
@@ -153,10 +153,8 @@ class OnnxRunner:
             else:
                 self._mask[slot, self._lengths[slot] :] = 0
         picked = [row.slot for row in rows if row.wants_logits]
-        if len(picked) == high - low:
-            logits = self._logits[low:high, 0]
-        else:
-            logits = self._logits[picked, 0]
+        whole = len(picked) == high - low
+        logits: Logits = self._logits[low:high, 0] if whole else self._logits[picked, 0]
         return logits.astype(np.float32, copy=False)
 
     def _decode_binding(self, low: int, high: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from runtimes.detokenize import Detokenizer
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     borders = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [data[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(borders)]
 
 
 @given(st.text(), st.lists(st.integers(0, 10_000), max_size=20))

@@ -68,7 +68,7 @@ def test_stream_and_result_agree_and_figures_add_up(engine):
     t = done.timings
     assert 0 <= t.queue_s <= t.ttft_s <= t.total_s
     assert t.ttft_s == pytest.approx(t.queue_s + t.prefill_s, abs=1e-3)
-    assert t.decode_tps is not None and t.decode_tps > 0
+    assert (t.decode_tps or 0) > 0
     assert list(stream) == []
 
 
@@ -283,9 +283,6 @@ def test_a_truncated_graph_is_refused(pebble_built, tmp_path):
         Engine.load(folder)
 
 
-def test_more_than_fits_is_refused_with_what_would_fit(pebble_file, monkeypatch):
-    import runtimes.load as load
-
-    monkeypatch.setattr(load, "_DEFAULT_CONTEXT", 10**9)
+def test_more_than_fits_is_refused_with_what_would_fit(pebble_file):
     with pytest.raises(OutOfMemoryError, match="What fits: --slots"):
         Engine.load(pebble_file, RunnerSettings(slots=10**8))
