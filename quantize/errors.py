@@ -1,0 +1,33 @@
+"""What can go wrong while a model is built. Exit codes come with the bases."""
+
+from __future__ import annotations
+
+from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
+
+
+class UsageError(RequestError):
+    """The command cannot be carried out as written: an unknown recipe, a MODEL that is no folder."""
+
+
+class SourceError(ModelError):
+    """The source folder lacks something, or something in it is damaged."""
+
+
+class ToolError(ModelError):
+    """A converter, builder or quantizer failed; the message ends with its last lines."""
+
+
+class TokenMismatchError(ModelError):
+    """A built file splits text into other tokens than the original tokenizer."""
+
+
+class CheckError(ModelError):
+    """A built file does not load, or gives no answer."""
+
+
+class DiskFullError(OutOfMemoryError):
+    """There is not, or no longer, enough room on the disk."""
+
+
+class BusyError(IngotError):
+    """Another run is writing into the same output folder."""

@@ -1,0 +1,1 @@
+"""GGUF files: llama.cpp's own converter, then its own quantizer."""

@@ -1,0 +1,75 @@
+"""Hugging Face folder to a half-precision GGUF file whose tokens are the original's."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from quantize.gguf.converter import converter_folder
+from quantize.process import run_child
+from quantize.quality.tokens import Comparison, Reference, compare_vocabulary
+
+logger = logging.getLogger(__name__)
+
+# Pre-tokenizers to try for a byte-level vocabulary whose hash the converter does not know; between
+# them they cover the regular expressions in use (GPT-2's, Llama 3's, Qwen 2's; `default` splits
+# punctuation and single digits).
+_CANDIDATES = ("gpt-2", "llama-bpe", "qwen2", "default")
+
+
+def export_f16(model: Path, out: Path, reference: Reference, work: Path) -> list[str]:
+    """Write ``model`` to the GGUF file ``out``; returns what the user should know.
+
+    The converter recognises pre-tokenizers by a hash over published vocabularies. For a vocabulary
+    that it does not know, the candidates are tried and the one whose tokens equal the original's
+    is kept.
+    """
+    converter = converter_folder()
+    candidates = {name: work / f"vocabulary-{name}.gguf" for name in _CANDIDATES}
+    if _convert(converter, model, out, None, candidates, work):
+        return []
+    name, comparison = _best(candidates, reference, work)
+    for path in candidates.values():
+        path.unlink()
+    _convert(converter, model, out, name, {}, work)
+    return [
+        f"pre-tokenizer {name!r} chosen by comparing tokens:"
+        f" {len(comparison.differences)} of {comparison.compared} lines differ"
+    ]
+
+
+def _best(
+    candidates: dict[str, Path], reference: Reference, work: Path
+) -> tuple[str, Comparison]:
+    """The candidate with the fewest differences; the first without any ends the search."""
+    best: tuple[str, Comparison] | None = None
+    for name, path in candidates.items():
+        comparison = compare_vocabulary(path, reference, work)
+        logger.info("pre-tokenizer %s: %d lines differ", name, len(comparison.differences))
+        if best is None or len(comparison.differences) < len(best[1].differences):
+            best = name, comparison
+        if not comparison.differences:
+            break
+    assert best is not None
+    return best
+
+
+def _convert(
+    converter: Path, model: Path, out: Path, pre: str | None, candidates: dict[str, Path], work: Path
+) -> bool:
+    arguments = {
+        "converter": str(converter),
+        "model": str(model),
+        "out": str(out),
+        "outtype": "f16",
+        "pre": pre,
+        "candidates": {name: str(path) for name, path in candidates.items()},
+    }
+    return bool(
+        run_child(
+            "quantize.gguf.convert_child:convert",
+            arguments,
+            what="converting to GGUF",
+            work=work,
+        )
+    )

@@ -1,0 +1,89 @@
+"""Runs in a child process: llama.cpp's convert_hf_to_gguf.py with two amendments."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def convert(
+    converter: str, model: str, out: str, outtype: str, pre: str | None, candidates: dict[str, str]
+) -> bool:
+    """Convert the Hugging Face folder ``model`` to the file ``out``.
+
+    ``converter`` is the folder with convert_hf_to_gguf.py, conversion/ and gguf-py/. It names the
+    pre-tokenizer by a hash that knows published vocabularies only; ``pre`` forces a name. When it
+    knows none, the vocabulary alone is written once for each of ``candidates`` (name to file), and
+    the answer is False.
+    """
+    try:
+        _load(converter, pre)(model, "--outfile", out, "--outtype", outtype)
+    except NotImplementedError as error:
+        if pre is not None or "pre-tokenizer" not in str(error):
+            raise
+        for name, path in candidates.items():
+            _load(converter, name)(model, "--outfile", path, "--vocab-only")
+        return False
+    return True
+
+
+def _load(converter: str, pre: str | None) -> Callable[..., None]:
+    """The converter's command line as a function."""
+    sys.path[:0] = [converter, str(Path(converter) / "gguf-py")]
+    import convert_hf_to_gguf  # type: ignore[import-not-found]
+    import gguf  # type: ignore[import-not-found]
+    from conversion.base import TextModel  # type: ignore[import-not-found]
+
+    if pre is not None:
+        TextModel.get_vocab_base_pre = lambda _self, _tokenizer: pre
+    _amend_byte_fallback(gguf.LlamaHfVocab)
+
+    def run(*arguments: str) -> None:
+        sys.argv = ["convert_hf_to_gguf.py", *arguments]
+        convert_hf_to_gguf.main()
+
+    return run
+
+
+def _amend_byte_fallback(vocab: Any) -> None:
+    """Two amendments for a byte-fallback BPE with a tokenizer.json and no tokenizer.model.
+
+    The converter scores all its tokens -1000, and llama.cpp, which merges the pair with the best
+    score first, then merges in another order than the original tokenizer: each token's score
+    becomes the rank of its merge. And it takes added tokens that lie within the vocabulary for
+    plain text: they become control tokens, or user-defined ones when they are not special.
+    """
+    if hasattr(vocab, "merge_rank"):  # done already
+        return
+    vocab.merge_rank = {}
+    original_init, original_type = vocab.__init__, vocab.get_token_type
+
+    def init(self: Any, base_path: Path) -> None:
+        original_init(self, base_path)
+        state = json.loads(self.fname_tokenizer.read_text(encoding="utf-8"))
+        self.merge_rank = {}
+        for rank, merge in enumerate(state["model"].get("merges", [])):
+            # Older files write a merge as one string, newer ones as a pair.
+            merged = merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)
+            self.merge_rank.setdefault(self.tokenizer.convert_tokens_to_ids(merged), rank)
+
+    def score(self: Any, token_id: int) -> float:
+        rank = self.merge_rank.get(token_id)
+        return -1000.0 if rank is None else -float(rank)
+
+    def kind(self: Any, token_id: int, text: bytes, special_ids: set[int]) -> Any:
+        added = self.tokenizer.added_tokens_decoder.get(token_id)
+        if added is None or token_id in special_ids:
+            return original_type(self, token_id, text, special_ids)
+        return original_type(self, token_id, b"", {token_id}) if added.special else _user_defined()
+
+    vocab.__init__, vocab.get_token_score, vocab.get_token_type = init, score, kind
+
+
+def _user_defined() -> Any:
+    import gguf
+
+    return gguf.TokenType.USER_DEFINED

@@ -1,0 +1,201 @@
+"""`manifest.json`: what a folder of built files holds. Front ends read models through it.
+
+Light on purpose: no torch, no transformers, no native runtime.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, cast
+
+from runtimes.errors import ModelError
+
+NAME = "manifest.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a file was built from: the folder's name and a hash of its configuration and weights."""
+
+    name: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenParity:
+    """Lines compared with the original tokenizer, and how many of them differed."""
+
+    lines: int
+    differences: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Exact-match accuracy on the graded questions, overall and by task (0 to 1)."""
+
+    task_accuracy: float
+    questions: int
+    tasks: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens per second: prefill, and decoding with 1 row and with 16 rows together."""
+
+    prefill_tps: float
+    decode_tps_1: float
+    decode_tps_16: float
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One built file (GGUF) or folder (ONNX).
+
+    ``path`` is relative to the manifest; ``sha256`` has one item per file, named as seen from the
+    manifest. ``notes`` are things that the user should know, such as tensors that fell back to
+    another type.
+    """
+
+    format: Literal["gguf", "onnx"]
+    recipe: str
+    bits: int
+    path: str
+    bytes: int
+    sha256: dict[str, str]
+    source: Source
+    tools: dict[str, str]
+    token_parity: TokenParity | None = None
+    quality: Quality | None = None
+    speed: Speed | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model that all files are builds of; ``quality`` is the float model's own."""
+
+    name: str
+    architecture: str
+    parameters: int
+    quality: Quality | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything in the folder, in the order in which it was built."""
+
+    model: ModelInfo
+    files: tuple[FileEntry, ...] = ()
+    version: int = VERSION
+
+    def entry(self, recipe: str) -> FileEntry | None:
+        """The file built by ``recipe``, if there is one."""
+        return next((entry for entry in self.files if entry.recipe == recipe), None)
+
+    def with_entry(self, entry: FileEntry) -> Manifest:
+        """A copy in which ``entry`` takes the place of an earlier build by the same recipe."""
+        return dataclasses.replace(self, files=(*self.without(entry.recipe).files, entry))
+
+    def without(self, recipe: str) -> Manifest:
+        """A copy that does not list the build by ``recipe``."""
+        return dataclasses.replace(self, files=tuple(e for e in self.files if e.recipe != recipe))
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`."""
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read ``folder``'s manifest. Raises ModelError when it is missing or not one of ours."""
+    path = folder / NAME
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON ({error}); build the model again") from error
+    try:
+        if data["version"] != VERSION:
+            raise ModelError(
+                f"{path} is of version {data['version']}, this program reads {VERSION}; build the model again"
+            )
+        return _manifest(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"{path} is damaged ({error!r}); build the model again") from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace ``folder``'s manifest in one step: a reader sees the old one or the new one."""
+    partial = folder / f".{NAME}.partial"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(manifest.to_json())
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(folder / NAME)
+
+
+def entry_path(folder: Path, entry: FileEntry) -> Path:
+    """Where ``entry`` lies. A manifest may come from elsewhere, so a path that leaves the folder,
+    by ``..``, from the root, or through a link, raises ModelError, as does a missing file."""
+    relative = PurePosixPath(entry.path)
+    bad = relative.is_absolute() or ".." in relative.parts or "\\" in entry.path or not relative.parts
+    path = folder / relative
+    if bad or not path.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(f"{folder / NAME} names {entry.path!r}, which is outside its folder")
+    if not path.exists():
+        raise ModelError(f"{path} is missing, though {NAME} lists it; build it again")
+    return path
+
+
+def hash_files(path: Path) -> dict[str, str]:
+    """sha256 of a file, or of every file of a folder, by its name as seen from the parent folder."""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    digests = {}
+    for file in files:
+        with file.open("rb") as stream:
+            name = file.relative_to(path.parent).as_posix()
+            digests[name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digests
+
+
+def _manifest(data: dict[str, Any]) -> Manifest:
+    model = data["model"]
+    return Manifest(
+        model=ModelInfo(
+            name=str(model["name"]),
+            architecture=str(model["architecture"]),
+            parameters=int(model["parameters"]),
+            quality=_quality(model.get("quality")),
+        ),
+        files=tuple(_entry(item) for item in data["files"]),
+    )
+
+
+def _entry(data: dict[str, Any]) -> FileEntry:
+    if data["format"] not in ("gguf", "onnx"):
+        raise ValueError(f"format {data['format']!r}")
+    parity, speed = data.get("token_parity"), data.get("speed")
+    return FileEntry(
+        format=cast("Literal['gguf', 'onnx']", data["format"]),
+        recipe=str(data["recipe"]),
+        bits=int(data["bits"]),
+        path=str(data["path"]),
+        bytes=int(data["bytes"]),
+        sha256={str(k): str(v) for k, v in data["sha256"].items()},
+        source=Source(**data["source"]),
+        tools={str(k): str(v) for k, v in data["tools"].items()},
+        token_parity=TokenParity(**parity) if parity else None,
+        quality=_quality(data.get("quality")),
+        speed=Speed(**speed) if speed else None,
+        notes=tuple(data.get("notes", ())),
+    )
+
+
+def _quality(data: dict[str, Any] | None) -> Quality | None:
+    return Quality(**data) if data else None

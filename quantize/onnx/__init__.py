@@ -1,0 +1,1 @@
+"""ONNX folders: onnxruntime-genai's model builder."""

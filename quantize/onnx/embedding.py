@@ -1,0 +1,111 @@
+"""Runs in a child process: store a built graph's embedding table in 8 bits.
+
+The builder shares or quantizes the table only where 4-bit recipes tie it to the output layer; in
+every other build it stays in 32 bits, often the largest part of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_BLOCK = 32
+_ZERO = 128  # both MatMulNBits and GatherBlockQuantized store 8-bit weights as unsigned
+_GATHER = "/model/embed_tokens/Gather"
+_DOMAIN = "com.microsoft"
+
+
+def shrink_embedding(folder: Path, *, tied: bool) -> list[str]:
+    """Replace the float table of ``folder``'s graph; returns what the user should know.
+
+    With ``tied`` embeddings the 8-bit weights of the output layer serve as the table; otherwise
+    the table is rounded in blocks of 32. Graphs without a float table are left alone.
+    """
+    import onnx_ir as ir
+
+    path = folder / "model.onnx"
+    model = ir.load(path)
+    graph = model.graph
+    gather = next((node for node in graph if node.name == _GATHER), None)
+    table = gather.inputs[0] if gather is not None else None
+    if gather is None or table is None or table.const_value is None or table.shape is None:
+        return []
+    rows, columns = (int(size) for size in table.shape.numpy())
+    if columns % _BLOCK:
+        return []
+    shared = _output_layer(graph, rows, columns) if tied else None
+    parts: list[Any]
+    if shared is not None:
+        note = "the embedding table shares the 8-bit weights of the output layer"
+        weight, scale = shared
+        shape = _initializer(ir, graph, "embed_tokens.shape", np.array([rows, columns], np.int64))
+        reshape = ir.node("Reshape", [weight, shape], name="/model/embed_tokens/Reshape")
+        graph.insert_before(gather, reshape)
+        parts = [reshape.outputs[0], scale]
+    else:
+        note = "the embedding table is stored in 8 bits"
+        weight_data, scale_data = _round(table.const_value.numpy())
+        parts = [
+            _initializer(ir, graph, "model.embed_tokens.weight_Q8", weight_data),
+            _initializer(ir, graph, "model.embed_tokens.weight_scales", scale_data),
+        ]
+    zero = np.full((rows, columns // _BLOCK), _ZERO, np.uint8)
+    parts.append(_initializer(ir, graph, "embed_tokens.zero_points", zero))
+    lookup = ir.node(
+        "GatherBlockQuantized",
+        [parts[0], gather.inputs[1], *parts[1:]],
+        {"bits": 8, "block_size": _BLOCK, "gather_axis": 0, "quantize_axis": 1},
+        domain=_DOMAIN,
+        name=f"{_GATHER}BlockQuantized",
+    )
+    graph.insert_before(gather, lookup)
+    ir.convenience.replace_all_uses_with(gather.outputs[0], lookup.outputs[0])
+    lookup.outputs[0].name = gather.outputs[0].name
+    lookup.outputs[0].dtype, lookup.outputs[0].shape = gather.outputs[0].dtype, gather.outputs[0].shape
+    graph.remove(gather, safe=True)
+    del graph.initializers[table.name]
+    _save(ir, model, path)
+    return [note]
+
+
+def _output_layer(graph: Any, rows: int, columns: int) -> tuple[Any, Any] | None:
+    """Weights and scales of an 8-bit output layer over the same matrix, without zero points."""
+    for node in graph:
+        if node.op_type == "MatMulNBits" and node.name.startswith("/lm_head/"):
+            settings = {name: attribute.as_int() for name, attribute in node.attributes.items()}
+            same = (settings["N"], settings["K"]) == (rows, columns)
+            plain = len(node.inputs) == 3 or node.inputs[3] is None
+            if settings["bits"] == 8 and settings["block_size"] == _BLOCK and same and plain:
+                return node.inputs[1], node.inputs[2]
+    return None
+
+
+def _round(table: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Symmetric rounding to the nearest of 255 steps in each block of 32 weights."""
+    blocks = table.astype(np.float32).reshape(table.shape[0], -1, _BLOCK)
+    scale = np.abs(blocks).max(axis=2) / 127
+    safe = np.where(scale == 0, 1, scale)[..., None]
+    codes = (np.rint(blocks / safe) + _ZERO).astype(np.uint8)
+    return codes.reshape(table.shape), scale.astype(np.float32)
+
+
+def _initializer(ir: Any, graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
+    tensor = ir.tensor(data, name=name)
+    value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def _save(ir: Any, model: Any, path: Path) -> None:
+    """Beside the old files, whose data the model still reads, and then over them."""
+    new = path.with_name("new")
+    new.mkdir()
+    # Every initializer in the data file, as the builder does it.
+    ir.save(model, new / path.name, external_data=f"{path.name}.data", size_threshold_bytes=0)
+    for file in new.iterdir():
+        os.replace(file, path.with_name(file.name))
+    new.rmdir()

@@ -1,0 +1,120 @@
+"""Run a function in a child process, so that a native crash is an error and not our death.
+
+It also keeps torch and transformers out of this process: their memory goes when the child goes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quantize.errors import DiskFullError, ToolError
+from runtimes.errors import OutOfMemoryError
+
+logger = logging.getLogger(__name__)
+
+_TAIL = 8  # lines of the child's output that an error shows
+
+# No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
+# report usage unless told not to.
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "ORT_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    # On machines with a GPU too, these steps are done on the processor.
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+def run_child(
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    what: str,
+    work: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Any:
+    """Call ``module:function(**arguments)`` in a child; arguments and result must fit into JSON.
+
+    ``what`` names the step in errors. Raises ToolError with the child's last lines, DiskFullError
+    or OutOfMemoryError. When this process is interrupted the child is killed.
+    """
+    module, name = function.split(":")
+    handle, result_name = tempfile.mkstemp(prefix=f"{name}-", suffix=".result", dir=work)
+    os.close(handle)
+    result = Path(result_name)
+    log = result.with_suffix(".log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "quantize.child", module, name, str(result)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(environment),
+            start_new_session=True,  # Ctrl-C reaches us alone; we end the child
+        )
+        try:
+            assert process.stdin is not None
+            try:
+                process.stdin.write(json.dumps(dict(arguments)).encode())
+                process.stdin.close()
+            except BrokenPipeError:
+                pass  # it died at once; wait() says how
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    text = log.read_text(encoding="utf-8", errors="replace")
+    logger.debug("%s:\n%s", what, text)
+    answer = json.loads(result.read_text(encoding="utf-8") or "{}")
+    result.unlink()
+    log.unlink()
+    if "value" in answer:
+        return answer["value"]
+    raise _failure(what, code, answer, text)
+
+
+def last_lines(text: str) -> str:
+    """The end of a child's output, without progress bars."""
+    lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.splitlines()]
+    return "\n".join(f"  {line}" for line in [line for line in lines if line][-_TAIL:])
+
+
+def _failure(what: str, code: int, answer: Mapping[str, str], text: str) -> Exception:
+    reason, kind = answer.get("error"), answer.get("kind")
+    # Ask the tail alone: a model's own text must not pass for a system error.
+    tail = last_lines(text)
+    if "No space left on device" in tail or "Disk quota exceeded" in tail:
+        return DiskFullError(f"{what}: the disk is full; nothing unfinished was left on it")
+    if kind in ("MemoryError", "OutOfMemoryError") or "DefaultCPUAllocator: can't allocate" in tail:
+        return OutOfMemoryError(f"{what}: not enough memory ({reason})")
+    if reason is not None:
+        return ToolError(f"{what} failed: {reason}\n{tail}")
+    if code == -signal.SIGKILL:
+        return OutOfMemoryError(
+            f"{what} was killed, most likely because memory ran out; close other programs, or use a"
+            " machine with more memory"
+        )
+    died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return ToolError(f"{what} died ({died})\n{tail}")
+
+
+def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    environment = {**os.environ, **_ENVIRONMENT, **(extra or {})}
+    # Work from a checkout that is not installed, too.
+    root = str(Path(__file__).resolve().parents[1])
+    paths = [root, environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment

@@ -1,0 +1,1 @@
+"""Is a built file still the model that it was made from? Tokens, answers, speed."""

@@ -1,0 +1,154 @@
+"""Where a build happens: room on the disk, a private work folder, publishing in one step.
+
+Everything is made in ``OUT/.partial-*`` and moved out by a rename once all its checks have passed,
+so whatever ends a run, OUT holds only finished files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from quantize.errors import BusyError, DiskFullError
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = ".partial-"
+_RENAME_EXCHANGE = 2  # linux/fs.h
+_AT_FDCWD = -100  # fcntl.h
+
+
+@dataclass(slots=True)
+class Workspace:
+    """An output folder held by one run, with its work folder. A context manager."""
+
+    out: Path
+    _lock: int = -1
+    _work: Path | None = None
+    _created: bool = False
+
+    @property
+    def work(self) -> Path:
+        """The folder for everything unfinished; gone when the run ends."""
+        assert self._work is not None, "only within the with block"
+        return self._work
+
+    def __enter__(self) -> Self:
+        """Take the folder. Raises BusyError while another run holds it."""
+        try:
+            self._created = not self.out.exists()
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock_folder(self.out)
+        except OSError as error:
+            raise _explain(error, self.out) from error
+        # We hold the lock, so whoever made these is dead.
+        for stale in [*self.out.glob(f"{_PREFIX}*"), *self.out.glob(".*.json.partial")]:
+            logger.info("removing %s, left by a run that was killed", stale.name)
+            _remove(stale)
+        self._work = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.out))
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Remove the work folder, and OUT too if this run made it and published nothing."""
+        if self._work is not None:
+            _remove(self._work)
+        if self._created:
+            with contextlib.suppress(OSError):  # not empty: something was published
+                self.out.rmdir()
+        os.close(self._lock)
+
+    def publish(self, made: Path, name: str) -> Path:
+        """Move a finished file or folder into OUT, in place of an older one, in one step."""
+        target = self.out / name
+        _sync(made)
+        if made.is_dir() and target.is_dir():
+            _exchange(made, target)  # the old folder is now in the work folder, which will go
+        else:
+            if made.is_dir() is not target.is_dir() and target.exists():
+                _remove(target)
+            made.replace(target)
+        return target
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Raise DiskFullError unless the disk of ``folder`` (which need not exist yet) has room."""
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise DiskFullError(
+            f"{folder} needs {needed / 1e9:.1f} GB free to build in and has {free / 1e9:.1f} GB:"
+            " make room, build fewer recipes at a time, or choose another disk with --out"
+        )
+
+
+@contextlib.contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise _explain(error, folder) from error
+
+
+def _explain(error: OSError, folder: Path) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"the disk of {folder} is full; nothing unfinished was left there")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return DiskFullError(f"{folder} cannot be written: {error.strerror}; choose another --out")
+    return error
+
+
+def _lock_folder(folder: Path) -> int:
+    """Lock the folder itself, so that no lock file stays; the kernel frees it when we die."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise BusyError(f"another run is writing into {folder}; wait for it or use --out") from error
+    return descriptor
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swap two folders: in one step on Linux (renameat2), else by two renames."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is not None:
+        paths = os.fsencode(one), os.fsencode(other)
+        if rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+            return
+        if ctypes.get_errno() not in (errno.ENOSYS, errno.EINVAL):
+            raise OSError(ctypes.get_errno(), f"cannot replace {other}")
+    aside = one.with_name(f"{one.name}.old")
+    other.rename(aside)
+    try:
+        one.rename(other)
+    except OSError:
+        aside.rename(other)
+        raise
+
+
+def _sync(path: Path) -> None:
+    """Have the bytes on the disk before the name points at them."""
+    for file in [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
