@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from app.commands.batch import batch
+from app.commands.bench import bench
 from app.commands.run import run
 from app.exitcodes import ExitCode, exit_code_for
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 
 app.command()(run)
 app.command()(batch)
+app.command()(bench)
 
 
 def _print_version(wanted: bool) -> None:

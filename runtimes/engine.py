@@ -19,7 +19,7 @@ from runtimes.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.runner import Logits, Runner, RunnerSettings
 from runtimes.sampling import log_probability, sample
-from runtimes.scheduler import Row, Scheduler, Step
+from runtimes.scheduler import Scheduler, Step
 from runtimes.stream import Stream
 from runtimes.tokenizer import NamedTokenizer, encode_chat
 
@@ -203,8 +203,7 @@ class Engine:
         )
         decoded = sum(not row.prefilling for row in step.sampled)
         self._scheduler.commit(step, tokens)
-        for row, token in zip(step.sampled, tokens, strict=True):
-            self._accept(row, token)
+        ended = self._accept(step, tokens)
         self._metrics.step(
             prompt=prompt,
             sampled=len(tokens),
@@ -212,6 +211,9 @@ class Engine:
             native=native,
             whole=time.perf_counter() - begin,
         )
+        # Last, so that whoever sees a completion sees its tokens in the figures too.
+        for generation, reason in ended:
+            self._end(generation, reason)
 
     def _sample(self, step: Step, logits: Logits) -> list[int]:
         if not step.sampled:
@@ -225,11 +227,15 @@ class Engine:
                 generation.logprobs.append(value)
         return [int(token) for token in tokens]
 
-    def _accept(self, row: Row, token: int) -> None:
-        generation = self._by_row[id(row)]
-        reason = generation.accept(token, self.tokenizer, self.context)
-        if reason is not None:
-            self._end(generation, reason)
+    def _accept(self, step: Step, tokens: list[int]) -> list[tuple[Generation, FinishReason]]:
+        """Hand out the sampled tokens; return which requests end with them, and why."""
+        ended = []
+        for row, token in zip(step.sampled, tokens, strict=True):
+            generation = self._by_row[id(row)]
+            reason = generation.accept(token, self.tokenizer, self.context)
+            if reason is not None:
+                ended.append((generation, reason))
+        return ended
 
     def _fail(self, step: Step, message: str) -> None:
         """End the rows of a failed step; the others go on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,55 +12,94 @@ from runtimes.metrics import EngineStats
 from runtimes.request import SamplingParams
 from runtimes.runner import RunnerSettings
 
+_DECODE_PROMPT = 16  # tokens behind which decode is measured
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is timed: one row's prefill, and decode of each number of rows in lockstep."""
+
+    rows: tuple[int, ...] = (1, 16)
+    prompt_tokens: int = 128
+    decode_tokens: int = 32
+
+    @property
+    def context(self) -> int:
+        """Tokens that a slot must hold."""
+        return max(self.prompt_tokens, _DECODE_PROMPT + self.decode_tokens) + 1
+
 
 @dataclass(frozen=True, slots=True)
 class SpeedFigures:
-    """Tokens a second, each the median of the repeats. ``decode_tps`` maps rows in lockstep to the
-    tokens a second of all of them together.
+    """Tokens a second, one sample a round. ``decode_samples`` maps rows in lockstep to the tokens a
+    second of all of them together.
     """
 
-    prefill_tps: float
-    decode_tps: dict[int, float]
+    prefill_samples: tuple[float, ...]
+    decode_samples: dict[int, tuple[float, ...]]
+
+    @property
+    def prefill_tps(self) -> float:
+        """The median round."""
+        return statistics.median(self.prefill_samples)
+
+    @property
+    def decode_tps(self) -> dict[int, float]:
+        """The median round for each number of rows."""
+        return {rows: statistics.median(s) for rows, s in self.decode_samples.items()}
+
+    def scaling(self, rows: int) -> float:
+        """Decode of ``rows`` rows against the fewest rows measured: the median of the rounds'
+        ratios, which a machine whose speed drifts disturbs less than the ratio of the medians.
+        """
+        base = self.decode_samples[min(self.decode_samples)]
+        pairs = zip(self.decode_samples[rows], base, strict=True)
+        return statistics.median(many / few for many, few in pairs)
+
+
+def prefill_tps(engine: Engine, prompt_tokens: int) -> float:
+    """Tokens a second of one random prompt's prefill."""
+    before, after = _run(engine, 1, prompt_tokens, 1)
+    return (after.prompt_tokens - before.prompt_tokens) / (after.prefill_s - before.prefill_s)
+
+
+def decode_tps(engine: Engine, rows: int, tokens: int) -> float:
+    """Tokens a second of ``rows`` rows together, each ``tokens`` long."""
+    before, after = _run(engine, rows, _DECODE_PROMPT, tokens)
+    return (after.decode_tokens - before.decode_tokens) / (after.decode_s - before.decode_s)
 
 
 def measure_speed(
     path: str | Path,
-    rows: Sequence[int] = (1, 16),
+    workload: Workload | None = None,
     *,
-    prompt_tokens: int = 128,
-    decode_tokens: int = 32,
     repeats: int = 3,
     settings: RunnerSettings | None = None,
 ) -> SpeedFigures:
-    """Run random token prompts greedily, EOS ignored, after one warm-up.
+    """Rounds of every measurement in turn, greedy, EOS ignored, after one warm-up.
 
-    Prefill is one row's prompt; decode starts from prompts of 16 tokens. Raises as ``Engine.load``.
+    Raises as ``Engine.load``.
     """
-    settings = settings or RunnerSettings(slots=max(rows), context=prompt_tokens + decode_tokens)
+    work = workload or Workload()
+    settings = settings or RunnerSettings(slots=max(work.rows), context=work.context)
+    prefill: list[float] = []
+    decode: dict[int, list[float]] = {rows: [] for rows in work.rows}
     with Engine.load(path, settings) as engine:
-        dice = random.Random(0)
-        vocabulary = min(engine.model.vocab_size, engine.tokenizer.vocab_size)
-
-        def run(count: int, prompt: int, output: int) -> tuple[EngineStats, EngineStats]:
-            prompts = [[dice.randrange(vocabulary) for _ in range(prompt)] for _ in range(count)]
-            before = engine.stats()
-            engine.generate(prompts, SamplingParams(max_tokens=output, ignore_eos=True))
-            return before, engine.stats()
-
-        run(max(rows), 16, 4)
-        prefill = [_prefill_tps(*run(1, prompt_tokens, 1)) for _ in range(repeats)]
-        decode = {
-            count: statistics.median(
-                _decode_tps(*run(count, 16, decode_tokens)) for _ in range(repeats)
-            )
-            for count in rows
-        }
-    return SpeedFigures(statistics.median(prefill), decode)
+        _run(engine, max(work.rows), _DECODE_PROMPT, 4)
+        for _ in range(repeats):
+            prefill.append(prefill_tps(engine, min(work.prompt_tokens, engine.context - 1)))
+            for rows in work.rows:
+                decode[rows].append(decode_tps(engine, rows, work.decode_tokens))
+    return SpeedFigures(tuple(prefill), {rows: tuple(s) for rows, s in decode.items()})
 
 
-def _prefill_tps(before: EngineStats, after: EngineStats) -> float:
-    return (after.prompt_tokens - before.prompt_tokens) / (after.prefill_s - before.prefill_s)
-
-
-def _decode_tps(before: EngineStats, after: EngineStats) -> float:
-    return (after.decode_tokens - before.decode_tokens) / (after.decode_s - before.decode_s)
+def _run(
+    engine: Engine, rows: int, prompt_tokens: int, output_tokens: int
+) -> tuple[EngineStats, EngineStats]:
+    """The engine's figures before and after a batch of random prompts."""
+    dice = random.Random(rows * 1000 + prompt_tokens)
+    vocabulary = min(engine.model.vocab_size, engine.tokenizer.vocab_size)
+    prompts = [[dice.randrange(vocabulary) for _ in range(prompt_tokens)] for _ in range(rows)]
+    before = engine.stats()
+    engine.generate(prompts, SamplingParams(max_tokens=output_tokens, ignore_eos=True))
+    return before, engine.stats()

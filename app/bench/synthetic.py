@@ -1,0 +1,45 @@
+"""A model of a realistic shape with random weights, built once and kept in the cache folder.
+
+The weights mean nothing; the speed of a forward pass does not depend on their values.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from quantize.manifest import NAME
+from runtimes.errors import IngotError
+from runtimes.paths import cache_dir
+
+RECIPES = ("q4_0", "q8_0", "onnx-int4", "onnx-int8")
+
+
+def ensure_built(shape: str) -> Path:
+    """The folder with the built files of the random model ``shape``, made if it is not there.
+
+    Raises IngotError when the build fails; `quantize` has then said why on stderr.
+    """
+    folder = cache_dir() / "bench" / shape
+    built = folder.with_name(f"{shape}-built")
+    if (built / NAME).is_file():
+        return built
+    # A process of its own each: torch must not stay in the one that takes times.
+    program = (
+        "import sys, pathlib; from quantize.synthetic import make_random_model; "
+        "make_random_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
+    )
+    _run([sys.executable, "-c", program, str(folder), shape], f"making the model {shape}")
+    options = [option for name in RECIPES for option in ("--recipe", name)]
+    command = [sys.executable, "-m", "quantize", str(folder), "--out", str(built), "--no-measure"]
+    _run(command + options, f"building the files of {shape}")
+    shutil.rmtree(folder)
+    return built
+
+
+def _run(command: list[str], what: str) -> None:
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        raise IngotError(f"{what} failed with exit code {done.returncode}")
