@@ -1,0 +1,94 @@
+"""`make demo`: the main job on the demo model, by the commands that a user would type.
+
+Quantize Pebble to four files and measure them, answer a prompt file on both runtimes, ask each file
+one question. Every command is shown before it runs; the first that fails ends the demo with its
+exit code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from app.console import emit, note
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = Path("assets/pebble")
+BUILT = Path("assets/pebble-built")
+PROMPTS = Path("assets/prompts/demo.jsonl")
+QUESTION = "What is the capital of France?"
+# One file of each runtime answers the prompt file.
+BATCH_RECIPES = ("q8_0", "onnx-int8")
+SHOWN = 4
+
+
+class StepFailedError(Exception):
+    """A command of the demo ended with something else than 0."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
+def main() -> int:
+    """Run the demo from the project's folder; the exit code is that of the first failing step."""
+    started = time.monotonic()
+    try:
+        _say(f"1. Four files out of {MODEL}, checked and measured")
+        _run("quantize", [str(MODEL), "--out", str(BUILT)])
+        _say("2. One question to each file")
+        for recipe in _recipes():
+            _run("app", ["run", str(BUILT), QUESTION, "--recipe", recipe])
+        _say(f"3. {PROMPTS} on both runtimes")
+        with tempfile.TemporaryDirectory() as folder:
+            for recipe in BATCH_RECIPES:
+                out = Path(folder) / f"{recipe}.jsonl"
+                arguments = ["batch", str(PROMPTS), str(out), "--model", str(BUILT)]
+                _run("app", [*arguments, "--recipe", recipe])
+                _show(out)
+    except StepFailedError as error:
+        note(f"the demo stopped: the last command ended with {error}", style="bold red")
+        return error.code
+    except KeyboardInterrupt:
+        return 130
+    _say(f"Done in {time.monotonic() - started:.0f} s. Now try:")
+    emit(f'.venv/bin/ingot run {BUILT} "Tell me a story about a fox."\n')
+    emit(f".venv/bin/ingot bench {BUILT}\n")
+    return 0
+
+
+def _say(text: str) -> None:
+    note(f"\n{text}", style="bold")
+
+
+def _run(module: str, arguments: list[str]) -> None:
+    shown = "quantize" if module == "quantize" else "ingot"
+    note(f"$ {shlex.join([shown, *arguments])}", style="dim")
+    sys.stdout.flush()
+    done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False)
+    if done.returncode != 0:
+        raise StepFailedError(done.returncode)
+
+
+def _recipes() -> list[str]:
+    from quantize.manifest import load_manifest
+
+    return [entry.recipe for entry in load_manifest(ROOT / BUILT).files]
+
+
+def _show(out: Path) -> None:
+    """The first answers of a finished batch."""
+    with out.open(encoding="utf-8") as lines:
+        for line in itertools.islice(lines, SHOWN):
+            record = json.loads(line)
+            emit(f"{record['id']}: {record['response']}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
