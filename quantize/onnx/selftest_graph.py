@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper, save_model
 import runtimes.onnx
 
 FOLDER = Path(runtimes.onnx.__file__).parent / "selftest"
-VOCABULARY, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 64, 64, 96, 4, 2, 16, 128
+VOCABULARY, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 64, 64, 96, 4, 2, 16, 96
 BLOCK = 32
 
 _CONTRIB = "com.microsoft"

@@ -11,8 +11,7 @@ leaves out compiler flags, so that a plain build, whose AMX kernels crash, would
 from __future__ import annotations
 
 import argparse
-import hashlib
-import importlib.util
+import importlib
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ import time
 from pathlib import Path
 
 from runtimes.errors import IngotError
+from runtimes.installed import find_installed, library_identity
 from runtimes.llamacpp.source import TESTED_VERSION, sdist_path
 from runtimes.llamacpp.toolchain import BuildPlan, plan_build
 from runtimes.paths import cache_dir
@@ -96,18 +96,8 @@ def installed_key() -> str | None:
     except (OSError, ValueError):
         return None
     # pip leaves the stamp behind when it replaces the package: it must name these very libraries.
-    fits = isinstance(stamp, dict) and stamp.get("libraries") == library_identity(package)
+    fits = isinstance(stamp, dict) and stamp.get("libraries") == library_identity(package / "lib")
     return stamp.get("key") if fits else None
-
-
-def library_identity(package: Path) -> str:
-    """Hash of the name, size and modification time of every shared library of the package."""
-    digest = hashlib.sha256()
-    for path in sorted((package / "lib").glob("*")):
-        if path.is_file():
-            status = path.stat()
-            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def _write_stamp(plan: BuildPlan) -> None:
@@ -116,7 +106,7 @@ def _write_stamp(plan: BuildPlan) -> None:
         raise BuildError("llama-cpp-python was installed, but cannot be found")
     stamp = {
         "key": plan.key,
-        "libraries": library_identity(package),
+        "libraries": library_identity(package / "lib"),
         "cxx_flags": plan.cxx_flags,
         "cmake_args": plan.cmake_args,
         "compiler": plan.compiler,
@@ -127,8 +117,8 @@ def _write_stamp(plan: BuildPlan) -> None:
 def _package_dir() -> Path | None:
     """Where llama_cpp is installed, found without importing it."""
     importlib.invalidate_caches()
-    spec = importlib.util.find_spec("llama_cpp")
-    return Path(spec.origin).parent if spec and spec.origin else None
+    installed = find_installed("llamacpp")
+    return installed.package if installed else None
 
 
 def _pip(*arguments: str, env: dict[str, str] | None = None) -> None:

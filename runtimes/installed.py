@@ -1,0 +1,64 @@
+"""Which native libraries are installed, found without importing them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+RuntimeName = Literal["llamacpp", "onnx"]
+RUNTIMES: tuple[RuntimeName, ...] = ("llamacpp", "onnx")
+
+# package to import, folder of its shared libraries, the distributions that may provide it
+_PACKAGES = {
+    "llamacpp": ("llama_cpp", "lib", ("llama_cpp_python",)),
+    "onnx": ("onnxruntime", "capi", ("onnxruntime_gpu", "onnxruntime")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A native library on disk.
+
+    ``identity`` changes with every rebuild, also of the same version. ``distributions`` are all
+    that claim to have installed it: more than one means that they overwrote each other.
+    """
+
+    runtime: RuntimeName
+    version: str
+    identity: str
+    distributions: tuple[str, ...]
+    package: Path
+
+
+def find_installed(runtime: RuntimeName) -> Installed | None:
+    """The installed library; None when it is not there."""
+    name, folder, candidates = _PACKAGES[runtime]
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.origin:
+        return None
+    package = Path(spec.origin).parent
+    found: dict[str, str] = {}
+    for candidate in candidates:
+        # Dashes are underscores in the folder's name, so that no prefix matches another package.
+        for info in package.parent.glob(f"{candidate}-*.dist-info"):
+            found[candidate] = info.name.removesuffix(".dist-info").rpartition("-")[2]
+    return Installed(
+        runtime=runtime,
+        version=next(iter(found.values()), "unknown"),
+        identity=library_identity(package / folder),
+        distributions=tuple(found),
+        package=package,
+    )
+
+
+def library_identity(folder: Path) -> str:
+    """Hash of the name, size and modification time of every file in a folder of libraries."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*")):
+        if path.is_file():
+            status = path.stat()
+            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,185 @@
+"""Write a tiny random llama model whose tensors cover the quantized kernels that can go wrong.
+
+Its bytes are the same everywhere, since they come from a hash function. selftest.npy beside it
+holds the logits that a correct build computes from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+VOCABULARY = 256
+CONTEXT = 128
+_HIDDEN, _FFN, _LAYERS, _HEADS, _KV_HEADS = 256, 512, 2, 4, 2
+_KV_WIDTH = _HIDDEN // _HEADS * _KV_HEADS
+_ALIGNMENT = 32
+
+Bytes = npt.NDArray[np.uint8]
+
+# GGUF's ids of the tensor types, and of the metadata value types.
+_TYPE_IDS = {
+    "F32": 0,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q8_0": 8,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+}
+_UINT32, _FLOAT32, _STRING = 4, 6, 8
+
+# name -> (type, rows, columns). Every type stands where its rows are long enough for its blocks.
+_LAYER_TYPES = (
+    ("attn_q", ("Q8_0", "Q4_K"), _HIDDEN, _HIDDEN),
+    ("attn_k", ("Q4_0", "Q8_0"), _KV_WIDTH, _HIDDEN),
+    ("attn_v", ("Q6_K", "F16"), _KV_WIDTH, _HIDDEN),
+    ("attn_output", ("Q4_0", "Q5_K"), _HIDDEN, _HIDDEN),
+    ("ffn_gate", ("Q4_K", "Q4_0"), _FFN, _HIDDEN),
+    ("ffn_up", ("Q4_1", "Q6_K"), _FFN, _HIDDEN),
+    ("ffn_down", ("Q5_K", "Q8_0"), _HIDDEN, _FFN),
+)
+
+
+def write_tiny_gguf(path: Path) -> None:
+    """Write the model, about 1 MB."""
+    tensors = _tensors()
+    head = bytearray(struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(_METADATA)))
+    for key, value_kind, value in _METADATA:
+        head += _text(key) + struct.pack("<I", value_kind)
+        if value_kind == _STRING:
+            head += _text(str(value))
+        else:
+            head += struct.pack(_FORMATS[value_kind], value)
+    offset = 0
+    for name, kind, shape, data in tensors:
+        head += _text(name) + struct.pack("<I", len(shape))
+        # GGUF lists the fastest dimension first.
+        head += struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        head += struct.pack("<IQ", _TYPE_IDS[kind], offset)
+        offset += _padded(len(data))
+    with path.open("wb") as stream:
+        stream.write(head.ljust(_padded(len(head)), b"\0"))
+        for _, _, _, data in tensors:
+            stream.write(data.ljust(_padded(len(data)), b"\0"))
+
+
+_FORMATS = {_UINT32: "<I", _FLOAT32: "<f"}
+_METADATA: tuple[tuple[str, int, str | int | float], ...] = (
+    ("general.architecture", _STRING, "llama"),
+    ("general.name", _STRING, "ingot-selftest"),
+    ("llama.context_length", _UINT32, CONTEXT),
+    ("llama.embedding_length", _UINT32, _HIDDEN),
+    ("llama.block_count", _UINT32, _LAYERS),
+    ("llama.feed_forward_length", _UINT32, _FFN),
+    ("llama.attention.head_count", _UINT32, _HEADS),
+    ("llama.attention.head_count_kv", _UINT32, _KV_HEADS),
+    ("llama.attention.layer_norm_rms_epsilon", _FLOAT32, 1e-5),
+    ("llama.rope.dimension_count", _UINT32, _HIDDEN // _HEADS),
+    ("llama.vocab_size", _UINT32, VOCABULARY),
+    ("tokenizer.ggml.model", _STRING, "no_vocab"),
+)
+
+
+def _tensors() -> list[tuple[str, str, tuple[int, ...], bytes]]:
+    ones = np.ones(_HIDDEN, np.float32).tobytes()
+    found: list[tuple[str, str, tuple[int, ...], bytes]] = [
+        _matrix("token_embd.weight", "F16", VOCABULARY, _HIDDEN)
+    ]
+    for layer in range(_LAYERS):
+        prefix = f"blk.{layer}"
+        found.append((f"{prefix}.attn_norm.weight", "F32", (_HIDDEN,), ones))
+        found.append((f"{prefix}.ffn_norm.weight", "F32", (_HIDDEN,), ones))
+        for name, kinds, rows, columns in _LAYER_TYPES:
+            found.append(_matrix(f"{prefix}.{name}.weight", kinds[layer], rows, columns))
+    found.append(("output_norm.weight", "F32", (_HIDDEN,), ones))
+    found.append(_matrix("output.weight", "Q6_K", VOCABULARY, _HIDDEN))
+    return found
+
+
+def _matrix(
+    name: str, kind: str, rows: int, columns: int
+) -> tuple[str, str, tuple[int, ...], bytes]:
+    """Random weights that spread around 1 / sqrt(columns), so that activations stay near 1."""
+    scale = columns**-0.5
+    if kind == "F16":
+        uniform = _random(name, rows * columns).astype(np.float32) / 255 - 0.5
+        data = (uniform * np.float32(scale * 12**0.5)).astype(np.float16).tobytes()
+    else:
+        data = _BLOCKS[kind](name, rows * columns, scale)
+    return name, kind, (rows, columns), data
+
+
+def _q4_0(name: str, count: int, scale: float) -> bytes:
+    quants = _random(name, count // 2).reshape(-1, 16)
+    return _join(_half(scale / 4.6, len(quants)), quants)
+
+
+def _q4_1(name: str, count: int, scale: float) -> bytes:
+    quants = _random(name, count // 2).reshape(-1, 16)
+    step = scale / 4.6
+    return _join(_half(step, len(quants)), _half(-7.5 * step, len(quants)), quants)
+
+
+def _q8_0(name: str, count: int, scale: float) -> bytes:
+    quants = _random(name, count).reshape(-1, 32)
+    return _join(_half(scale / 74, len(quants)), quants)
+
+
+def _q4_k(name: str, count: int, scale: float) -> bytes:
+    blocks = count // 256
+    packed = _random(name, blocks * 140).reshape(-1, 140)  # scales, then quants
+    step = scale / 170
+    return _join(_half(step, blocks), _half(7.5 * step, blocks), packed)
+
+
+def _q5_k(name: str, count: int, scale: float) -> bytes:
+    blocks = count // 256
+    packed = _random(name, blocks * 172).reshape(-1, 172)  # scales, high bits, low bits
+    step = scale / 340
+    return _join(_half(step, blocks), _half(15.5 * step, blocks), packed)
+
+
+def _q6_k(name: str, count: int, scale: float) -> bytes:
+    blocks = count // 256
+    quants = _random(name, blocks * 192).reshape(-1, 192)  # low bits, then high bits
+    # Scales are signed: small ones of both signs, as a real file has them.
+    scales = (_random(name + ".scales", blocks * 16) % 32 - 16).astype(np.uint8).reshape(-1, 16)
+    return _join(quants, scales, _half(scale / 170, blocks))
+
+
+_BLOCKS = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}
+
+
+def _random(name: str, count: int) -> Bytes:
+    return np.frombuffer(hashlib.shake_256(name.encode()).digest(count), np.uint8)
+
+
+def _half(value: float, count: int) -> Bytes:
+    """One float16 a block, as bytes."""
+    return np.full((count, 1), value, np.float16).view(np.uint8)
+
+
+def _join(*columns: Bytes) -> bytes:
+    return np.concatenate(columns, axis=1).tobytes()
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
