@@ -8,6 +8,7 @@ from dataclasses import replace
 from runtimes.memory import require_fit
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner, RunnerSettings
+from runtimes.selftest import require
 from runtimes.tokenizer import NamedTokenizer
 
 # Longer contexts are there for the asking; the cache is allocated whole at the start.
@@ -30,7 +31,10 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
     """
     context = min(settings.context or _DEFAULT_CONTEXT, model.context_length)
     settings = replace(
-        settings, context=context, threads=settings.threads or available_cores()
+        settings,
+        context=context,
+        threads=settings.threads or available_cores(),
+        extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
     )
     if model.runtime == "onnx":
         from runtimes.onnx.runner import OnnxRunner
