@@ -14,6 +14,7 @@ import typer
 
 from app.commands.batch import batch
 from app.commands.bench import bench
+from app.commands.doctor import doctor
 from app.commands.run import run
 from app.exitcodes import ExitCode, exit_code_for
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(batch)
 app.command()(bench)
+app.command()(doctor)
 
 
 def _print_version(wanted: bool) -> None:

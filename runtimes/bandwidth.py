@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 
 from runtimes.cpu import cpu_identity
@@ -37,21 +38,24 @@ def memory_bandwidth(hardware: Hardware, *, again: bool = False) -> float:
 
 
 def measure_bandwidth(threads: int, seconds: float = _MEASURE_S) -> float:
-    """Sweep a buffer larger than the caches, one part a thread; the best sweep counts."""
+    """Sweep a buffer larger than the caches, one part a thread, and add up their best sweeps."""
     roomy = psutil.virtual_memory().available > 8 * _BUFFER
     words = (_BUFFER if roomy else _SMALL_BUFFER) // 8
     # Written, not zeroed: untouched zero pages all map to one page, which stays in the cache.
-    buffer = np.full(words, 1, np.int64)
-    parts = np.array_split(buffer, threads)
-    best = float("inf")
+    parts = np.array_split(np.ones(words, np.int64), threads)
+    deadline = time.perf_counter() + seconds
+
+    def best_sweep(part: npt.NDArray[np.int64]) -> float:
+        best = 0.0
+        while time.perf_counter() < deadline or not best:
+            # Of the thread's own time: what other programs take of the processor is not the
+            # memory's doing.
+            started = time.thread_time()
+            np.bitwise_or.reduce(part)  # releases the GIL
+            best = max(best, part.nbytes / max(time.thread_time() - started, 1e-9))
+        return best
+
     with ThreadPoolExecutor(threads) as pool:
-        deadline = time.perf_counter() + seconds
-        while True:
-            started = time.perf_counter()
-            list(pool.map(np.bitwise_or.reduce, parts))  # releases the GIL
-            ended = time.perf_counter()
-            best = min(best, ended - started)
-            if ended >= deadline:
-                break
-    log.debug("memory bandwidth %.1f GB/s with %d threads", buffer.nbytes / best / 1e9, threads)
-    return buffer.nbytes / best
+        total = sum(pool.map(best_sweep, parts))
+    log.debug("memory bandwidth %.1f GB/s with %d threads", total / 1e9, threads)
+    return total

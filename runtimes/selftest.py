@@ -57,10 +57,17 @@ class Health:
     transient: bool = False  # the machine, not the library, may be to blame: test again next time
 
 
-def ensure(runtime: RuntimeName, *, again: bool = False, timeout_s: float = _TIMEOUT_S) -> Health:
+def ensure(
+    runtime: RuntimeName,
+    *,
+    again: bool = False,
+    announce: bool = True,
+    timeout_s: float = _TIMEOUT_S,
+) -> Health:
     """The health of a runtime: remembered, or tested now (a second or so).
 
-    The warning of a new finding is logged once, here. ``again`` tests whatever is remembered.
+    The warning of a new finding is logged once, here, unless ``announce`` is off. ``again`` tests
+    whatever is remembered.
     """
     installed = find_installed(runtime)
     if installed is None:
@@ -72,7 +79,7 @@ def ensure(runtime: RuntimeName, *, again: bool = False, timeout_s: float = _TIM
     health = _test(installed, timeout_s)
     if not health.transient:
         _store(key, health)
-    if health.warning:
+    if health.warning and announce:
         log.warning("%s", health.warning)
     return health
 

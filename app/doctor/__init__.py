@@ -1,0 +1,1 @@
+"""What `ingot doctor` looks at and how it shows it."""

@@ -1,0 +1,92 @@
+"""Collect what decides how fast, and whether, models run on this machine."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from runtimes.bandwidth import memory_bandwidth
+from runtimes.hardware import Hardware, detect
+from runtimes.installed import RUNTIMES, find_installed
+from runtimes.selftest import Health, ensure
+
+# What a model file goes through: the runtimes, and what quantize makes files with.
+_LIBRARIES = (
+    "ingot",
+    "llama-cpp-python",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-genai",
+    "onnxruntime-genai-cuda",
+    "numpy",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "onnx",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All of the findings; ``bandwidth`` in bytes per second, ``problems`` one line each."""
+
+    hardware: Hardware
+    bandwidth: float
+    libraries: dict[str, str]
+    runtimes: tuple[Health, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether any runtime works."""
+        return any(health.usable for health in self.runtimes)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "hardware": asdict(self.hardware),
+            "memory_bandwidth_bytes_per_s": round(self.bandwidth),
+            "libraries": self.libraries,
+            "runtimes": [asdict(health) for health in self.runtimes],
+            "problems": list(self.problems),
+            "usable": self.usable,
+        }
+
+
+def examine() -> Report:
+    """Look, measure and test again: whoever asks wants to know how things are now."""
+    hardware = detect()
+    # Measured before the self-tests, which would keep the memory busy.
+    bandwidth = memory_bandwidth(hardware, again=True)
+    healths = tuple(ensure(runtime, again=True, announce=False) for runtime in RUNTIMES)
+    return Report(
+        hardware=hardware,
+        bandwidth=bandwidth,
+        libraries=_versions(),
+        runtimes=healths,
+        problems=tuple([h.warning for h in healths if h.warning] + _conflicts()),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _conflicts() -> list[str]:
+    onnx = find_installed("onnx")
+    if onnx is None or len(onnx.distributions) < 2:
+        return []
+    return [
+        "onnxruntime and onnxruntime-gpu are both installed and have overwritten each other's "
+        "files; uninstall both, then install the one that you want"
+    ]

@@ -1,0 +1,74 @@
+"""`ingot doctor` for people: a table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from app.doctor.report import Report
+from runtimes.selftest import Health
+
+_GIB = 2**30
+_LABELS = {"llamacpp": "llama.cpp", "onnx": "ONNX Runtime"}
+
+
+def rows(report: Report) -> list[tuple[str, str]]:
+    """What to show, as (name, finding)."""
+    hardware = report.hardware
+    cores = f"{hardware.physical_cores} cores, {hardware.logical_cores} threads"
+    if hardware.usable_cores < hardware.logical_cores:
+        cores += f", {hardware.usable_cores} usable here"
+    ram = f"{hardware.ram_available / _GIB:.1f} of {hardware.ram_total / _GIB:.1f} GiB free"
+    found = [
+        ("processor", hardware.cpu),
+        ("cores", cores),
+        ("instruction sets", " ".join(hardware.instruction_sets) or "none of note"),
+        ("memory", ram),
+        ("memory bandwidth", f"{report.bandwidth / 1e9:.1f} GB/s read, measured now"),
+    ]
+    for gpu in hardware.gpus:
+        memory = f"{gpu.memory_free / _GIB:.1f} of {gpu.memory_total / _GIB:.1f} GiB free"
+        driver = f"compute {gpu.compute_capability}, driver {gpu.driver}"
+        found.append((f"GPU {gpu.index}", f"{gpu.name}, {memory}, {driver}"))
+    if not hardware.gpus:
+        found.append(("GPU", "none found"))
+    for health in report.runtimes:
+        found.append((_LABELS[health.runtime], _describe(health)))
+        if health.kernels:
+            found.append((f"{_LABELS[health.runtime]} kernels", " ".join(health.kernels)))
+    found.append(("libraries", ", ".join(f"{n} {v}" for n, v in report.libraries.items())))
+    return found
+
+
+def _describe(health: Health) -> str:
+    if health.version is None:
+        return "not installed"
+    if not health.usable:
+        return f"{health.version}, self-test failed"
+    text = f"{health.version}, self-test passed"
+    if health.runtime == "llamacpp":
+        text += f", repacked weights {'on' if health.extra_buffers else 'off (slower)'}"
+    return text
+
+
+def show(report: Report) -> None:
+    """Print to stdout."""
+    import sys
+
+    lines = rows(report)
+    if not sys.stdout.isatty():
+        width = max(len(name) for name, _ in lines)
+        for name, finding in lines:
+            sys.stdout.write(f"{name:<{width}}  {finding}\n")
+        for problem in report.problems:
+            sys.stdout.write(f"{'problem':<{width}}  {problem}\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, finding in lines:
+        table.add_row(name, Text(finding))
+    for problem in report.problems:
+        table.add_row("problem", Text(problem, style="yellow"), style="yellow")
+    Console().print(table)
