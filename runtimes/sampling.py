@@ -139,9 +139,11 @@ def _draw(logits: Logits, states: Sequence[SamplerState]) -> Ints:
     widest = int(limits.top_k.max())
     width = min(vocabulary, widest if widest <= _CANDIDATES else _CANDIDATES)
     tokens, certain = _draw_among(logits, width, limits)
-    if not certain.all():
+    while not certain.all():
+        # A flat distribution: look further, each time for the rows that need it only.
+        width = min(vocabulary, width * 16)
         rest = np.flatnonzero(~certain)
-        tokens[rest], _ = _draw_among(logits[rest], vocabulary, limits.of(rest))
+        tokens[rest], certain[rest] = _draw_among(logits[rest], width, limits.of(rest))
     return tokens
 
 
