@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
+from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 
 
 class UsageError(RequestError):
@@ -29,5 +29,5 @@ class DiskFullError(OutOfMemoryError):
     """There is not, or no longer, enough room on the disk."""
 
 
-class BusyError(IngotError):
+class BusyError(RequestError):
     """Another run is writing into the same output folder."""

@@ -126,17 +126,9 @@ def find_recipe(name: str) -> Recipe:
 
 
 def choose_recipes(
-    names: Sequence[str] = (),
-    *,
-    formats: Sequence[str] = FORMATS,
-    bits: Sequence[int] = (4, 8),
+    *, formats: Sequence[str] = FORMATS, bits: Sequence[int] = (4, 8)
 ) -> tuple[Recipe, ...]:
-    """The recipes to build: those named or, when none is, the presets of ``formats`` and ``bits``.
-
-    Raises UsageError for an unknown name, format or number of bits.
-    """
-    if names:
-        return tuple({recipe.name: recipe for recipe in map(find_recipe, names)}.values())
+    """The presets of ``formats`` and ``bits``; raises UsageError for one that there is not."""
     chosen: dict[str, Recipe] = {}
     for fmt in formats:
         if fmt != "gguf" and fmt != "onnx":

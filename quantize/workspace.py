@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from quantize.errors import BusyError, DiskFullError
+from quantize.errors import BusyError, DiskFullError, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -51,21 +51,22 @@ class Workspace:
             self._lock = _lock_folder(self.out)
         except OSError as error:
             raise _explain(error, self.out) from error
-        # We hold the lock, so whoever made these is dead.
-        for stale in [*self.out.glob(f"{_PREFIX}*"), *self.out.glob(".*.json.partial")]:
-            logger.info("removing %s, left by a run that was killed", stale.name)
-            _remove(stale)
+        self._remove_partials()  # we hold the lock, so whoever made them is dead
         self._work = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.out))
         return self
 
     def __exit__(self, *_exc: object) -> None:
         """Remove the work folder, and OUT too if this run made it and published nothing."""
-        if self._work is not None:
-            _remove(self._work)
+        self._remove_partials()
         if self._created:
             with contextlib.suppress(OSError):  # not empty: something was published
                 self.out.rmdir()
         os.close(self._lock)
+
+    def _remove_partials(self) -> None:
+        for stale in [*self.out.glob(f"{_PREFIX}*"), *self.out.glob(".*.json.partial")]:
+            logger.debug("removing %s", stale.name)
+            _remove(stale)
 
     def publish(self, made: Path, name: str) -> Path:
         """Move a finished file or folder into OUT, in place of an older one, in one step."""
@@ -104,7 +105,7 @@ def _explain(error: OSError, folder: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"the disk of {folder} is full; nothing unfinished was left there")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        return DiskFullError(f"{folder} cannot be written: {error.strerror}; choose another --out")
+        return UsageError(f"{folder} cannot be written: {error.strerror}; choose another --out")
     return error
 
 

@@ -38,7 +38,22 @@ def _load_builder() -> Any:
     # The builder stamps the graph with the commit of whichever git checkout its environment lies
     # in: ours. The same model would give another checksum after every commit.
     Model.get_genai_commit = classmethod(lambda _cls: None)
+    _recognise_lm_head_by_identity(Model)
     return builder
+
+
+def _recognise_lm_head_by_identity(model: Any) -> None:
+    """The builder takes every linear layer with as many outputs as there are tokens for the output
+    layer; a feed-forward layer of that size would be wired to the logits."""
+    import torch
+
+    original = model.has_lm_head
+
+    def has_lm_head(self: Any, module: Any) -> bool:
+        head = getattr(self.weights, "lm_head", None)
+        return module is head if isinstance(head, torch.nn.Linear) else original(self, module)
+
+    model.has_lm_head = has_lm_head
 
 
 def _flatten_rope(config: Any) -> None:

@@ -42,9 +42,10 @@ def shrink_embedding(folder: Path, *, tied: bool) -> list[str]:
     if shared is not None:
         note = "the embedding table shares the 8-bit weights of the output layer"
         weight, scale = shared
-        shape = _initializer(ir, graph, "embed_tokens.shape", np.array([rows, columns], np.int64))
-        reshape = ir.node("Reshape", [weight, shape], name="/model/embed_tokens/Reshape")
-        graph.insert_before(gather, reshape)
+        # In the graph, not in the data file: shape inference wants to see it.
+        shape = ir.node("Constant", [], {"value_ints": [rows, columns]}, name=f"{_GATHER}Shape")
+        reshape = ir.node("Reshape", [weight, shape.outputs[0]], name="/model/embed_tokens/Reshape")
+        graph.insert_before(gather, [shape, reshape])
         parts = [reshape.outputs[0], scale]
     else:
         note = "the embedding table is stored in 8 bits"

@@ -1,0 +1,59 @@
+"""Runs in a child process: a built file on its own runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtimes.engine import Engine
+from runtimes.errors import ModelError
+from runtimes.modelfile import ModelFile
+from runtimes.request import FinishReason, Request, SamplingParams
+from runtimes.runner import RunnerSettings
+
+_QUESTION = "What is the capital of France?"
+_CONTEXT = 1024
+
+
+def ask(path: str) -> str:
+    """Load ``path`` and ask one question; raises ModelError unless tokens come back."""
+    with Engine.load(path, RunnerSettings(slots=1, context=256)) as engine:
+        if engine.model.chat_template:
+            prompt = engine.encode_chat([{"role": "user", "content": _QUESTION}])
+        else:
+            prompt = engine.encode(_QUESTION)
+        done = engine.submit(Request(prompt, SamplingParams(max_tokens=12))).result()
+        if done.finish_reason is FinishReason.ERROR or not done.token_ids:
+            raise ModelError(f"no answer to a question: {done.error or done.finish_reason}")
+        return done.text
+
+
+def answer(path: str, questions: list[dict[str, Any]], slots: int) -> list[str]:
+    """Greedy answers to the graded questions, in order."""
+    context = min(ModelFile.read(path).context_length, _CONTEXT)
+    with Engine.load(path, RunnerSettings(slots=slots, context=context)) as engine:
+        streams = [
+            engine.submit(
+                Request(
+                    engine.encode_chat(question["messages"]),
+                    SamplingParams(max_tokens=question["max_tokens"]),
+                )
+            )
+            for question in questions
+        ]
+        completions = [stream.result() for stream in streams]
+    failed = [done for done in completions if done.finish_reason is FinishReason.ERROR]
+    if failed:
+        raise ModelError(f"{len(failed)} graded questions failed, the first: {failed[0].error}")
+    return [done.text for done in completions]
+
+
+def speed(path: str) -> dict[str, float]:
+    """Prefill tokens per second, and decode with 1 and 16 rows."""
+    from runtimes.measure import Workload, measure_speed
+
+    figures = measure_speed(path, Workload(rows=(1, 16)))
+    return {
+        "prefill_tps": float(figures.prefill_tps),
+        "decode_tps_1": float(figures.decode_tps[1]),
+        "decode_tps_16": float(figures.decode_tps[16]),
+    }

@@ -1,0 +1,56 @@
+"""Runs in a child process: the float model answers the graded questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ROWS = 32
+
+
+def answer(model: str, questions: list[dict[str, Any]]) -> list[str]:
+    """Greedy answers of the Hugging Face folder ``model`` in single precision, in order."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    network = AutoModelForCausalLM.from_pretrained(
+        model, local_files_only=True, dtype=torch.float32
+    ).eval()
+    prompts = [
+        tokenizer.apply_chat_template(
+            question["messages"], add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        for question in questions
+    ]
+    # Alike lengths together: little padding, and short answers do not wait for long ones.
+    order = sorted(
+        range(len(prompts)), key=lambda i: (questions[i]["max_tokens"], len(prompts[i]))
+    )
+    answers = [""] * len(prompts)
+    for start in range(0, len(order), _ROWS):
+        picked = order[start : start + _ROWS]
+        longest = max(len(prompts[i]) for i in picked)
+        ids = torch.zeros((len(picked), longest), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, i in enumerate(picked):
+            ids[row, longest - len(prompts[i]) :] = torch.tensor(prompts[i])
+            mask[row, longest - len(prompts[i]) :] = 1
+        with torch.inference_mode():
+            made = network.generate(
+                ids,
+                attention_mask=mask,
+                do_sample=False,
+                max_new_tokens=max(questions[i]["max_tokens"] for i in picked),
+                pad_token_id=_padding(network, tokenizer),
+            )
+        for row, i in enumerate(picked):
+            new = made[row, longest : longest + questions[i]["max_tokens"]]
+            answers[i] = tokenizer.decode(new, skip_special_tokens=True)
+    return answers
+
+
+def _padding(network: Any, tokenizer: Any) -> int:
+    """What finished rows are filled with; it is stripped from the answer as a special token."""
+    eos = network.generation_config.eos_token_id
+    first = eos[0] if isinstance(eos, list) else eos
+    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else first or 0)

@@ -1,0 +1,63 @@
+"""Graded questions: how many a built file answers exactly, and how many the float model."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantize.errors import SourceError
+from quantize.manifest import Quality
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One line of graded.jsonl: a conversation, and the only right answer to it."""
+
+    task: str
+    messages: list[dict[str, str]]
+    answer: str
+    max_tokens: int
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Parse graded.jsonl. Raises SourceError naming the line that is wrong."""
+    questions = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            item = json.loads(line)
+            messages = [{"role": str(m["role"]), "content": str(m["content"])} for m in item["messages"]]
+            question = Question(
+                str(item["task"]), messages, str(item["answer"]), int(item["max_tokens"])
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise SourceError(
+                f"{path}, line {number}: want task, messages, answer, max_tokens ({error!r})"
+            ) from error
+        questions.append(question)
+    if not questions:
+        raise SourceError(f"{path} holds no questions")
+    return questions
+
+
+def grade(questions: Sequence[Question], answers: Sequence[str]) -> Quality:
+    """Exact match of the answer without the white space around it."""
+    right: dict[str, list[bool]] = defaultdict(list)
+    for question, answer in zip(questions, answers, strict=True):
+        right[question.task].append(answer.strip() == question.answer.strip())
+    correct = sum(map(sum, right.values()))
+    return Quality(
+        task_accuracy=correct / len(questions),
+        questions=len(questions),
+        tasks={task: sum(marks) / len(marks) for task, marks in sorted(right.items())},
+    )
+
+
+def as_arguments(questions: Sequence[Question]) -> list[dict[str, Any]]:
+    """The questions without their answers, for a child process."""
+    return [{"messages": q.messages, "max_tokens": q.max_tokens} for q in questions]
