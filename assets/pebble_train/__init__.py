@@ -1,0 +1,1 @@
+"""How Pebble is made: tokenizer, packing, optimizer, scoring and export."""
