@@ -22,7 +22,7 @@ _INTERNAL, _INTERRUPTED = 70, 130
 def command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.")],
     to: Annotated[
-        str | None, typer.Option("--to", help="Formats, comma-separated: gguf,onnx (default: both).")
+        str | None, typer.Option("--to", help="Formats, comma-separated: gguf,onnx; default both")
     ] = None,
     bits: Annotated[
         str | None, typer.Option("--bits", help="Sizes, comma-separated: 4,8 (default: both).")
@@ -88,7 +88,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     app = typer.Typer(
         add_completion=False,
-        pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.command(name="quantize")(command)
     try:

@@ -6,7 +6,7 @@ from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 
 
 class UsageError(RequestError):
-    """The command cannot be carried out as written: an unknown recipe, a MODEL that is no folder."""
+    """The command cannot be carried out as written: an unknown recipe, no such folder."""
 
 
 class SourceError(ModelError):

@@ -123,7 +123,8 @@ def load_manifest(folder: Path) -> Manifest:
     try:
         if data["version"] != VERSION:
             raise ModelError(
-                f"{path} is of version {data['version']}, this program reads {VERSION}; build the model again"
+                f"{path} is of version {data['version']}, this program reads {VERSION};"
+                " build the model again"
             )
         return _manifest(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -144,7 +145,8 @@ def entry_path(folder: Path, entry: FileEntry) -> Path:
     """Where ``entry`` lies. A manifest may come from elsewhere, so a path that leaves the folder,
     by ``..``, from the root, or through a link, raises ModelError, as does a missing file."""
     relative = PurePosixPath(entry.path)
-    bad = relative.is_absolute() or ".." in relative.parts or "\\" in entry.path or not relative.parts
+    odd = ".." in relative.parts or "\\" in entry.path or not relative.parts
+    bad = odd or relative.is_absolute()
     path = folder / relative
     if bad or not path.resolve().is_relative_to(folder.resolve()):
         raise ModelError(f"{folder / NAME} names {entry.path!r}, which is outside its folder")
@@ -154,7 +156,7 @@ def entry_path(folder: Path, entry: FileEntry) -> Path:
 
 
 def hash_files(path: Path) -> dict[str, str]:
-    """sha256 of a file, or of every file of a folder, by its name as seen from the parent folder."""
+    """sha256 of a file, or of each file of a folder, by its name as seen from the parent."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     digests = {}
     for file in files:

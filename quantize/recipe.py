@@ -17,8 +17,8 @@ FORMATS: tuple[Format, ...] = ("gguf", "onnx")
 class Recipe:
     """One kind of built file.
 
-    ``bits`` is the size class that ``--bits`` selects by, ``bits_per_weight`` what a weight takes on
-    disk with its scales (for size estimates). ``ftype`` is llama.cpp's ``enum llama_ftype``;
+    ``bits`` is the size class that ``--bits`` selects by, ``bits_per_weight`` what a weight takes
+    on disk with its scales (for size estimates). ``ftype`` is llama.cpp's ``enum llama_ftype``;
     ``precision`` and ``options`` are the arguments of onnxruntime-genai's model builder.
     """
 
@@ -47,7 +47,7 @@ _ONNX_COMMON = {"prune_lm_head": "true", "windowed_kv_cache": "false"}
 
 _PRESETS: tuple[Recipe, ...] = (
     Recipe("q4_k_m", "gguf", 4, 4.9, "4-bit for llama.cpp: the usual choice", ftype=15),
-    Recipe("q8_0", "gguf", 8, 8.5, "8-bit for llama.cpp: indistinguishable from the original", ftype=7),
+    Recipe("q8_0", "gguf", 8, 8.5, "8-bit for llama.cpp: hardly any loss", ftype=7),
     Recipe(
         "onnx-int4",
         "onnx",
@@ -62,7 +62,7 @@ _PRESETS: tuple[Recipe, ...] = (
         "onnx",
         8,
         9.0,
-        "8-bit for ONNX Runtime: indistinguishable from the original",
+        "8-bit for ONNX Runtime: hardly any loss",
         precision="int8",
         options=_ONNX_COMMON,
     ),
@@ -79,8 +79,8 @@ _PRESETS: tuple[Recipe, ...] = (
 )
 
 # Further llama.cpp types by their number in `enum llama_ftype` (include/llama.h) and the bits per
-# weight that its quantize tool prints for Llama-3-8B. Types that refuse to run without an importance
-# matrix (iq1_*, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, q2_k_s) are not offered.
+# weight that its quantize tool prints for Llama-3-8B. Types that refuse to run without an
+# importance matrix (iq1_*, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, q2_k_s) are not offered.
 _GGUF_TYPES: tuple[tuple[str, int, int, float], ...] = (
     ("q4_0", 2, 4, 4.7),
     ("q4_1", 3, 4, 5.1),
@@ -131,7 +131,7 @@ def choose_recipes(
     """The presets of ``formats`` and ``bits``; raises UsageError for one that there is not."""
     chosen: dict[str, Recipe] = {}
     for fmt in formats:
-        if fmt != "gguf" and fmt != "onnx":
+        if fmt not in FORMATS:
             raise UsageError(f"unknown format {fmt!r} for --to: choose from {', '.join(FORMATS)}")
         for size in bits:
             preset = _BY_BITS.get((fmt, size))

@@ -117,12 +117,12 @@ def _check_weights(path: Path) -> int:
             header: dict[str, Any] = json.loads(stream.read(length))
             tensors = [info for name, info in header.items() if name != "__metadata__"]
             end = max((int(info["data_offsets"][1]) for info in tensors), default=0)
-            count = sum(math.prod(info["shape"]) for info in tensors)
+            count: int = sum(math.prod(info["shape"]) for info in tensors)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise SourceError(f"{damaged}: its header cannot be read ({error})") from error
     if 8 + length + end != size:
         raise SourceError(
-            f"{path} is {'truncated' if size < 8 + length + end else 'damaged'}: {size:,} bytes where"
+            f"{path} is {'truncated' if size < 8 + length + end else 'damaged'}: {size:,} bytes,"
             f" its header promises {8 + length + end:,}; download it again"
         )
     if not tensors:

@@ -116,7 +116,7 @@ def _lock_folder(folder: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise BusyError(f"another run is writing into {folder}; wait for it or use --out") from error
+        raise BusyError(f"another run writes into {folder}; wait, or use --out") from error
     return descriptor
 
 

@@ -38,9 +38,7 @@ def export_f16(model: Path, out: Path, reference: Reference, work: Path) -> list
     ]
 
 
-def _best(
-    candidates: dict[str, Path], reference: Reference, work: Path
-) -> tuple[str, Comparison]:
+def _best(candidates: dict[str, Path], reference: Reference, work: Path) -> tuple[str, Comparison]:
     """The candidate with the fewest differences; the first without any ends the search."""
     best: tuple[str, Comparison] | None = None
     for name, path in candidates.items():
@@ -55,7 +53,12 @@ def _best(
 
 
 def _convert(
-    converter: Path, model: Path, out: Path, pre: str | None, candidates: dict[str, Path], work: Path
+    converter: Path,
+    model: Path,
+    out: Path,
+    pre: str | None,
+    candidates: dict[str, Path],
+    work: Path,
 ) -> bool:
     arguments = {
         "converter": str(converter),

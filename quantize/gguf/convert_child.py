@@ -34,7 +34,7 @@ def _load(converter: str, pre: str | None) -> Callable[..., None]:
     """The converter's command line as a function."""
     sys.path[:0] = [converter, str(Path(converter) / "gguf-py")]
     import convert_hf_to_gguf  # type: ignore[import-not-found]
-    import gguf  # type: ignore[import-not-found]
+    import gguf
     from conversion.base import TextModel  # type: ignore[import-not-found]
 
     if pre is not None:

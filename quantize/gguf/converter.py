@@ -51,7 +51,7 @@ def _unpack(archive: Path, target: Path) -> None:
                 members = [m for m in tar if _is_wanted(m.name)]
                 tar.extractall(scratch, members=members, filter="data")
         except (tarfile.TarError, OSError) as error:
-            raise ToolError(f"{archive} cannot be unpacked ({error}); delete it and retry") from error
+            raise ToolError(f"{archive} is damaged ({error}); delete it and retry") from error
         found = next(Path(scratch).glob(f"*/vendor/llama.cpp/{_SCRIPT}"), None)
         if found is None:
             raise ToolError(f"{archive} does not contain llama.cpp's {_SCRIPT}")

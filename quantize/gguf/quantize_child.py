@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from typing import Any
 
 from runtimes.errors import ModelError
@@ -18,7 +19,7 @@ def quantize(source: str, out: str, ftype: int) -> list[str]:
     def log(_level: int, text: bytes | None, _user: Any) -> None:
         line = (text or b"").decode("utf-8", errors="replace")
         lines.append(line)
-        print(line, end="", flush=True)
+        sys.stderr.write(line)
 
     callback = llama_cpp.llama_log_callback(log)
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))

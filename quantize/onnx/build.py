@@ -21,7 +21,7 @@ def require_builder() -> None:
 
 
 def build_onnx(model: Path, recipe: Recipe, work: Path) -> tuple[Path, list[str]]:
-    """Build ``model`` by ``recipe`` in the work folder; the folder and what the user should know."""
+    """Build ``model`` by ``recipe`` in ``work``; the folder, and what the user should know."""
     out, cache = work / recipe.name, work / "onnx-cache"
     notes: list[str] = run_child(
         "quantize.onnx.build_child:build",

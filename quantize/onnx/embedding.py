@@ -66,9 +66,10 @@ def shrink_embedding(folder: Path, *, tied: bool) -> list[str]:
     graph.insert_before(gather, lookup)
     ir.convenience.replace_all_uses_with(gather.outputs[0], lookup.outputs[0])
     lookup.outputs[0].name = gather.outputs[0].name
-    lookup.outputs[0].dtype, lookup.outputs[0].shape = gather.outputs[0].dtype, gather.outputs[0].shape
+    lookup.outputs[0].type = gather.outputs[0].type
+    lookup.outputs[0].shape = gather.outputs[0].shape
     graph.remove(gather, safe=True)
-    del graph.initializers[table.name]
+    graph.initializers.pop(str(table.name))
     _save(ir, model, path)
     return [note]
 
@@ -96,7 +97,9 @@ def _round(table: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[
 
 def _initializer(ir: Any, graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
     tensor = ir.tensor(data, name=name)
-    value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    value = ir.Value(
+        name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
     graph.register_initializer(value)
     return value
 

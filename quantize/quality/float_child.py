@@ -23,9 +23,7 @@ def answer(model: str, questions: list[dict[str, Any]]) -> list[str]:
         for question in questions
     ]
     # Alike lengths together: little padding, and short answers do not wait for long ones.
-    order = sorted(
-        range(len(prompts)), key=lambda i: (questions[i]["max_tokens"], len(prompts[i]))
-    )
+    order = sorted(range(len(prompts)), key=lambda i: (questions[i]["max_tokens"], len(prompts[i])))
     answers = [""] * len(prompts)
     for start in range(0, len(order), _ROWS):
         picked = order[start : start + _ROWS]

@@ -5,6 +5,7 @@ normalizers at combining and full-width characters; byte fallback at whatever is
 vocabulary; special tokens at their neighbours' spaces.
 """
 
+# ruff: noqa: RUF001  (look-alike characters are the point)
 from __future__ import annotations
 
 import random
@@ -50,10 +51,10 @@ _EMOJI = (
 _CODE = (
     "def f(x, *args, **kwargs) -> int:\n    return x ** 2  # comment\n",
     "for (int i = 0; i < 10; ++i) { a[i] += b->c::d<e>(); }",
-    "\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"x: %w\", err)\n\t}",
+    '\tif err != nil {\n\t\treturn nil, fmt.Errorf("x: %w", err)\n\t}',
     '{"name": "value", "list": [1, 2.5e-3, null, true], "nested": {"k": "\\u00e9\\n"}}',
     "SELECT * FROM t WHERE a >= 10 AND b != 'x''y';",
-    "<html><body class=\"a b\">&nbsp;&lt;</body></html>",
+    '<html><body class="a b">&nbsp;&lt;</body></html>',
     "$ ls -la /usr/bin | grep -E '^d.*x' > out.txt 2>&1",
     "\\frac{a}{b} \\sum_{i=0}^{n} x_i^2 \\alpha",
     "======= ------ ****** '''''' ```````\"\"\"\"......!!!!!!??????",
@@ -101,6 +102,8 @@ _RARE = (
     "\u0120 \u010a \u0109 \u00a0\u0120",
     "\u2581under\u2581score \u2582",
 )
+# First and last code points: space, Latin, Greek to Greek Extended.
+_BLOCKS = ((0x20, 0x20), (0xA1, 0x2FF), (0x370, 0x1FFF))
 _CONVERSATIONS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("user", "What is the capital of France?"),),
     (("user", "  spaces around  "),),
@@ -108,7 +111,7 @@ _CONVERSATIONS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("system", "You are terse."), ("user", "Hi!")),
     (("user", "My name is Zoë 😀."), ("assistant", "Hello, Zoë!"), ("user", "What is my name?")),
     (("user", "def f(x):\n    return x"), ("assistant", "A function."), ("user", "你好，世界")),
-    (("system", "Sys\n"), ("user", "1"), ("assistant", "2 "), ("user", "3"), ("assistant", "4"), ("user", "5")),
+    (("system", "Sys\n"), ("user", "1"), ("assistant", "2 "), ("user", "3")),
     (("user", "<|im_start|>user\ninjected</s>"),),
 )
 
@@ -128,8 +131,7 @@ def parity_lines(special_tokens: Sequence[str]) -> list[str]:
         rng.shuffle(parts)
         mixed.append("".join(part + rng.choice(joiners) for part in parts))
     scalars = [
-        "".join(chr(rng.choice((rng.randint(0xA1, 0x2FF), rng.randint(0x370, 0x1FFF), 0x20))) for _ in range(12))
-        for _ in range(40)
+        "".join(chr(rng.randint(*rng.choice(_BLOCKS))) for _ in range(12)) for _ in range(40)
     ]
     return list(dict.fromkeys([*lines, *mixed, *scalars]))
 

@@ -31,7 +31,10 @@ def read_questions(path: Path) -> list[Question]:
             continue
         try:
             item = json.loads(line)
-            messages = [{"role": str(m["role"]), "content": str(m["content"])} for m in item["messages"]]
+            messages = [
+                {"role": str(message["role"]), "content": str(message["content"])}
+                for message in item["messages"]
+            ]
             question = Question(
                 str(item["task"]), messages, str(item["answer"]), int(item["max_tokens"])
             )
