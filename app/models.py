@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.options import ModelOptions
-from runtimes.errors import ModelError
+from runtimes.errors import ModelError, RequestError
 from runtimes.modelfile import ModelFile
 from runtimes.runner import RunnerSettings
 
@@ -27,9 +27,18 @@ _BLOCKS = 64
 
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
-    """What MODEL means, described without loading it. Raises ModelError."""
+    """What MODEL means, described without loading it. Raises ModelError or RequestError."""
+    from quantize.manifest import NAME
     from quantize.resolve import resolve
 
+    if options.recipe is not None and options.file is not None:
+        raise RequestError("--recipe and --file both pick a file; give one of them")
+    picks = options.recipe is not None or options.file is not None
+    path = Path(model)
+    if picks and path.exists() and not (path.is_dir() and (path / NAME).is_file()):
+        raise RequestError(
+            f"--recipe and --file pick from a folder that `quantize` wrote; {model} is not one"
+        )
     return ModelFile.read(resolve(model, recipe=options.recipe, file=options.file))
 
 

@@ -10,7 +10,7 @@ from app.figures import timings_json, usage_json
 from app.prompts import PromptStyle, encode
 from runtimes.engine import Engine
 from runtimes.modelfile import ModelFile
-from runtimes.request import Completion, Request, SamplingParams
+from runtimes.request import Completion, FinishReason, Request, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,13 @@ class Answer:
 
     completion: Completion
     interrupted: bool = False
+
+    @property
+    def failure(self) -> str | None:
+        """What went wrong inside the engine, if something did."""
+        if self.completion.finish_reason is FinishReason.CANCELLED and not self.interrupted:
+            return "the engine stopped before the answer was complete"
+        return self.completion.error
 
 
 def ask(

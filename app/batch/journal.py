@@ -268,6 +268,6 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 def _check_torn_header(line: bytes, path: Path) -> None:
     """A crash may leave a piece of the header, or zeros; anything else is not our file."""
-    start = line[: len(_MAGIC)]
-    if not _MAGIC.startswith(start) and line.strip(b"\0"):
+    start = line.rstrip(b"\0\n")[: len(_MAGIC)]
+    if not _MAGIC.startswith(start):
         raise RequestError(f"{path} is not a journal of ingot batch; move it out of the way")

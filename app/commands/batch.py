@@ -132,6 +132,8 @@ def batch(
     if not quiet:
         for line in summary.lines():
             console.note(line)
+        if not to_stdout and not summary.slots:
+            console.note(f"{output} is up to date: no row needed the model")
     if outcome.interrupted:
         if not to_stdout:
             console.note("stopped early; the same command goes on from here")

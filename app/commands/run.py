@@ -14,13 +14,18 @@ from app.options import ModelOptions, SamplingOptions, with_groups
 @with_groups
 def run(
     model: Annotated[
-        str, typer.Argument(help="A folder that `quantize` wrote, a .gguf file or an ONNX folder.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A folder that `quantize` wrote, a .gguf file or an ONNX folder."
+        ),
     ],
     sampling: SamplingOptions,
     options: ModelOptions,
     prompt: Annotated[
         str | None,
-        typer.Argument(help="The prompt. Text that is piped in follows it after a blank line."),
+        typer.Argument(
+            metavar="PROMPT", help="Text that is piped in follows it after a blank line."
+        ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
     raw: Annotated[
@@ -56,8 +61,8 @@ def run(
     if as_json:
         report = result_json(answer.completion, file)
         console.emit(json.dumps(report, ensure_ascii=False, allow_nan=False) + "\n")
-    if answer.completion.error is not None:
-        console.note(f"ingot: {answer.completion.error}", style="red")
+    if answer.failure is not None:
+        console.note(f"ingot: {answer.failure}", style="red")
         raise typer.Exit(ExitCode.MODEL)
     if not quiet:
         console.note(f"{figures_line(answer.completion)} · {file.path.name} on {file.runtime}")

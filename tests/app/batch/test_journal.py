@@ -1,0 +1,161 @@
+"""The journal: what was synced survives, what was torn is cut away, nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from app.batch.journal import Journal, JournalBusyError, journal_path
+from app.batch.matching import Matcher
+from runtimes.errors import IngotError, RequestError
+
+SETTINGS = {"model": "m", "sampling": {"max_tokens": 3}}
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(8, "big") + b"\0" * 8
+
+
+def answers(journal: Journal, count: int) -> list[str | None]:
+    matcher = Matcher(journal.entries)
+    found = []
+    for number in range(count):
+        offset = matcher.take(key(number))
+        found.append(None if offset is None else journal.read(offset, key(number))["response"])
+    return found
+
+
+def fill(path: Path, texts: list[str], start: int = 0) -> None:
+    with Journal(path) as journal:
+        journal.begin(SETTINGS)
+        for number, text in enumerate(texts, start):
+            journal.append(key(number), number, {"response": text}, answered=True)
+
+
+def test_journal_lies_beside_the_output() -> None:
+    assert journal_path(Path("dir/out.jsonl")) == Path("dir/out.jsonl.journal.jsonl")
+
+
+def test_reopening_finds_everything(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    texts = ["a", "é\u2028\n", "", "\ud800 half a pair"]
+    fill(path, texts)
+    with Journal(path) as journal:
+        assert journal.settings == SETTINGS
+        assert answers(journal, 5) == [*texts, None]
+
+
+def test_the_same_settings_are_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    fill(path, ["a"])
+    fill(path, ["b"], start=1)
+    assert path.read_text().count("batch-journal") == 1
+    with Journal(path) as journal:
+        journal.begin({"model": "other"})
+    with Journal(path) as journal:
+        assert journal.settings == {"model": "other"}
+        assert answers(journal, 2) == ["a", "b"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=st.lists(st.text(max_size=20), max_size=6),
+    cut=st.floats(0, 1),
+    tail=st.sampled_from([b"", b"\0\0\0", b"\0\0\n", b'{"key":"', b"{}\n", b"garbage\n", b"\xff"]),
+)
+def test_a_torn_end_costs_only_what_was_torn(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], cut: float, tail: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "j"
+    fill(path, texts)
+    whole = path.read_bytes()
+    kept = whole[: round(cut * len(whole))]
+    # Without a whole header, other text means that the file is not a journal: see below.
+    assume(b"\n" in kept or not tail.strip(b"\0\n"))
+    path.write_bytes(kept + tail)
+    # A line counts when its newline is there; the first is the header.
+    survivors = texts[: max(0, kept.count(b"\n") - 1)]
+
+    with Journal(path) as journal:
+        assert answers(journal, len(texts)) == survivors + [None] * (len(texts) - len(survivors))
+        # Nothing of the torn end may run into what is appended next.
+        journal.begin(SETTINGS)
+        journal.append(key(99), 99, {"response": "after"}, answered=True)
+    with Journal(path) as journal:
+        expected = survivors + [None] * (len(texts) - len(survivors))
+        assert answers(journal, len(texts)) == expected
+        assert Matcher(journal.entries).take(key(99)) is not None
+        assert journal.settings == SETTINGS
+    for line in path.read_bytes().splitlines():
+        json.loads(line)
+
+
+def test_a_damaged_line_in_the_middle_costs_its_row_only(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    fill(path, ["a", "b", "c"])
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = b"\0" * (len(lines[2]) - 1) + b"\n"
+    path.write_bytes(b"".join(lines))
+    with Journal(path) as journal:
+        assert answers(journal, 3) == ["a", None, "c"]
+
+
+@pytest.mark.parametrize("content", [b"my notes\n", b'{"id":1}\n', b'{"ingot":"other"}\n'])
+def test_a_foreign_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(content)
+    with pytest.raises(RequestError, match="not a journal"):
+        Journal(path)
+    assert path.read_bytes() == content
+
+
+def test_a_journal_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    fill(path, ["a"])
+    content = path.read_bytes().replace(b'"version":1', b'"version":9')
+    path.write_bytes(content)
+    with pytest.raises(RequestError, match="version"):
+        Journal(path)
+    assert path.read_bytes() == content
+
+
+def test_one_job_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with Journal(path), pytest.raises(JournalBusyError):
+        Journal(path)
+    with Journal(path):
+        pass
+
+
+def test_an_unused_journal_leaves_no_file(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_forgetting_waits_for_the_new_header(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    fill(path, ["a"])
+    with Journal(path) as journal:
+        journal.forget()
+        assert answers(journal, 1) == [None]
+    with Journal(path) as journal:  # nothing was begun, so nothing is lost
+        assert answers(journal, 1) == ["a"]
+        journal.forget()
+        journal.begin(SETTINGS)
+    with Journal(path) as journal:
+        assert answers(journal, 1) == [None]
+
+
+def test_a_record_of_another_row_is_never_handed_out(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    fill(path, ["a"])
+    with Journal(path) as journal:
+        offset = Matcher(journal.entries).take(key(0))
+        assert offset is not None
+        with pytest.raises(IngotError, match="damaged"):
+            journal.read(offset, key(0)[:8] + b"\1" * 8)

@@ -1,0 +1,74 @@
+"""Keys change with everything that can change an answer, and with nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from app.batch.settings import JobSettings, differences, row_key
+from app.batch.tasks import Message, Task
+from runtimes.request import SamplingParams
+
+BASE = JobSettings("pebble-q8_0.gguf", "llamacpp", "aa", SamplingParams())
+TASK = Task((Message("user", "a"), Message("assistant", "b")), ("c",))
+CHANGES: list[dict[str, Any]] = [
+    {"fingerprint": "bb"},
+    {"system": "Be brief."},
+    {"raw": True},
+    {"context": 512},
+    *(
+        {"sampling": SamplingParams(**change)}
+        for change in (
+            {"max_tokens": 5},
+            {"temperature": 0.7},
+            {"top_k": 4},
+            {"top_p": 0.9},
+            {"min_p": 0.1},
+            {"repetition_penalty": 1.1},
+            {"presence_penalty": 0.1},
+            {"frequency_penalty": 0.1},
+            {"seed": 1},
+            {"stop": ("x",)},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_every_setting_changes_the_key_and_is_named(change: dict[str, Any]) -> None:
+    changed = dataclasses.replace(BASE, **change)
+    assert row_key(changed.digest(), TASK) != row_key(BASE.digest(), TASK)
+    assert len(differences(BASE.as_json(), changed)) == 1
+
+
+def test_a_renamed_file_is_the_same_model() -> None:
+    renamed = dataclasses.replace(BASE, model="other.gguf")
+    assert renamed.digest() == BASE.digest()
+    assert differences(BASE.as_json(), renamed) == []
+
+
+def test_another_model_is_named() -> None:
+    other = dataclasses.replace(BASE, model="pebble-onnx-int4", runtime="onnx", fingerprint="bb")
+    assert 'model: "pebble-q8_0.gguf" -> "pebble-onnx-int4"' in differences(BASE.as_json(), other)
+
+
+def test_as_json_is_what_is_read_back() -> None:
+    settings = dataclasses.replace(BASE, sampling=SamplingParams(stop=("a", "é")))
+    assert json.loads(json.dumps(settings.as_json())) == settings.as_json()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Task((), ("c",)),
+        Task((Message("user", "a"), Message("assistant", "b")), ("d",)),
+        Task((Message("system", "a"), Message("assistant", "b")), ("c",)),
+        Task((Message("user", "a"),), ("b", "c")),
+        Task((), ("a", "b", "c")),
+    ],
+)
+def test_other_rows_have_other_keys(other: Task) -> None:
+    assert row_key(BASE.digest(), other) != row_key(BASE.digest(), TASK)

@@ -1,0 +1,133 @@
+"""Whatever ends `ingot batch`, the same command goes on, and no finished row is computed twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROWS = 120
+SLOTS = 8
+FLAGS = ["--max-tokens", "24", "--slots", str(SLOTS), "--json", "--raw", "--threads", "1"]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    lines = (json.dumps({"id": i, "prompt": f"The number {i} is"}) for i in range(ROWS))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def journaled(out: Path) -> int:
+    path = out.with_name(out.name + ".journal.jsonl")
+    return path.read_bytes().count(b'"ok":true') if path.exists() else 0
+
+
+def wait_for(out: Path, count: int, process: Any) -> None:
+    """Until the journal holds ``count`` rows, or the job has ended."""
+    while journaled(out) < count and process.poll() is None:
+        time.sleep(0.01)
+
+
+def check_complete(out: Path) -> None:
+    assert [record["id"] for record in read(out)] == list(range(ROWS))
+    lines = read(out.with_name(out.name + ".journal.jsonl"))
+    computed = Counter(line["index"] for line in lines if "index" in line)
+    assert computed == Counter(range(ROWS))  # each row finished once
+
+
+def test_kill_at_any_moment(ingot: Any, gguf_file: Path, rows: Path, tmp_path: Path) -> None:
+    out, calm = tmp_path / "out.jsonl", tmp_path / "calm.jsonl"
+    command = ["batch", rows, out, "--model", gguf_file, *FLAGS]
+    chance = random.Random(5)
+    for kill in range(5):
+        process = ingot.start(*command)
+        wait_for(out, kill * ROWS // 6 + 1, process)
+        time.sleep(chance.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
+        held = journaled(out)
+    done = ingot(*command)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reused"] >= min(held, ROWS)
+    check_complete(out)
+
+    assert ingot("batch", rows, calm, "--model", gguf_file, *FLAGS).returncode == 0
+    pairs = zip(read(out), read(calm), strict=True)
+    # Rows had other companions, so that two tokens as good as each other may change places.
+    assert sum(a["response"] != b["response"] for a, b in pairs) <= ROWS // 100
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize("times", [1, 2])
+def test_signals(
+    ingot: Any, gguf_file: Path, rows: Path, tmp_path: Path, number: signal.Signals, times: int
+) -> None:
+    out = tmp_path / "out.jsonl"
+    command = ["batch", rows, out, "--model", gguf_file, *FLAGS]
+    process = ingot.start(*command)
+    wait_for(out, 1, process)
+    assert process.poll() is None, "the job was too short to be interrupted"
+    held = journaled(out)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.05)
+    text, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert b"Traceback" not in err
+    assert b"goes on from here" in err
+    report = json.loads(text)
+    assert report["unfinished"] > 0
+    assert journaled(out) == report["answered"] == ROWS - report["unfinished"]
+    if times == 1:
+        # What ran was finished: more than was there, but nothing new was begun.
+        assert held < report["answered"] <= held + 64 + 2 * SLOTS
+    assert not out.exists()
+
+    assert ingot(*command).returncode == 0
+    check_complete(out)
+
+
+def test_a_full_disk(ingot: Any, gguf_file: Path, rows: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    command = ["batch", rows, out, "--model", gguf_file, *FLAGS]
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    done = ingot(*command, preexec=small_files)
+    assert done.returncode == 4, done.stderr
+    assert "make room" in done.stderr
+    assert not out.exists()
+    held = journaled(out)
+    assert 0 < held < ROWS
+
+    done = ingot(*command)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reused"] == held
+    check_complete(out)
+
+
+def test_two_jobs_on_one_output(ingot: Any, gguf_file: Path, rows: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    command = ["batch", rows, out, "--model", gguf_file, *FLAGS]
+    process = ingot.start(*command)
+    wait_for(out, 1, process)
+    second = ingot(*command)
+    assert second.returncode == 2
+    assert "another job" in second.stderr
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    check_complete(out)

@@ -1,0 +1,53 @@
+"""Option groups: flags of the command line become dataclasses."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from app.options import ModelOptions, SamplingOptions, with_groups
+from runtimes.errors import RequestError
+from runtimes.request import SamplingParams
+
+seen: list[tuple[str, SamplingOptions, ModelOptions, bool]] = []
+app = typer.Typer()
+
+
+@app.command()
+@with_groups
+def command(
+    model: str, sampling: SamplingOptions, options: ModelOptions, flag: bool = False
+) -> None:
+    """Records what it gets."""
+    seen.append((model, sampling, options, flag))
+
+
+def parse(*arguments: str) -> tuple[str, SamplingOptions, ModelOptions, bool]:
+    result = CliRunner().invoke(app, ["m", *arguments])
+    assert result.exit_code == 0, result.output
+    return seen.pop()
+
+
+def test_defaults_are_greedy() -> None:
+    assert parse() == ("m", SamplingOptions(stop=None), ModelOptions(), False)
+    assert SamplingOptions().params() == SamplingParams(max_tokens=512)
+
+
+def test_every_flag() -> None:
+    flags = (
+        "--max-tokens 7 --temperature 0.5 --top-k 4 --top-p 0.9 --min-p 0.1 "
+        "--repetition-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3 --seed 5 "
+        "--stop a --stop b --recipe q8_0 --context 99 --threads 2 --flag"
+    )
+    model, sampling, options, flag = parse(*flags.split())
+    assert (model, flag) == ("m", True)
+    assert sampling.params() == SamplingParams(7, 0.5, 4, 0.9, 0.1, 1.1, 0.2, 0.3, 5, ("a", "b"))
+    assert options == ModelOptions(recipe="q8_0", context=99, threads=2)
+
+
+@pytest.mark.parametrize("flags", [("--temperature", "nan"), ("--top-p", "0"), ("--stop", "")])
+def test_values_out_of_range(flags: tuple[str, str]) -> None:
+    _, sampling, _, _ = parse(*flags)
+    with pytest.raises(RequestError):
+        sampling.params()

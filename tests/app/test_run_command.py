@@ -1,0 +1,149 @@
+"""`ingot run` as users type it, on Pebble's files."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+QUESTION = "What is the capital of France?"
+STORY = "Tell me a story about a fox."
+
+
+def test_every_file_answers(ingot: Any, pebble_file: Path) -> None:
+    done = ingot("run", pebble_file, QUESTION)
+    assert done.returncode == 0
+    assert "Paris" in done.stdout
+    assert done.stdout.endswith("\n")
+    assert "\x1b" not in done.stdout + done.stderr  # neither is a terminal
+    for figure in ("first token", "prefill", "tok/s", pebble_file.name):
+        assert figure in done.stderr
+
+
+def test_json_and_the_choice_of_a_file(ingot: Any, pebble_built: Path) -> None:
+    done = ingot("run", pebble_built, QUESTION, "--json", "--quiet", "--recipe", "q8_0")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    report = json.loads(done.stdout)
+    assert set(report) == {"text", "finish_reason", "usage", "timings", "model", "runtime"}
+    assert "Paris" in report["text"]
+    assert report["finish_reason"] == "stop"
+    usage = report["usage"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert 0 < report["timings"]["ttft_s"] <= report["timings"]["total_s"]
+    assert report["runtime"] == "llamacpp"
+    assert report["model"]["file"].endswith(".gguf")
+
+    named = Path(report["model"]["file"]).name
+    again = json.loads(ingot("run", pebble_built, QUESTION, "--json", "--file", named).stdout)
+    assert again["text"] == report["text"]
+    other = json.loads(
+        ingot("run", pebble_built, QUESTION, "--json", "--recipe", "onnx-int8").stdout
+    )
+    assert other["runtime"] == "onnx"
+
+
+def test_a_piped_prompt_follows_the_argument(ingot: Any, gguf_file: Path) -> None:
+    def tokens(*arguments: str, stdin: bytes | None) -> tuple[str, int]:
+        done = ingot("run", gguf_file, *arguments, "--json", "--max-tokens", "8", stdin=stdin)
+        report = json.loads(done.stdout)
+        return report["text"], report["usage"]["prompt_tokens"]
+
+    whole = tokens("Repeat:\n\none two", stdin=None)
+    assert tokens("Repeat:", stdin=b"one two\n") == whole
+    assert tokens(stdin=b"\xef\xbb\xbfRepeat:\r\n\r\none two".replace(b"\r", b"")) == whole
+
+
+def test_bytes_that_are_no_text(ingot: Any, gguf_file: Path) -> None:
+    done = ingot("run", gguf_file, "--max-tokens", "4", stdin=b"caf\xe9 \x00 end")
+    assert done.returncode == 0
+    assert "byte 4" in done.stderr
+
+
+def test_an_empty_answer(ingot: Any, gguf_file: Path) -> None:
+    first = ingot("run", gguf_file, QUESTION, "--quiet", "--max-tokens", "1").stdout
+    done = ingot("run", gguf_file, QUESTION, "--quiet", "--stop", first.strip()[0])
+    assert done.returncode == 0
+    assert done.stdout.strip() == ""
+    assert done.stdout.endswith("\n")
+
+
+def test_raw_leaves_the_template_out(ingot: Any, gguf_file: Path) -> None:
+    def prompt_tokens(*flags: str) -> int:
+        done = ingot("run", gguf_file, "Hello", "--json", "--max-tokens", "1", *flags)
+        return int(json.loads(done.stdout)["usage"]["prompt_tokens"])
+
+    assert prompt_tokens("--raw") < prompt_tokens()
+
+
+def test_a_closed_pipe(ingot: Any, gguf_file: Path) -> None:
+    process = ingot.start("run", gguf_file, STORY, "--max-tokens", "400")
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]], ids=["text", "json"])
+def test_control_c_keeps_what_there_is(ingot: Any, gguf_file: Path, extra: list[str]) -> None:
+    endless = ["--raw", "--max-tokens", "100000", "--stop", "\x00never\x00", "--temperature", "2"]
+    process = ingot.start("run", gguf_file, STORY, *endless, *extra)
+    if extra:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)  # nothing to see until the end
+        start = b""
+    else:
+        start = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    text = (start + out).decode()
+    assert process.returncode == 130, err
+    assert text.endswith("\n")
+    assert b"Traceback" not in err
+    assert b"Aborted" not in err
+    if extra:
+        assert json.loads(text)["finish_reason"] == "cancelled"
+    else:
+        assert b"ended by cancelled" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["{gguf}"], 2, "there is no prompt"),
+        ([], 2, "MODEL"),
+        (["{gguf}", "x", "--bogus"], 2, "--bogus"),
+        (["{gguf}", "x", "--max-tokens", "many"], 2, "--max-tokens"),
+        (["{gguf}", "x", "--max-tokens", "0"], 2, "max_tokens must be at least 1"),
+        (["{gguf}", "x", "--temperature", "nan"], 2, "temperature"),
+        (["{gguf}", "x", "--raw", "--system", "y"], 2, "--system"),
+        (["{gguf}", "x", "--recipe", "q8_0"], 2, "--recipe"),
+        (["{built}", "x", "--recipe", "q9_9"], 3, "q8_0"),
+        (["missing.gguf", "x"], 3, "missing.gguf"),
+        (["{truncated}", "x"], 3, "truncated"),
+        (["{text}", "x"], 3, "gguf"),
+        (["{gguf}", "word " * 3000], 2, "fit"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_goes_wrong_is_said_in_one_line(
+    ingot: Any,
+    pebble_built: Path,
+    gguf_file: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    truncated, text = tmp_path / "cut.gguf", tmp_path / "notes.gguf"
+    truncated.write_bytes(gguf_file.read_bytes()[: gguf_file.stat().st_size // 2])
+    text.write_text("These are notes.\n")
+    places = {"gguf": gguf_file, "built": pebble_built, "truncated": truncated, "text": text}
+    done = ingot("run", *(argument.format_map(places) for argument in arguments), stdin=b"")
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stdout == ""
