@@ -1,0 +1,124 @@
+"""Random models of several architectures, each built once for the whole session."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from quantize.synthetic import make_random_model
+
+ALL = "f16,q8_0,q4_k_m,onnx-fp32,onnx-int8,onnx-int4"
+# Folder name and architecture. llama.cpp gives models with "phi3" in their name Phi-3's special
+# tokens; a Phi3 model with a GPT-2 tokenizer is called Phi-4.
+ARCHITECTURES = {"qwen2": "qwen2", "phi4": "phi3", "gemma3": "gemma3"}
+
+
+@dataclass(frozen=True)
+class Built:
+    source: Path
+    out: Path
+    stdout: str
+    stderr: str
+
+
+def run_quantize(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "quantize", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[int, str]:
+    """Start a build, send it a signal once it has reached ``stage``; its exit code and stderr."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quantize", *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stderr is not None
+    seen = ""
+    for line in process.stderr:
+        seen += line
+        if line.startswith(stage):
+            time.sleep(1)
+            process.send_signal(how)
+            break
+    seen += process.stderr.read()
+    return process.wait(timeout=60), seen
+
+
+@pytest.fixture(scope="session")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("quantize")
+
+
+@pytest.fixture(scope="session")
+def sources(workplace: Path) -> dict[str, Path]:
+    made = {name: make_random_model(workplace / name, a) for name, a in ARCHITECTURES.items()}
+    made["llama"] = make_random_model(workplace / "llama", "llama")
+    return made
+
+
+@pytest.fixture(scope="session")
+def builds(sources: dict[str, Path]) -> dict[str, Future[Built]]:
+    """Every architecture in every recipe, two at a time: most of a build runs on one core."""
+
+    def run(name: str) -> Built:
+        source = sources[name]
+        out = source.with_name(f"{name}-built")
+        done = run_quantize(source, "--recipe", ALL, "--no-measure")
+        return Built(source, out, done.stdout, done.stderr)
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = {name: pool.submit(run, name) for name in ARCHITECTURES}
+    return futures
+
+
+@pytest.fixture(params=list(ARCHITECTURES))
+def built(request: pytest.FixtureRequest, builds: dict[str, Future[Built]]) -> Built:
+    return builds[request.param].result()
+
+
+@pytest.fixture(scope="session")
+def qwen2(builds: dict[str, Future[Built]]) -> Built:
+    return builds["qwen2"].result()
+
+
+@pytest.fixture(scope="session")
+def measured_llama(sources: dict[str, Path]) -> Built:
+    """A measured build with graded questions, into a folder where a killed run left its partials."""
+    from quantize.quality.float_child import answer
+
+    source, out = sources["llama"], sources["llama"].with_name("llama-out")
+    asked = [
+        {"messages": [{"role": "user", "content": text}], "max_tokens": 3}
+        for text in ("one", "two words", "Größe", "3 + 4 =", "de bu ka", "x", "y z", "?")
+    ]
+    lines = [
+        {"task": "even" if i % 2 == 0 else "odd", "answer": text, **question}
+        for i, (question, text) in enumerate(zip(asked, answer(str(source), asked), strict=True))
+    ]
+    graded = "\n".join(map(json.dumps, lines))
+    (source / "graded.jsonl").write_text(graded + "\n", encoding="utf-8")
+    code, _ = kill_during(
+        "converting", signal.SIGKILL, source, "--recipe", "f16", "--out", out, "--no-measure"
+    )
+    assert code == -signal.SIGKILL
+    assert [p.name[:9] for p in out.iterdir()] == [".partial-"]
+    done = run_quantize(source, "--recipe", "f16,q8_0,onnx-int8", "--out", out, "--json")
+    return Built(source, out, done.stdout, done.stderr)

@@ -1,0 +1,184 @@
+"""The command as users run it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from quantize.manifest import hash_files, load_manifest
+from runtimes.engine import Engine
+from runtimes.request import SamplingParams
+
+from .conftest import Built, kill_during, run_quantize
+
+
+def test_help_is_quick_and_loads_no_torch():
+    begin = time.monotonic()
+    assert "--allow-token-mismatch" in run_quantize("--help").stdout
+    assert time.monotonic() - begin < 5
+    code = "import sys, quantize.cli, quantize.resolve, quantize.pipeline; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"torch", "transformers", "onnx", "onnxruntime", "llama_cpp"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["org/name"], "hf download org/name"),
+        (["{source}", "--recipe", "q4_km"], "did you mean q4_k_m"),
+        (["{source}", "--bits", "3"], "--bits takes 4 and 8"),
+        (["{source}", "--bits", "four"], "--bits takes numbers"),
+        (["{source}", "--to", "mlx"], "gguf, onnx"),
+        (["{source}", "--out", "{source}"], "choose another"),
+        ([], "Missing argument"),
+    ],
+)
+def test_usage_errors(sources: dict[str, Path], arguments: list[str], says: str):
+    filled = [text.format(source=sources["qwen2"]) for text in arguments]
+    done = run_quantize(*filled, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_truncated_source(sources: dict[str, Path], tmp_path: Path):
+    model = Path(shutil.copytree(sources["qwen2"], tmp_path / "cut"))
+    with (model / "model.safetensors").open("r+b") as file:
+        file.truncate(1_000_000)
+    done = run_quantize(model, check=False)
+    assert done.returncode == 3
+    assert "truncated" in done.stderr
+    assert list(tmp_path.iterdir()) == [model]
+
+
+def test_weights_that_do_not_fit_the_configuration(sources: dict[str, Path], tmp_path: Path):
+    """The converter's own words come through, and nothing is left."""
+    model = Path(shutil.copytree(sources["qwen2"], tmp_path / "odd"))
+    config = json.loads((model / "config.json").read_text())
+    config["architectures"] = ["NoSuchModelForCausalLM"]
+    (model / "config.json").write_text(json.dumps(config))
+    done = run_quantize(model, "--recipe", "q8_0", check=False)
+    assert done.returncode == 3
+    assert "NoSuchModelForCausalLM is not supported" in done.stderr
+    assert list(tmp_path.iterdir()) == [model]
+
+
+def test_too_large_for_the_disk(sources: dict[str, Path], tmp_path: Path):
+    """A sparse file of weights, far larger than what is free."""
+    model = Path(shutil.copytree(sources["qwen2"], tmp_path / "huge"))
+    size = 4_000_000_000_000
+    tensor = {"dtype": "F16", "shape": [size // 2], "data_offsets": [0, size]}
+    header = json.dumps({"w": tensor}).encode()
+    try:
+        with (model / "model.safetensors").open("wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + size)
+    except OSError:
+        pytest.skip("this file system takes no sparse file of 4 TB")
+    if shutil.disk_usage(tmp_path).free > size:
+        pytest.skip("this disk is larger than the test")
+    done = run_quantize(model, "--recipe", "q8_0", check=False)
+    assert done.returncode == 4
+    assert "GB free" in done.stderr
+    assert list(tmp_path.iterdir()) == [model]
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_an_interrupted_run_leaves_nothing(
+    sources: dict[str, Path], tmp_path: Path, how: signal.Signals, code: int
+):
+    out = tmp_path / "out"
+    command = (sources["llama"], "--recipe", "q8_0", "--out", out, "--no-measure")
+    got, said = kill_during("reading", how, *command)
+    assert got == code
+    assert not out.exists()
+    assert "Traceback" not in said
+
+
+def test_a_run_after_a_killed_one(measured_llama: Built):
+    """The killed run left its work folder; the next one removed it and finished."""
+    names = sorted(path.name for path in measured_llama.out.iterdir())
+    assert names == ["llama-f16.gguf", "llama-q8_0.gguf", "manifest.json", "onnx-int8"]
+
+
+def test_json_is_the_manifest(measured_llama: Built):
+    assert measured_llama.stdout == (measured_llama.out / "manifest.json").read_text()
+    manifest = load_manifest(measured_llama.out)
+    assert [entry.recipe for entry in manifest.files] == ["f16", "q8_0", "onnx-int8"]
+    assert manifest.model.architecture == "LlamaForCausalLM"
+    for entry in manifest.files:
+        path = measured_llama.out / entry.path
+        assert hash_files(path) == entry.sha256
+        files = path.rglob("*") if path.is_dir() else [path]
+        assert entry.bytes == sum(file.stat().st_size for file in files)
+        assert entry.tools["torch"]
+
+
+def test_graded_questions_and_speed_are_measured(measured_llama: Built):
+    """The answers in the graded set are the float model's own."""
+    manifest = load_manifest(measured_llama.out)
+    assert manifest.model.quality is not None
+    assert manifest.model.quality.task_accuracy == 1.0
+    assert manifest.model.quality.tasks == {"even": 1.0, "odd": 1.0}
+    for entry in manifest.files:
+        assert entry.quality is not None
+        assert entry.quality.questions == 8
+        assert entry.quality.task_accuracy >= (0.75 if entry.recipe == "f16" else 0.25)
+        assert entry.speed is not None
+        figures = (entry.speed.prefill_tps, entry.speed.decode_tps_1, entry.speed.decode_tps_16)
+        assert min(figures) > 0
+
+
+def test_a_second_run_replaces_its_file_with_the_same_bytes(measured_llama: Built):
+    before = load_manifest(measured_llama.out)
+    done = run_quantize(
+        measured_llama.source,
+        *("--out", measured_llama.out, "--recipe", "q8_0", "--no-measure"),
+    )
+    after = load_manifest(measured_llama.out)
+    assert {entry.recipe for entry in after.files} == {"f16", "q8_0", "onnx-int8"}
+    one, other = before.entry("q8_0"), after.entry("q8_0")
+    assert one is not None
+    assert other is not None
+    assert one.sha256 == other.sha256
+    assert after.model.quality == before.model.quality
+    assert "llama-q8_0.gguf" in done.stdout
+    assert "onnx-int8" not in done.stdout
+
+
+def test_an_output_folder_of_another_model(measured_llama: Built, sources: dict[str, Path]):
+    done = run_quantize(
+        sources["qwen2"], "--out", measured_llama.out, "--recipe", "q8_0", check=False
+    )
+    assert done.returncode == 2
+    assert "builds of llama" in done.stderr
+    assert (measured_llama.out / "llama-q8_0.gguf").exists()
+
+
+def test_the_table_is_on_stdout_and_progress_on_stderr(qwen2: Built):
+    for name in ("qwen2-q4_k_m.gguf", "onnx-int4", "q8_0", "383/383"):
+        assert name in qwen2.stdout
+    assert "\x1b" not in qwen2.stdout + qwen2.stderr
+    assert "building onnx-int4" in qwen2.stderr
+    assert "building onnx-int4" not in qwen2.stdout
+
+
+def test_every_file_answers_on_its_own_runtime(built: Built):
+    for entry in load_manifest(built.out).files:
+        with Engine.load(built.out / entry.path) as engine:
+            prompt = engine.encode_chat([{"role": "user", "content": "Hello"}])
+            (done,) = engine.generate([prompt], SamplingParams(max_tokens=5, ignore_eos=True))
+        assert len(done.token_ids) == 5
+        assert done.error is None

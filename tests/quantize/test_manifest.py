@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from quantize.manifest import (
+    NAME,
+    FileEntry,
+    Manifest,
+    ModelInfo,
+    Quality,
+    Source,
+    Speed,
+    TokenParity,
+    entry_path,
+    hash_files,
+    load_manifest,
+    write_manifest,
+)
+from quantize.resolve import resolve
+from runtimes.errors import ModelError
+
+
+def _entry(recipe: str, path: str, **more: object) -> FileEntry:
+    entry = FileEntry(
+        format="onnx" if recipe.startswith("onnx") else "gguf",
+        recipe=recipe,
+        bits=4,
+        path=path,
+        bytes=3,
+        sha256={path: "0" * 64},
+        source=Source("m", "abc"),
+        tools={"torch": "2"},
+    )
+    return dataclasses.replace(entry, **more)  # type: ignore[arg-type]
+
+
+def _manifest(*entries: FileEntry) -> Manifest:
+    return Manifest(ModelInfo("m", "LlamaForCausalLM", 5, Quality(0.5, 2, {"a": 0.5})), entries)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """q8_0, then an ONNX folder, then q4_k_m."""
+    for name in ("m-q8_0.gguf", "m-q4_k_m.gguf"):
+        (tmp_path / name).write_bytes(b"abc")
+    (tmp_path / "onnx-int4").mkdir()
+    (tmp_path / "onnx-int4" / "genai_config.json").write_text("{}")
+    (tmp_path / "onnx-int4" / "model.onnx").write_text("")
+    entries = [
+        _entry("q8_0", "m-q8_0.gguf"),
+        _entry("onnx-int4", "onnx-int4"),
+        _entry("q4_k_m", "m-q4_k_m.gguf"),
+    ]
+    write_manifest(tmp_path, _manifest(*entries))
+    return tmp_path
+
+
+def test_round_trip(tmp_path: Path):
+    full = _entry(
+        "q8_0",
+        "m.gguf",
+        token_parity=TokenParity(300, 0),
+        quality=Quality(1.0, 2, {"a": 1.0}),
+        speed=Speed(1.0, 2.0, 3.0),
+        notes=("größer",),
+    )
+    manifest = _manifest(full, _entry("onnx-int4", "onnx-int4"))
+    write_manifest(tmp_path, manifest)
+    assert load_manifest(tmp_path) == manifest
+    assert [p.name for p in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_new_build_takes_the_place_of_the_old(tmp_path: Path):
+    manifest = _manifest(_entry("q8_0", "a"), _entry("q4_0", "b")).with_entry(_entry("q8_0", "c"))
+    assert [(e.recipe, e.path) for e in manifest.files] == [("q4_0", "b"), ("q8_0", "c")]
+
+
+@pytest.mark.parametrize(
+    "path", ["../x.gguf", "/etc/passwd", "a/../../x", "..", "", ".", "a\\..\\x", "link.gguf"]
+)
+def test_paths_do_not_leave_the_folder(tmp_path: Path, path: str):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "x.gguf").write_bytes(b"")
+    (inside / "link.gguf").symlink_to(tmp_path / "x.gguf")
+    write_manifest(inside, _manifest(_entry("q8_0", path)))
+    with pytest.raises(ModelError, match="outside"):
+        resolve(inside)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d.pop("model"),
+        lambda d: d["files"][0].pop("path"),
+        lambda d: d["files"][0].update(format="exe"),
+        lambda d: d["files"][0].update(sha256=[]),
+        lambda d: d.update(version=99),
+        lambda d: d.update(files=None),
+    ],
+)
+def test_a_damaged_manifest_says_so(folder: Path, damage):
+    data = json.loads((folder / NAME).read_text())
+    damage(data)
+    (folder / NAME).write_text(json.dumps(data))
+    with pytest.raises(ModelError, match="build the model again"):
+        load_manifest(folder)
+
+
+def test_a_manifest_that_is_no_json(folder: Path):
+    (folder / NAME).write_text('{"version": 1, ')
+    with pytest.raises(ModelError, match="not JSON"):
+        load_manifest(folder)
+
+
+def test_resolving_a_built_folder(folder: Path):
+    assert resolve(folder) == folder / "m-q4_k_m.gguf"
+    assert resolve(folder, recipe="q8_0") == folder / "m-q8_0.gguf"
+    assert resolve(folder, recipe="onnx-int4") == folder / "onnx-int4"
+    assert resolve(folder, file="m-q8_0.gguf") == folder / "m-q8_0.gguf"
+    assert resolve(folder, file="onnx-int4/") == folder / "onnx-int4"
+
+
+def test_resolving_files_and_onnx_folders(folder: Path):
+    assert resolve(folder / "m-q8_0.gguf") == folder / "m-q8_0.gguf"
+    assert resolve(str(folder / "onnx-int4")) == folder / "onnx-int4"
+    (folder / NAME).unlink()
+    assert resolve(folder, file="m-q8_0.gguf") == folder / "m-q8_0.gguf"
+    with pytest.raises(ModelError, match="say which"):
+        resolve(folder)
+    (folder / "m-q8_0.gguf").unlink()
+    assert resolve(folder) == folder / "m-q4_k_m.gguf"
+
+
+def test_resolving_what_is_not_there(folder: Path, tmp_path: Path, sources: dict[str, Path]):
+    with pytest.raises(ModelError, match="did you mean q8_0"):
+        resolve(folder, recipe="q8_1")
+    with pytest.raises(ModelError, match=r"m-q8_0\.gguf"):
+        resolve(folder, file="m-q8.gguf")
+    with pytest.raises(ModelError, match="no such file"):
+        resolve(folder / "nothing")
+    with pytest.raises(ModelError, match="build it first"):
+        resolve(sources["llama"])
+    (folder / "m-q8_0.gguf").unlink()
+    with pytest.raises(ModelError, match="missing"):
+        resolve(folder, recipe="q8_0")
+    (folder / "notes.txt").write_text("")
+    with pytest.raises(ModelError, match="not a .gguf"):
+        resolve(folder / "notes.txt")
+
+
+def test_hashes_are_of_the_files(folder: Path):
+    digest = hashlib.sha256(b"abc").hexdigest()
+    assert hash_files(folder / "m-q8_0.gguf") == {"m-q8_0.gguf": digest}
+    names = ["onnx-int4/genai_config.json", "onnx-int4/model.onnx"]
+    assert list(hash_files(folder / "onnx-int4")) == names
+    assert entry_path(folder, _entry("onnx-int4", "onnx-int4")) == folder / "onnx-int4"

@@ -1,0 +1,106 @@
+"""The token gate notices what is wrong, and the two known traps of conversion are dealt with."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from quantize.errors import TokenMismatchError
+from quantize.manifest import load_manifest
+from quantize.quality.lines import parity_conversations, parity_lines
+from quantize.quality.tokens import Reference, compare_built, make_reference, require_parity
+
+from .conftest import Built, run_quantize
+
+
+@pytest.fixture(scope="module")
+def reference(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return make_reference(sources["qwen2"], tmp_path_factory.mktemp("reference"))
+
+
+def test_the_lines_are_many_and_varied():
+    lines = parity_lines(["<|im_end|>"])
+    assert len(lines) >= 300
+    assert len(set(lines)) == len(lines)
+    text = "".join(lines)
+    scripts = {unicodedata.name(c, "?").split()[0] for c in text if c.isalpha()}
+    wanted = {"LATIN", "CYRILLIC", "GREEK", "CJK", "HIRAGANA", "HANGUL", "ARABIC", "HEBREW"}
+    assert wanted | {"DEVANAGARI", "THAI", "KHMER", "TAMIL"} <= scripts
+    for piece in ("\u200d", "\t\t", "    ", "\n\n", "\r\n", "\u0301", "\x00", "a<|im_end|>b"):
+        assert piece in text
+    assert any(line.startswith(" ") for line in lines)
+    assert any(line.endswith(" ") for line in lines)
+    assert parity_lines(["<|im_end|>"]) == lines
+    assert any(len(talk) > 2 for talk in parity_conversations())
+
+
+def test_every_build_splits_text_as_the_original_does(built: Built):
+    manifest = load_manifest(built.out)
+    assert len(manifest.files) == 6
+    for entry in manifest.files:
+        assert entry.token_parity is not None
+        assert entry.token_parity.differences == 0
+        assert entry.token_parity.lines >= 300
+
+
+def test_an_unknown_pre_tokenizer_is_found_by_comparing(qwen2: Built):
+    """Qwen 2's pattern takes single digits and contractions apart; GPT-2's, tried first, does not."""
+    note = re.search(r"pre-tokenizer '(.+)' chosen by comparing tokens: 0 of (\d+)", qwen2.stderr)
+    assert note is not None
+    assert note[1] != "gpt-2"
+    assert int(note[2]) >= 300
+
+
+def test_text_that_llama_cpp_cannot_normalize_is_told(qwen2: Built):
+    entry = load_manifest(qwen2.out).entry("q8_0")
+    assert entry is not None
+    assert any("Unicode form NFC" in note for note in entry.notes)
+
+
+def test_a_broken_tokenizer_is_noticed(qwen2: Built, reference: Reference, tmp_path: Path):
+    folder = Path(shutil.copytree(qwen2.out / "onnx-int4", tmp_path / "onnx-int4"))
+    assert compare_built(folder, reference, "onnx", tmp_path).differences == ()
+    path = folder / "tokenizer.json"
+    state = json.loads(path.read_text())
+    state["model"]["merges"] = state["model"]["merges"][:-40]
+    path.write_text(json.dumps(state))
+    comparison = compare_built(folder, reference, "onnx", tmp_path)
+    assert 0 < comparison.parity.differences < comparison.parity.lines
+    with pytest.raises(TokenMismatchError) as error:
+        require_parity(comparison, "onnx-int4")
+    first = comparison.differences[0]
+    assert repr(first.text) in str(error.value)
+    assert f"original {' '.join(map(str, first.original[:24]))}" in str(error.value)
+
+
+def test_a_changed_chat_template_is_noticed(qwen2: Built, reference: Reference, tmp_path: Path):
+    folder = Path(shutil.copytree(qwen2.out / "onnx-int4", tmp_path / "onnx-int4"))
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("'\\n'", "' '"))
+    comparison = compare_built(folder, reference, "onnx", tmp_path)
+    assert comparison.parity.differences == len(reference.chats)
+    assert all(difference.text.startswith("chat:") for difference in comparison.differences)
+
+
+def test_what_no_candidate_matches_fails_unless_allowed(sources: dict[str, Path], tmp_path: Path):
+    """llama.cpp has no lower-casing normalizer."""
+    model = Path(shutil.copytree(sources["gemma3"], tmp_path / "lower"))
+    path = model / "tokenizer.json"
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "normalizer": {"type": "Lowercase"}}))
+    command = (model, "--recipe", "q8_0", "--no-measure")
+    failed = run_quantize(*command, check=False)
+    assert failed.returncode == 3
+    assert "test lines give other tokens" in failed.stderr
+    assert "'The quick brown fox" in failed.stderr
+    assert not (tmp_path / "lower-built").exists()
+    run_quantize(*command, "--allow-token-mismatch")
+    entry = load_manifest(tmp_path / "lower-built").entry("q8_0")
+    assert entry is not None
+    assert entry.token_parity is not None
+    assert entry.token_parity.differences > 50

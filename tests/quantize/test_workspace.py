@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from quantize.errors import BusyError, DiskFullError, UsageError
+from quantize.workspace import Workspace, disk_errors, require_space
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from quantize.workspace import Workspace
+with Workspace(Path(sys.argv[1])) as space:
+    (space.work / "half").write_bytes(b"x" * 1000)
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def _holder(out: Path) -> subprocess.Popen[str]:
+    """Another process in the middle of a build into ``out``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_publishing_moves_a_file_out(tmp_path: Path):
+    out = tmp_path / "a" / "out"
+    with Workspace(out) as space:
+        made = space.work / "model.gguf"
+        made.write_bytes(b"new")
+        assert not (out / "model.gguf").exists()
+        space.publish(made, "model.gguf")
+    assert [p.name for p in out.iterdir()] == ["model.gguf"]
+
+
+def test_an_error_leaves_nothing(tmp_path: Path):
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError), Workspace(out) as space:
+        (space.work / "half").write_bytes(b"x")
+        raise RuntimeError
+    assert not out.exists()
+    out.mkdir()
+    (out / "theirs").write_bytes(b"kept")
+    with pytest.raises(KeyboardInterrupt), Workspace(out) as space:
+        (space.work / "half").write_bytes(b"x")
+        raise KeyboardInterrupt
+    assert [p.name for p in out.iterdir()] == ["theirs"]
+
+
+def test_a_reader_of_a_replaced_folder_never_finds_it_missing_or_mixed(tmp_path: Path):
+    """The second kind of publishing: a folder over a folder."""
+    wrong: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            try:  # one open folder: its two files must belong together
+                folder = os.open(tmp_path / "onnx-int4", os.O_RDONLY)
+            except FileNotFoundError:
+                wrong.append("missing")
+                continue
+            try:
+                parts = []
+                for name in ("model.onnx", "model.onnx.data"):
+                    file = os.open(name, os.O_RDONLY, dir_fd=folder)
+                    parts.append(os.read(file, 100))
+                    os.close(file)
+                if parts[0] != parts[1]:
+                    wrong.append(f"mixed {parts}")
+            except FileNotFoundError:
+                pass  # the old folder, being removed after it was replaced
+            finally:
+                os.close(folder)
+
+    with Workspace(tmp_path) as space:
+        reader = threading.Thread(target=read)
+        for version in range(100):
+            made = space.work / "onnx-int4"
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir()
+            for name in ("model.onnx", "model.onnx.data"):
+                (made / name).write_text(str(version))
+            space.publish(made, "onnx-int4")
+            if version == 0:
+                reader.start()
+        done.set()
+        reader.join()
+    assert wrong == []
+    assert (tmp_path / "onnx-int4" / "model.onnx").read_text() == "99"
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path):
+    out = tmp_path / "out"
+    holder = _holder(out)
+    holder.kill()
+    holder.wait()
+    assert [p.name[:9] for p in out.iterdir()] == [".partial-"]
+    with Workspace(out) as space:
+        assert [p for p in out.iterdir()] == [space.work]
+    assert list(out.iterdir()) == []
+
+
+def test_an_interrupted_run_cleans_up_after_itself(tmp_path: Path):
+    out = tmp_path / "out"
+    holder = _holder(out)
+    holder.send_signal(signal.SIGINT)
+    holder.wait(timeout=30)
+    assert not out.exists()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path):
+    holder = _holder(tmp_path)
+    try:
+        with pytest.raises(BusyError, match="another run"), Workspace(tmp_path):
+            pass
+        assert len(list(tmp_path.iterdir())) == 1  # the other's work is untouched
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_space_is_asked_for_before_any_work(tmp_path: Path):
+    free = shutil.disk_usage(tmp_path).free
+    require_space(tmp_path / "not" / "there" / "yet", 1)
+    with pytest.raises(DiskFullError, match="GB free"):
+        require_space(tmp_path / "not" / "there" / "yet", free * 2)
+
+
+def test_a_full_disk_is_told_as_such():
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with (
+        pytest.raises(DiskFullError, match="full"),
+        disk_errors(Path("/dev")),
+        open("/dev/full", "w") as file,
+    ):
+        file.write("x" * 100_000)
+
+
+def test_a_file_in_the_way(tmp_path: Path):
+    (tmp_path / "out").write_text("a file")
+    with (
+        pytest.raises(UsageError, match="--out"),
+        disk_errors(tmp_path / "out"),
+        Workspace(tmp_path / "out"),
+    ):
+        pass
