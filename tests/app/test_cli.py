@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from app import cli
+from app.exitcodes import ExitCode, exit_code_for
+from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
+from tests.runtimes.faults import build_fault_library
+
+HEAVY = {"llama_cpp", "onnxruntime", "torch", "transformers", "textual", "numpy", "onnx"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"]])
+def test_help_imports_no_engine(arguments: list[str]) -> None:
+    code = (
+        "import sys; from app.cli import main; code = main(sys.argv[1:]); "
+        "sys.stderr.write(' '.join({m.partition('.')[0] for m in sys.modules})); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    assert not HEAVY & set(done.stderr.split())
+    assert done.stdout
+
+
+def test_help_takes_under_a_third_of_a_second(ingot: Any) -> None:
+    """Of processor time, since a test machine may be busy; the best of three."""
+    best = min(_cpu_seconds(ingot) for _ in range(3))
+    assert best < 0.3
+
+
+def _cpu_seconds(ingot: Any) -> float:
+    before = os.times()
+    assert ingot("--help").returncode == 0
+    after = os.times()
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RequestError("x"), 2),
+        (ModelError("x"), 3),
+        (OutOfMemoryError("x"), 4),
+        (MemoryError(), 4),
+        (OSError(errno.ENOSPC, "full"), 4),
+        (FileNotFoundError(errno.ENOENT, "gone"), 2),
+        (IngotError("x"), 1),
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(), 141),
+        (ZeroDivisionError(), 70),
+    ],
+)
+def test_every_error_has_its_code(
+    error: BaseException,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_code_for(error) == code
+    broken = typer.Typer(pretty_exceptions_enable=False)
+    broken.callback()(cli._root)
+
+    @broken.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", broken)
+    assert cli.main(["fail"]) == code
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    assert len(printed.splitlines()) == (0 if code in (130, 141) else 1)
+    if code not in (130, 141):
+        assert cli.main(["-v", "fail"]) == code
+        assert "Traceback" in capsys.readouterr().err
+
+
+def test_usage_errors_end_with_2(ingot: Any) -> None:
+    for arguments in (["nope"], ["run"], ["--nope"], ["doctor", "extra"]):
+        done = ingot(*arguments)
+        assert done.returncode == ExitCode.USAGE, arguments
+        assert done.stdout == ""
+
+
+def test_a_missing_model_ends_with_3(ingot: Any, tmp_path: Path) -> None:
+    done = ingot("run", tmp_path / "none.gguf", "hello")
+    assert done.returncode == ExitCode.MODEL
+    assert "none.gguf" in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """`ingot --help | true`: silent, whatever the buffer's fate."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "--help"], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert done.stderr == b""
+    assert done.returncode == ExitCode.BROKEN_PIPE
+
+
+def test_the_version_is_the_packages(ingot: Any) -> None:
+    assert re.fullmatch(r"ingot \d+\.\d+\.\d+\n", ingot("--version").stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
+def test_run_answers_on_a_build_whose_fast_kernels_crash(
+    ingot: Any, gguf_file: Path, tmp_path: Path
+) -> None:
+    environment = {
+        "LD_PRELOAD": str(build_fault_library(tmp_path)),
+        "INGOT_TEST_FAULT": "SIGILL",
+        "INGOT_HOME": str(tmp_path / "home"),
+    }
+    arguments = ("run", gguf_file, "What is the capital of France?", "--max-tokens", "8")
+    first = ingot(*arguments, env=environment)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.strip()
+    warnings = [line for line in first.stderr.splitlines() if "SIGILL" in line]
+    assert len(warnings) == 1
+    assert "python -m runtimes.llamacpp.build --force" in warnings[0]
+
+    second = ingot(*arguments, env=environment)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout == first.stdout
+    assert "SIGILL" not in second.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
+def test_run_says_what_to_install_when_llamacpp_is_broken(
+    ingot: Any, gguf_file: Path, tmp_path: Path
+) -> None:
+    environment = {
+        "LD_PRELOAD": str(build_fault_library(tmp_path)),
+        "INGOT_TEST_FAULT": "always",
+        "INGOT_HOME": str(tmp_path / "home"),
+    }
+    done = ingot("run", gguf_file, "hello", env=environment)
+    assert done.returncode == ExitCode.MODEL
+    assert done.stdout == ""
+    assert "python -m runtimes.llamacpp.build" in done.stderr

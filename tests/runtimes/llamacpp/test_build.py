@@ -1,0 +1,195 @@
+"""The native build: its flags, its key, and the compiler fault that the flags are for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from runtimes.errors import IngotError
+from runtimes.installed import find_installed
+from runtimes.llamacpp import build, source
+from runtimes.llamacpp.toolchain import GCC_AMX_FLAGS, ToolchainError, find_compiler, plan_build
+
+VERSION = source.TESTED_VERSION
+PLAIN = {"PATH": os.environ["PATH"]}
+
+
+def fake_compiler(folder: Path, banner: str) -> Path:
+    """A compiler as far as ``--version`` goes, for the compilers that this machine lacks."""
+    path = folder / "mycxx"
+    path.write_text(f"#!/bin/sh\necho '{banner}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_flags_are_added_for_gcc_only(tmp_path: Path) -> None:
+    gcc = fake_compiler(tmp_path, "g++ 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.")
+    plan = plan_build(VERSION, {**PLAIN, "CXX": str(gcc), "CXXFLAGS": "-g1"})
+    x86 = os.uname().machine == "x86_64"
+    assert plan.cxx_flags == " ".join(["-g1", *(GCC_AMX_FLAGS if x86 else ())])
+    clang = fake_compiler(tmp_path, "Debian clang version 16.0.6")
+    assert plan_build(VERSION, {**PLAIN, "CXX": str(clang)}).cxx_flags == ""
+
+
+def test_the_users_cmake_args_stay(tmp_path: Path) -> None:
+    gcc = fake_compiler(tmp_path, "Free Software Foundation")
+    asked = "-DGGML_CUDA=on -DLLAVA_BUILD=ON '-DCMAKE_CXX_FLAGS=-O2 -g'"
+    plan = plan_build(VERSION, {**PLAIN, "CXX": str(gcc), "CMAKE_ARGS": asked})
+    assert "-DGGML_CUDA=on -DLLAVA_BUILD=ON" in plan.cmake_args
+    assert "LLAVA_BUILD=OFF" not in plan.cmake_args
+    if os.uname().machine == "x86_64":
+        assert "'-DCMAKE_CXX_FLAGS=-O2 -g -fno-dse'" in plan.cmake_args
+    assert "-DLLAVA_BUILD=OFF" in plan_build(VERSION, {**PLAIN, "CXX": str(gcc)}).cmake_args
+
+
+def test_the_key_follows_what_goes_into_the_build(tmp_path: Path) -> None:
+    gcc = str(fake_compiler(tmp_path, "Free Software Foundation 1"))
+    environments = [
+        {**PLAIN, "CXX": gcc},
+        {**PLAIN, "CXX": gcc, "CMAKE_ARGS": "-DGGML_CUDA=on"},
+        {**PLAIN, "CXX": gcc, "CXXFLAGS": "-O2"},
+    ]
+    keys = [plan_build(VERSION, e).key for e in environments]
+    keys.append(plan_build("0.3.35", environments[0]).key)
+    fake_compiler(tmp_path, "Free Software Foundation 2")
+    keys.append(plan_build(VERSION, environments[0]).key)
+    assert len(set(keys)) == len(keys)
+    assert plan_build(VERSION, environments[0]).key == keys[-1]
+
+
+def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(
+        ToolchainError, match="no C\\+\\+ compiler found: install g\\+\\+"
+    ) as raised:
+        find_compiler({"PATH": str(tmp_path)})
+    assert raised.value.exit_code == 3
+
+
+def test_the_module_needs_nothing_installed() -> None:
+    """`make` runs it in an empty virtual environment."""
+    code = (
+        "import sys; import runtimes.llamacpp.build; "
+        "root = sys.argv[1]; "
+        "bad = [n for n, m in sys.modules.items() if 'site-packages' in (getattr(m, '__file__', "
+        "'') or '')]; sys.exit(str(bad) if bad else 0)"
+    )
+    subprocess.run(
+        [sys.executable, "-S", "-c", code, ""], check=True, cwd=Path(__file__).parents[3]
+    )
+
+
+def test_a_right_build_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that `make` has installed carries a stamp with its key."""
+    key = build.installed_key()
+    assert key is not None, "llama-cpp-python was not installed by `make`"
+    monkeypatch.setattr(build, "plan_build", lambda version: _Plan(key, version))
+    monkeypatch.setattr(build, "_pip", lambda *_a, **_k: pytest.fail("pip was called"))
+    build.install()
+
+
+class _Plan:
+    def __init__(self, key: str, version: str) -> None:
+        self.key, self.version = key, version
+
+
+def test_a_stamp_counts_for_its_own_libraries_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip leaves the stamp in place when it puts a plain build over ours."""
+    (tmp_path / "lib").mkdir()
+    library = tmp_path / "lib" / "libggml-cpu.so"
+    library.write_bytes(b"ours")
+    monkeypatch.setattr(build, "_package_dir", lambda: tmp_path)
+    assert build.installed_key() is None
+    build._write_stamp(plan_build(VERSION))
+    assert build.installed_key() == plan_build(VERSION).key
+    library.write_bytes(b"plain build")
+    assert build.installed_key() is None
+    (tmp_path / "ingot-build.json").write_text("{")
+    assert build.installed_key() is None
+
+
+def test_a_wheel_in_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "sdist_path", lambda _v: pytest.fail("the source was fetched"))
+    plan = plan_build(VERSION)
+    wheel = tmp_path / "cache" / "wheels" / plan.key / f"llama_cpp_python-{VERSION}-py3-none-x.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    assert build.wheel_for(plan) == wheel
+
+
+def test_a_source_with_another_checksum_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(version: str, folder: Path) -> Path:
+        path = folder / f"llama_cpp_python-{version}.tar.gz"
+        path.write_bytes(b"something else")
+        return path
+
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
+    monkeypatch.setattr(source, "_download", download)
+    with pytest.raises(source.SourceError, match="not the file that was tested"):
+        source.sdist_path()
+    assert not list((tmp_path / "cache" / "sdists").iterdir())
+    # A version without a pinned checksum is taken as it comes, and kept.
+    assert source.sdist_path("9.9.9").read_bytes() == b"something else"
+
+
+def test_the_installed_build_names_its_flags() -> None:
+    installed = find_installed("llamacpp")
+    assert installed is not None
+    stamp = json.loads((installed.package / "ingot-build.json").read_text())
+    if "Free Software" in stamp["compiler"] or "g++" in stamp["compiler"]:
+        assert "-fno-dse" in stamp["cxx_flags"]
+
+
+def _gcc() -> str | None:
+    try:
+        compiler = find_compiler()
+    except IngotError:
+        return None
+    return compiler.path if compiler.is_gcc and os.uname().machine == "x86_64" else None
+
+
+def tile_configuration_stores(source_file: str, flags: tuple[str, ...], folder: Path) -> set[int]:
+    """Compile llama.cpp's own set-up of the AMX tiles; the offsets in it that are stored to.
+
+    The configuration is 64 bytes: byte 0 the palette, from 16 on the row lengths, from 48 the rows.
+    """
+    struct = re.search(r"^struct tile_config_t\{.*?^\};", source_file, re.M | re.S)
+    function = re.search(r"^inline void ggml_tile_config_init.*?^\}", source_file, re.M | re.S)
+    assert struct
+    assert function
+    code = folder / "tiles.cpp"
+    code.write_text(
+        "#include <immintrin.h>\n#include <cstdint>\n"
+        f"{struct[0]}\n{function[0]}\nvoid set_up() {{ ggml_tile_config_init(); }}\n"
+    )
+    output = folder / "tiles.s"
+    options = ("-S", "-O3", "-DNDEBUG", "-fPIC", "-w", "-march=sapphirerapids", "-std=gnu++17")
+    command = [_gcc() or "g++", *options, *flags, str(code), "-o", str(output)]
+    subprocess.run(command, check=True)
+    (found,) = re.finditer(r"ldtilecfg\s+(-?\d*)\((%\w+)\)", output.read_text())
+    base, register = int(found[1] or 0), re.escape(found[2])
+    stores = re.findall(
+        rf"\tv?mov\w*\s+[%$]\w+, (-?\d*)\({register}\)", output.read_text()[: found.start()]
+    )
+    return {int(offset or 0) - base for offset in stores}
+
+
+@pytest.mark.skipif(_gcc() is None, reason="the fault is in GCC's code for x86-64")
+def test_gcc_keeps_the_amx_tile_configuration(tmp_path: Path) -> None:
+    with tarfile.open(source.sdist_path()) as archive:
+        member = next(m for m in archive if m.name.endswith("/ggml-cpu/amx/mmq.cpp"))
+        stream = archive.extractfile(member)
+        assert stream
+        text = stream.read().decode()
+    assert {0, 16, 48} <= tile_configuration_stores(text, GCC_AMX_FLAGS, tmp_path)
