@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import random
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,11 +18,12 @@ from pathlib import Path
 
 import torch
 from pebble_data.base import Split
-from pebble_data.mixture import WEIGHTS, conversations, held_out
+from pebble_data.mixture import held_out
 from pebble_train.hardware import autocast_dtype, pick_device
 from pebble_train.model import build, loss_of, save_model
 from pebble_train.optim import Muon
-from pebble_train.packing import Batch, Encoder, collate, pack
+from pebble_train.packing import Encoder
+from pebble_train.schedule import Batches, learning_rate_factor
 from pebble_train.scoring import overall, teacher_forced_scores
 from pebble_train.tokenizer import EOS, save_tokenizer, train_sentencepiece
 from transformers import LlamaForCausalLM
@@ -50,42 +50,6 @@ class Progress:
     steps: int = 0
     tokens: int = 0
     asked_tokens: int = 0
-
-
-def learning_rate_factor(done: float, warmup: float = 0.02, decay_from: float = 0.45) -> float:
-    """Warm up, stay, then fall in a straight line to zero; `done` is the part of the time that is used up."""
-    if done < warmup:
-        return max(done / warmup, 0.02)
-    return 1.0 if done < decay_from else max(0.0, (1 - done) / (1 - decay_from))
-
-
-def row_length(rng: random.Random, done: float) -> int:
-    """Mostly short rows; some long ones late, so that distances up to 1024 tokens are not new to the model."""
-    if done > 0.5 and rng.random() < 0.04:
-        return 1024
-    return 512 if rng.random() < 0.08 else 256
-
-
-class Batches:
-    """Draws conversations with adjustable task weights and packs them into batches."""
-
-    def __init__(self, encoder: Encoder, seed: int, tokens_per_step: int) -> None:
-        self.weights = dict(WEIGHTS)
-        self._rng = random.Random(seed)
-        self._tokens = tokens_per_step
-        self._pad = encoder.sp.piece_to_id(EOS)
-        rows = (encoder.encode(m) for m in conversations(self._rng, self.weights))
-        self._packed = {length: pack(rows, length) for length in (256, 512, 1024)}
-
-    def next(self, done: float) -> Batch:
-        length = row_length(self._rng, done)
-        groups = [next(self._packed[length]) for _ in range(max(1, self._tokens // length))]
-        return collate(groups, length, self._pad)
-
-    def favour_weak_tasks(self, scores: dict[str, float]) -> None:
-        """A task that is solved keeps a fifth of its weight; one that is all wrong gets 1.5 times it."""
-        for task, score in scores.items():
-            self.weights[task] = WEIGHTS[task] * (0.2 + 1.3 * (1 - score))
 
 
 def make_optimizers(
