@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,7 @@ from runtimes.remembered import recall, remember
 
 log = logging.getLogger(__name__)
 
-_BUFFER = 256 << 20  # bytes; beyond the caches of nearly every processor
-_SMALL_BUFFER = 64 << 20
+_BUFFER = 256 << 20  # bytes
 _MEASURE_S = 0.25
 _MEMORY = "bandwidth"
 
@@ -37,10 +37,19 @@ def memory_bandwidth(hardware: Hardware, *, again: bool = False) -> float:
     return measured
 
 
+def buffer_bytes() -> int:
+    """Twice the last-level cache, 256 MiB at least; less where that would fill the memory."""
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text(encoding="ascii")
+        cache = int(text.strip().removesuffix("K")) << 10
+    except (OSError, ValueError):
+        cache = 0
+    return min(max(_BUFFER, 2 * cache), psutil.virtual_memory().available // 8)
+
+
 def measure_bandwidth(threads: int, seconds: float = _MEASURE_S) -> float:
     """Sweep a buffer larger than the caches, one part a thread, and add up their best sweeps."""
-    roomy = psutil.virtual_memory().available > 8 * _BUFFER
-    words = (_BUFFER if roomy else _SMALL_BUFFER) // 8
+    words = buffer_bytes() // 8
     # Written, not zeroed: untouched zero pages all map to one page, which stays in the cache.
     parts = np.array_split(np.ones(words, np.int64), threads)
     deadline = time.perf_counter() + seconds

@@ -57,15 +57,14 @@ def run_llamacpp(extra_buffers: bool) -> tuple[exercise.Result, list[str]]:
 
 def run_onnx(extra_buffers: bool) -> tuple[exercise.Result, list[str]]:
     """Logits of ONNX Runtime on the graph in this package, and its execution providers."""
-    import onnxruntime
-
+    from runtimes.onnx.kernels import execution_providers
     from runtimes.onnx.runner import OnnxRunner
 
     model = ModelFile.read(_RECORDED["onnx"].parent)
     runner = OnnxRunner.load(model, exercise.settings(extra_buffers))
     logits = exercise.run(runner, model.vocab_size)
     runner.close()
-    return logits, list(onnxruntime.get_available_providers())
+    return logits, execution_providers()
 
 
 def main() -> int:
