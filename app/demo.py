@@ -41,7 +41,7 @@ def main() -> int:
     started = time.monotonic()
     try:
         _say(f"1. Four files out of {MODEL}, checked and measured")
-        _run("quantize", [str(MODEL), "--out", str(BUILT)])
+        _run("quantize.cli", [str(MODEL), "--out", str(BUILT)])
         _say("2. One question to each file")
         for recipe in _recipes():
             _run("app", ["run", str(BUILT), QUESTION, "--recipe", recipe])
@@ -68,7 +68,7 @@ def _say(text: str) -> None:
 
 
 def _run(module: str, arguments: list[str]) -> None:
-    shown = "quantize" if module == "quantize" else "ingot"
+    shown = "quantize" if module == "quantize.cli" else "ingot"
     note(f"$ {shlex.join([shown, *arguments])}", style="dim")
     sys.stdout.flush()
     done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False)

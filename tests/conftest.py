@@ -29,7 +29,7 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         return Path(ready)
     out = tmp_path_factory.mktemp("pebble") / "built"
     done = subprocess.run(
-        [sys.executable, "-m", "quantize", str(pebble), "--out", str(out), "--no-measure"],
+        [sys.executable, "-m", "quantize.cli", str(pebble), "--out", str(out), "--no-measure"],
         cwd=ROOT,
         capture_output=True,
         text=True,
