@@ -34,7 +34,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _log = logging.getLogger(__name__)
 
 
-class JournalBusyError(IngotError):
+class JournalBusyError(RequestError):
     """Another job is writing to the same output."""
 
 
@@ -124,7 +124,7 @@ class Journal:
         """Put every appended row on the disk. Raises OutOfMemoryError when the disk is full."""
         if self._pending:
             try:
-                _write_all(self._descriptor, self._pending)
+                _write_all(self._descriptor, bytes(self._pending))
                 os.fsync(self._descriptor)
             except OSError as error:
                 # What was written of the group may be torn: go back to the last whole state.
@@ -224,14 +224,10 @@ def _lock(descriptor: int, path: Path) -> None:
         raise JournalBusyError(f"another job is writing to {path}") from error
 
 
-def _write_all(descriptor: int, data: bytearray) -> None:
-    view = memoryview(data)
-    try:
-        rest = view
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    finally:
-        view.release()
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _write_error(error: OSError, path: Path) -> IngotError:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from runtimes.memory import estimate
 from runtimes.modelfile import ModelFile
 
 MOST = 16
+# What a runner takes when no context is asked for; see runtimes.load.
 _DEFAULT_CONTEXT = 4096
-# llama.cpp keeps keys and values as float16; an ONNX graph for the CPU as float32.
-_ELEMENT_BYTES = {"llamacpp": 2.0, "onnx": 4.0}
-# What the cache may take of the memory that the weights leave.
+# What keys and values may take of the memory that the weights leave; buffers and the rest of the
+# machine need some too.
 _SHARE = 0.6
 
 
 def default_slots(model: ModelFile, context: int | None, rows: int, free_bytes: int) -> int:
-    """As many slots as there are rows, up to 16, as long as their cache fits ``free_bytes``."""
+    """As many slots as there are rows, up to 16, as long as keys and values fit ``free_bytes``."""
     tokens = min(context or _DEFAULT_CONTEXT, model.context_length)
-    slot_bytes = max(1, tokens * model.kv_bytes_per_token(_ELEMENT_BYTES[model.runtime]))
-    room = int((free_bytes - model.nbytes) * _SHARE)
-    return max(1, min(MOST, rows, room // slot_bytes))
+    one = estimate(model, slots=1, context=tokens)
+    room = int((free_bytes - one.weights) * _SHARE)
+    return max(1, min(MOST, rows, room // max(1, one.kv)))
 
 
 def free_memory() -> int:

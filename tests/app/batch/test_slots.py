@@ -1,0 +1,26 @@
+"""The default number of slots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.batch.slots import default_slots
+from runtimes.memory import estimate
+from runtimes.modelfile import ModelFile
+
+
+@pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
+def test_slots_follow_rows_and_memory(kind: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(kind)
+    model = ModelFile.read(path)
+    plenty = 2**40
+    assert default_slots(model, None, 1000, plenty) == 16
+    assert default_slots(model, None, 3, plenty) == 3
+    assert default_slots(model, None, 1000, 0) == 1
+
+    need = estimate(model, slots=1, context=model.context_length)
+    for_four = need.weights + int(4.5 * need.kv / 0.6)
+    assert default_slots(model, None, 1000, for_four) == 4
+    assert default_slots(model, model.context_length // 2, 1000, for_four) >= 8
