@@ -17,6 +17,7 @@ from app.commands.bench import bench
 from app.commands.doctor import doctor
 from app.commands.run import run
 from app.exitcodes import ExitCode, exit_code_for
+from quantize.cli import command as quantize
 
 app = typer.Typer(
     name="ingot",
@@ -31,6 +32,7 @@ app.command()(run)
 app.command()(batch)
 app.command()(bench)
 app.command()(doctor)
+app.command(name="quantize")(quantize)
 
 
 def _print_version(wanted: bool) -> None:
