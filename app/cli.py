@@ -28,11 +28,11 @@ app = typer.Typer(
 )
 
 
+app.command(name="quantize")(quantize)
 app.command()(run)
 app.command()(batch)
 app.command()(bench)
 app.command()(doctor)
-app.command(name="quantize")(quantize)
 
 
 def _print_version(wanted: bool) -> None:

@@ -54,7 +54,19 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
 }
 
 # value type id -> struct format of the scalar kinds
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING, _ARRAY = 8, 9
 _DEFAULT_ALIGNMENT = 32
 
