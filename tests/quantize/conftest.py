@@ -85,8 +85,7 @@ def builds(sources: dict[str, Path]) -> dict[str, Future[Built]]:
         return Built(source, out, done.stdout, done.stderr)
 
     with ThreadPoolExecutor(2) as pool:
-        futures = {name: pool.submit(run, name) for name in ARCHITECTURES}
-    return futures
+        return {name: pool.submit(run, name) for name in ARCHITECTURES}
 
 
 @pytest.fixture(params=list(ARCHITECTURES))
@@ -101,7 +100,7 @@ def qwen2(builds: dict[str, Future[Built]]) -> Built:
 
 @pytest.fixture(scope="session")
 def measured_llama(sources: dict[str, Path]) -> Built:
-    """A measured build with graded questions, into a folder where a killed run left its partials."""
+    """A measured build with graded questions, into a folder where a killed run left its work."""
     from quantize.quality.float_child import answer
 
     source, out = sources["llama"], sources["llama"].with_name("llama-out")

@@ -150,7 +150,7 @@ def test_resolving_what_is_not_there(folder: Path, tmp_path: Path, sources: dict
     with pytest.raises(ModelError, match="missing"):
         resolve(folder, recipe="q8_0")
     (folder / "notes.txt").write_text("")
-    with pytest.raises(ModelError, match="not a .gguf"):
+    with pytest.raises(ModelError, match=r"not a \.gguf"):
         resolve(folder / "notes.txt")
 
 

@@ -24,7 +24,7 @@ def test_a_result_comes_back(tmp_path: Path):
 
 
 def test_a_native_crash_is_an_error_here(tmp_path: Path):
-    with pytest.raises(ToolError, match="the step died .SIGSEGV"):
+    with pytest.raises(ToolError, match=r"the step died .SIGSEGV"):
         _run("ctypes:string_at", tmp_path, ptr=0)
 
 

@@ -42,7 +42,7 @@ def test_truncated_weights(folder: Path, keep: float):
     path = folder / "model.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep)] if keep == 0.5 else data[: int(keep)])
-    with pytest.raises(SourceError, match="truncated|damaged"):
+    with pytest.raises(SourceError, match=r"truncated|damaged"):
         open_source(str(folder))
 
 
@@ -58,7 +58,7 @@ def test_a_missing_shard_is_named(folder: Path):
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": names}))
-    with pytest.raises(SourceError, match="lacks 1 of 2 .* model-00002-of-00002"):
+    with pytest.raises(SourceError, match=r"lacks 1 of 2 .* model-00002-of-00002"):
         open_source(str(folder))
     index.write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
     with pytest.raises(SourceError, match="outside"):

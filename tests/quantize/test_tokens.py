@@ -49,7 +49,7 @@ def test_every_build_splits_text_as_the_original_does(built: Built):
 
 
 def test_an_unknown_pre_tokenizer_is_found_by_comparing(qwen2: Built):
-    """Qwen 2's pattern takes single digits and contractions apart; GPT-2's, tried first, does not."""
+    """GPT-2's pattern, tried first, splits digits in another way than Qwen 2's."""
     note = re.search(r"pre-tokenizer '(.+)' chosen by comparing tokens: 0 of (\d+)", qwen2.stderr)
     assert note is not None
     assert note[1] != "gpt-2"

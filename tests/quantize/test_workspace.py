@@ -37,6 +37,12 @@ def _holder(out: Path) -> subprocess.Popen[str]:
     return process
 
 
+def _fail_in(out: Path, error: BaseException) -> None:
+    with Workspace(out) as space:
+        (space.work / "half").write_bytes(b"x")
+        raise error
+
+
 def test_publishing_moves_a_file_out(tmp_path: Path):
     out = tmp_path / "a" / "out"
     with Workspace(out) as space:
@@ -49,15 +55,13 @@ def test_publishing_moves_a_file_out(tmp_path: Path):
 
 def test_an_error_leaves_nothing(tmp_path: Path):
     out = tmp_path / "out"
-    with pytest.raises(RuntimeError), Workspace(out) as space:
-        (space.work / "half").write_bytes(b"x")
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        _fail_in(out, RuntimeError())
     assert not out.exists()
     out.mkdir()
     (out / "theirs").write_bytes(b"kept")
-    with pytest.raises(KeyboardInterrupt), Workspace(out) as space:
-        (space.work / "half").write_bytes(b"x")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        _fail_in(out, KeyboardInterrupt())
     assert [p.name for p in out.iterdir()] == ["theirs"]
 
 
@@ -110,7 +114,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path):
     holder.wait()
     assert [p.name[:9] for p in out.iterdir()] == [".partial-"]
     with Workspace(out) as space:
-        assert [p for p in out.iterdir()] == [space.work]
+        assert list(out.iterdir()) == [space.work]
     assert list(out.iterdir()) == []
 
 
