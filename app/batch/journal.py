@@ -208,7 +208,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        binary = getattr(os, "O_BINARY", 0)  # Windows would turn \n into \r\n
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | binary, 0o644)
     except OSError as error:
         raise _write_error(error, path) from error
 

@@ -102,9 +102,14 @@ class _Lines(_Silent):
 
 
 class _Bar(_Silent):
+    """Two lines, so that they fit a terminal of 80 columns: the bar, and the speeds."""
+
     def __init__(self) -> None:
+        from rich.console import Group
+        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
         from rich.progress import Progress as RichProgress
+        from rich.text import Text
 
         self._began = time.monotonic()
         self._progress = RichProgress(
@@ -114,19 +119,23 @@ class _Bar(_Silent):
             TaskProgressColumn(),
             TextColumn("{task.fields[left]}"),
             TextColumn("[red]{task.fields[failed]}"),
-            TextColumn("{task.fields[speeds]}", style="dim"),
+            console=console.messages(),
+        )
+        self._task = self._progress.add_task("rows", total=None, left="", failed="")
+        self._speeds = Text("", style="dim", no_wrap=True, overflow="ellipsis")
+        self._live = Live(
+            Group(self._progress, self._speeds),
             console=console.messages(),
             transient=True,
             redirect_stdout=False,
         )
-        self._task = self._progress.add_task("rows", total=None, left="", failed="", speeds="")
 
     def __enter__(self) -> _Bar:
-        self._progress.start()
+        self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._live.stop()
 
     def update(self, snapshot: Snapshot) -> None:
         left = snapshot.remaining_seconds(time.monotonic() - self._began)
@@ -137,5 +146,5 @@ class _Bar(_Silent):
             completed=snapshot.done,
             left="" if left is None else f"{duration(left)} left",
             failed=f"{snapshot.failed:,} failed" if snapshot.failed else "",
-            speeds=speeds(snapshot),
         )
+        self._speeds.plain = speeds(snapshot)

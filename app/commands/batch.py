@@ -56,7 +56,10 @@ def batch(
         typer.Option(min=1, max=256, help="Rows that run together; 16 where memory permits."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N rows of IN.", metavar="N")
+        int | None,
+        typer.Option(
+            min=1, help="Only the first N rows of IN; OUT then holds just those.", metavar="N"
+        ),
     ] = None,
     test: Annotated[
         bool,
