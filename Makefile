@@ -8,7 +8,7 @@
 # Choices, given on the command line (make demo EXTRAS=...):
 #   EXTRAS      cpu,quantize (the default) or cuda,quantize-cuda: which ONNX Runtime, and what makes files for it
 #   CMAKE_ARGS  for llama.cpp, e.g. -DGGML_CUDA=on
-#   PIP_ARGS    for every pip install, e.g. an index that has the torch build of your choice
+#   PIP_ARGS    for pip when it installs Python packages, e.g. an index that has the torch build of your choice
 #   PYTHON      the interpreter that .venv is made from
 
 PYTHON ?= python3
@@ -44,7 +44,6 @@ install: $(stamp)
 
 native: .venv/pyvenv.cfg
 	$(BIN)/python -m runtimes.llamacpp.build
-	@touch .venv/.native
 
 .venv/pyvenv.cfg:
 	@echo "== making .venv"
@@ -57,7 +56,7 @@ native: .venv/pyvenv.cfg
 	$(BIN)/python -m runtimes.llamacpp.build
 	@touch $@
 
-$(stamp): .venv/.native pyproject.toml constraints.txt
+$(stamp): pyproject.toml constraints.txt | .venv/.native
 	@echo "== installing Ingot with $(EXTRAS)"
 	@$(PIP) uninstall --quiet --yes $(UNWANTED) 2>/dev/null || true
 	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS)]'
