@@ -7,9 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from quantize.manifest import FileEntry, Manifest
+from quantize.manifest import FileEntry, Manifest, ModelInfo
 
 _NARROWEST = 118  # a pipe has no width of its own; the table needs this much
+_FIGURES = ("MB", "same tokens", "accuracy", "prefill tok/s", "decode tok/s", "16 rows tok/s")
 
 
 def print_table(manifest: Manifest, out: Path, recipes: tuple[str, ...]) -> None:
@@ -17,22 +18,32 @@ def print_table(manifest: Manifest, out: Path, recipes: tuple[str, ...]) -> None
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_NARROWEST)
+    console.print(build_table(manifest, recipes))
+    console.print(f"in {out}", soft_wrap=True, markup=False)
+
+
+def build_table(manifest: Manifest, recipes: tuple[str, ...]) -> Table:
+    """The original model in the first row, then the builds named in ``recipes``."""
     model = manifest.model
-    quality = model.quality
     title = f"{model.name}: {model.architecture}, {model.parameters / 1e6:,.1f} M parameters"
-    if quality:
-        title += f"; the float model answers {quality.task_accuracy:.1%} of {quality.questions}"
+    if model.quality:
+        title += f", {model.quality.questions} graded questions"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("file", overflow="fold")
     table.add_column("format")
     table.add_column("recipe")
-    for name in ("MB", "same tokens", "accuracy", "prefill tok/s", "decode 1", "decode 16"):
+    for name in _FIGURES:
         table.add_column(name, justify="right")
+    table.add_row(*_original(model), style="dim")
     for entry in manifest.files:
         if entry.recipe in recipes:
             table.add_row(*_row(entry))
-    console.print(table)
-    console.print(f"in {out}", soft_wrap=True, markup=False)
+    return table
+
+
+def _original(model: ModelInfo) -> tuple[str, ...]:
+    accuracy = f"{model.quality.task_accuracy:.1%}" if model.quality else "-"
+    return (model.name, "original", "float", "-", "-", accuracy, "-", "-", "-")
 
 
 def _row(entry: FileEntry) -> tuple[str, ...]:
