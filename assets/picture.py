@@ -9,9 +9,10 @@ import io
 import sys
 from pathlib import Path
 
+from rich.console import Console
+
 from quantize.manifest import load_manifest
 from quantize.report import build_table
-from rich.console import Console
 
 HERE = Path(__file__).resolve().parent
 

@@ -33,8 +33,8 @@ def ensure_built(shape: str) -> Path:
     )
     _run([sys.executable, "-c", program, str(folder), shape], f"making the model {shape}")
     options = [option for name in RECIPES for option in ("--recipe", name)]
-    command = [sys.executable, "-m", "quantize.cli", str(folder), "--out", str(built), "--no-measure"]
-    _run(command + options, f"building the files of {shape}")
+    command = [sys.executable, "-m", "quantize.cli", str(folder), "--out", str(built)]
+    _run([*command, "--no-measure", *options], f"building the files of {shape}")
     shutil.rmtree(folder)
     return built
 
