@@ -85,6 +85,7 @@ class Job:
         fails altogether; whatever was delivered before stays delivered.
         """
         exhausted = drained = False
+        given_up = 0
         try:
             while True:
                 while not (exhausted or interrupts.draining) and len(self._active) < self._window:
@@ -96,13 +97,14 @@ class Job:
                     break
                 if interrupts.draining and not drained:
                     drained = True
-                    self._give_up_waiting()
+                    given_up = self._give_up_waiting()
                 self._collect(interrupts)
                 self.counts.running = len(self._active)
                 tick()
         finally:
+            given_up += len(self._active)
             self._cancel_all()
-        return exhausted and not self._active and not drained
+        return exhausted and not given_up
 
     def _start(self, work: Work) -> None:
         history = [{"role": m.role, "content": m.content} for m in work.task.history]
@@ -181,14 +183,16 @@ class Job:
             self.counts.prompt_tokens += completion.usage.prompt_tokens
             self.counts.completion_tokens += completion.usage.completion_tokens
 
-    def _give_up_waiting(self) -> None:
-        """Take back what has no slot yet. Slots are given in order, so that is what came last."""
+    def _give_up_waiting(self) -> int:
+        """Take back what has no slot yet, and say how many rows that is. Slots are given in order,
+        so it is what came last."""
         by_age = sorted(self._active.values(), key=lambda active: active.work.row.index)
         waiting = by_age[self._engine.slots :]
         for active in waiting:
             del self._active[active.request_id]
             self._engine.cancel(active.request_id)
         _log.debug("draining: %d rows run on, %d wait for the next run", len(by_age), len(waiting))
+        return len(waiting)
 
     def _cancel_all(self) -> None:
         for request_id in self._active:

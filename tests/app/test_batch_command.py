@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from app.cli import main
+
 # One thread: threads that wait for each other crawl where the processor is shared.
 ONE = ["--threads", "1"]
 SHORT = ["--max-tokens", "8", "--quiet", *ONE]
@@ -307,8 +309,6 @@ def test_refusals(
     arguments: list[str],
     words: str,
 ) -> None:
-    from app.cli import main
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.jsonl").write_bytes(content)
     (tmp_path / "mine.txt").write_text("precious")

@@ -70,8 +70,11 @@ def test_kill_at_any_moment(ingot: Any, gguf_file: Path, rows: Path, tmp_path: P
     assert sum(a["response"] != b["response"] for a, b in pairs) <= ROWS // 100
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    ("number", "times"),
+    [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)],
+    ids=["ctrl-c", "ctrl-c-twice", "sigterm"],
+)
 def test_signals(
     ingot: Any, gguf_file: Path, rows: Path, tmp_path: Path, number: signal.Signals, times: int
 ) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from app.cli import main
 
 QUESTION = "What is the capital of France?"
 STORY = "Tell me a story about a fox."
@@ -123,7 +126,8 @@ def test_control_c_keeps_what_there_is(ingot: Any, gguf_file: Path) -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_what_goes_wrong_is_said_in_one_line(
-    ingot: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
     pebble_built: Path,
     gguf_file: Path,
     tmp_path: Path,
@@ -135,7 +139,9 @@ def test_what_goes_wrong_is_said_in_one_line(
     truncated.write_bytes(gguf_file.read_bytes()[: gguf_file.stat().st_size // 2])
     text.write_text("These are notes.\n")
     places = {"gguf": gguf_file, "built": pebble_built, "truncated": truncated, "text": text}
-    done = ingot("run", *(argument.format_map(places) for argument in arguments), stdin=b"")
-    assert done.returncode == code, done.stderr
-    assert words in done.stderr
-    assert done.stdout == ""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    assert main(["run", *(argument.format_map(places) for argument in arguments)]) == code
+    shown = capfd.readouterr()
+    assert words in shown.err
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
