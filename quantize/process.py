@@ -21,6 +21,7 @@ from runtimes.errors import OutOfMemoryError
 
 logger = logging.getLogger(__name__)
 
+_CHILD = (sys.executable, "-m", "quantize.child")
 _TAIL = 8  # lines of the child's output that an error shows
 
 # No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
@@ -57,7 +58,7 @@ def run_child(
     log = result.with_suffix(".log")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "quantize.child", module, name, str(result)],
+            [*_CHILD, str(os.getpid()), module, name, str(result)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -77,8 +78,8 @@ def run_child(
             process.wait()
             raise
     text = log.read_text(encoding="utf-8", errors="replace")
-    logger.debug("%s:\n%s", what, text)
     answer = json.loads(result.read_text(encoding="utf-8") or "{}")
+    logger.debug("%s:\n%s\n%s", what, text, answer.get("traceback", ""))
     result.unlink()
     log.unlink()
     if "value" in answer:
@@ -88,27 +89,27 @@ def run_child(
 
 def last_lines(text: str) -> str:
     """The end of a child's output, without progress bars."""
-    lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.splitlines()]
+    lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
     return "\n".join(f"  {line}" for line in [line for line in lines if line][-_TAIL:])
 
 
 def _failure(what: str, code: int, answer: Mapping[str, str], text: str) -> Exception:
     reason, kind = answer.get("error"), answer.get("kind")
-    # Ask the tail alone: a model's own text must not pass for a system error.
     tail = last_lines(text)
-    if "No space left on device" in tail or "Disk quota exceeded" in tail:
+    said = f"{reason}\n{tail}"
+    if "No space left on device" in said or "Disk quota exceeded" in said:
         return DiskFullError(f"{what}: the disk is full; nothing unfinished was left on it")
-    if kind in ("MemoryError", "OutOfMemoryError") or "DefaultCPUAllocator: can't allocate" in tail:
+    if kind in ("MemoryError", "OutOfMemoryError") or "DefaultCPUAllocator: can't allocate" in said:
         return OutOfMemoryError(f"{what}: not enough memory ({reason})")
     if reason is not None:
-        return ToolError(f"{what} failed: {reason}\n{tail}")
+        return ToolError(f"{what} failed: {reason} (-v shows all)\n{tail}".rstrip())
     if code == -signal.SIGKILL:
         return OutOfMemoryError(
             f"{what} was killed, most likely because memory ran out; close other programs, or use a"
             " machine with more memory"
         )
     died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return ToolError(f"{what} died ({died})\n{tail}")
+    return ToolError(f"{what} died ({died}; -v shows all)\n{tail}".rstrip())
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
