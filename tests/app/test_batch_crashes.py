@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-ROWS = 120
+from app.batch.journal import Journal, journal_path
+
+ROWS = 160
 SLOTS = 8
 FLAGS = ["--max-tokens", "24", "--slots", str(SLOTS), "--json", "--raw", "--threads", "1"]
 
@@ -125,12 +127,8 @@ def test_a_full_disk(ingot: Any, gguf_file: Path, rows: Path, tmp_path: Path) ->
 
 def test_two_jobs_on_one_output(ingot: Any, gguf_file: Path, rows: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    command = ["batch", rows, out, "--model", gguf_file, *FLAGS]
-    process = ingot.start(*command)
-    wait_for(out, 1, process)
-    second = ingot(*command)
+    with Journal(journal_path(out)):
+        second = ingot("batch", rows, out, "--model", gguf_file, *FLAGS)
     assert second.returncode == 2
     assert "another job" in second.stderr
-    process.communicate(timeout=120)
-    assert process.returncode == 0
-    check_complete(out)
+    assert not out.exists()
