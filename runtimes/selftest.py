@@ -117,6 +117,7 @@ class _Outcome:
     failure: str | None
     kernels: tuple[str, ...] = ()
     transient: bool = False
+    hung: bool = False
 
 
 def _test(installed: Installed, timeout_s: float) -> Health:
@@ -139,7 +140,8 @@ def _test(installed: Installed, timeout_s: float) -> Health:
         f"install it again with: {_INSTALL[runtime]}"
         + (" --force" if runtime == "llamacpp" else "")
     )
-    transient = fast.transient or safe.transient
+    # Where nothing answers in time, not even the safe settings, the machine may just be busy.
+    transient = fast.transient or safe.transient or safe.hung
     return Health(runtime, False, False, version, (), warning, transient)
 
 
@@ -164,7 +166,7 @@ def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> _Outcom
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _Outcome(f"no answer within {timeout_s:g} s")
+        return _Outcome(f"no answer within {timeout_s:g} s", hung=True)
     log.debug("%s ended %d in %.1f s", command[3:], done.returncode, time.monotonic() - started)
     return _judge(done)
 
