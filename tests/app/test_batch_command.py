@@ -58,7 +58,7 @@ def test_rows_in_order_with_their_figures(
     assert "\x1b" not in done.stderr
 
     # One alone gives what it gave among the others.
-    alone = ingot("run", model, "What is 15 + 0?", "--max-tokens", "8", "--quiet").stdout
+    alone = ingot("run", model, "What is 15 + 0?", *SHORT).stdout
     assert alone.strip() == records[5]["response"].strip()
 
     before = out.stat()
@@ -256,15 +256,8 @@ def test_trying_it_out_writes_nothing(ingot: Any, gguf_file: Path, tmp_path: Pat
 def test_a_bar_on_a_terminal(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
     rows, out = write_rows(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl"
     screen, end = pty.openpty()
-    process = ingot.start(
-        "batch",
-        rows,
-        out,
-        "--model",
-        gguf_file,
-        stderr=end,
-        env={"TERM": "xterm", "COLUMNS": "160"},
-    )
+    command = ["batch", rows, out, "--model", gguf_file, "--max-tokens", "8", *ONE]
+    process = ingot.start(*command, stderr=end, env={"TERM": "xterm"})
     os.close(end)
     shown = b""
     try:
