@@ -147,12 +147,21 @@ class Engine:
     # What follows runs on the engine's thread only.
 
     def _run(self) -> None:
+        reason, error = FinishReason.CANCELLED, None
         try:
             while self._wait_for_work():
                 self._step()
+        except Exception as problem:
+            logger.exception("the engine's thread failed")
+            reason, error = FinishReason.ERROR, f"the engine failed: {problem}"
         finally:
+            with self._wake:
+                self._closing = True  # from here on submit refuses
+                commands, self._commands = self._commands, deque()
+            for command in commands:
+                command()
             for generation in list(self._generations.values()):
-                self._end(generation, FinishReason.CANCELLED)
+                self._end(generation, reason, error)
             self._runner.close()
 
     def _wait_for_work(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtimes.engine import Engine
@@ -31,8 +31,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class SpeedFigures:
-    """Tokens a second, one sample a round. ``decode_samples`` maps rows in lockstep to the tokens a
-    second of all of them together.
+    """Tokens a second, one sample a repeat. ``decode_samples`` maps a number of rows in lockstep to
+    the tokens a second of all of them together.
     """
 
     prefill_samples: tuple[float, ...]
@@ -40,21 +40,17 @@ class SpeedFigures:
 
     @property
     def prefill_tps(self) -> float:
-        """The median round."""
+        """The median sample."""
         return statistics.median(self.prefill_samples)
 
     @property
     def decode_tps(self) -> dict[int, float]:
-        """The median round for each number of rows."""
+        """The median sample for each number of rows."""
         return {rows: statistics.median(s) for rows, s in self.decode_samples.items()}
 
     def scaling(self, rows: int) -> float:
-        """Decode of ``rows`` rows against the fewest rows measured: the median of the rounds'
-        ratios, which a machine whose speed drifts disturbs less than the ratio of the medians.
-        """
-        base = self.decode_samples[min(self.decode_samples)]
-        pairs = zip(self.decode_samples[rows], base, strict=True)
-        return statistics.median(many / few for many, few in pairs)
+        """Decode of ``rows`` rows over that of the fewest rows measured, by their medians."""
+        return self.decode_tps[rows] / self.decode_tps[min(self.decode_samples)]
 
 
 def prefill_tps(engine: Engine, prompt_tokens: int) -> float:
@@ -76,21 +72,24 @@ def measure_speed(
     repeats: int = 3,
     settings: RunnerSettings | None = None,
 ) -> SpeedFigures:
-    """Rounds of every measurement in turn, greedy, EOS ignored, after one warm-up.
-
-    Raises as ``Engine.load``.
+    """Greedy, EOS ignored, after a warm-up; an engine with as many slots as rows for each number of
+    rows. ``settings`` gives what is neither slots nor context. Raises as ``Engine.load``.
     """
     work = workload or Workload()
-    settings = settings or RunnerSettings(slots=max(work.rows), context=work.context)
-    prefill: list[float] = []
-    decode: dict[int, list[float]] = {rows: [] for rows in work.rows}
-    with Engine.load(path, settings) as engine:
-        _run(engine, max(work.rows), _DECODE_PROMPT, 4)
-        for _ in range(repeats):
-            prefill.append(prefill_tps(engine, min(work.prompt_tokens, engine.context - 1)))
-            for rows in work.rows:
-                decode[rows].append(decode_tps(engine, rows, work.decode_tokens))
-    return SpeedFigures(tuple(prefill), {rows: tuple(s) for rows, s in decode.items()})
+    base = settings or RunnerSettings()
+    prefill: tuple[float, ...] = ()
+    decode: dict[int, tuple[float, ...]] = {}
+    for rows in work.rows:
+        own = replace(base, slots=rows, context=work.context)
+        with Engine.load(path, own) as engine:
+            _run(engine, rows, _DECODE_PROMPT, 4)
+            tokens = min(work.prompt_tokens, engine.context - 1)
+            if not prefill:
+                prefill = tuple(prefill_tps(engine, tokens) for _ in range(repeats))
+            decode[rows] = tuple(
+                decode_tps(engine, rows, work.decode_tokens) for _ in range(repeats)
+            )
+    return SpeedFigures(prefill, decode)
 
 
 def _run(

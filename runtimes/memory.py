@@ -8,6 +8,7 @@ from runtimes.errors import OutOfMemoryError
 from runtimes.modelfile import ModelFile
 
 # llama.cpp keeps keys and values in f16; the CPU graphs of the ONNX builder in f32.
+_LEAST_CONTEXT = 64  # a smaller one is no advice
 _KV_ELEMENT_BYTES = {"llamacpp": 2, "onnx": 4}
 
 
@@ -42,17 +43,19 @@ def require_fit(model: ModelFile, slots: int, context: int, available: int) -> N
     need = estimate(model, slots, context)
     if need.total <= available:
         return
-    per_token = model.kv_bytes_per_token(_KV_ELEMENT_BYTES[model.runtime])
-    room = max(available - need.weights, 0) // per_token
-    if room < slots:
+    if need.weights >= available:
         raise OutOfMemoryError(
             f"{model.path} needs {_gib(need.weights)} for its weights alone; "
             f"{_gib(available)} of memory are free"
         )
+    per_token = model.kv_bytes_per_token(_KV_ELEMENT_BYTES[model.runtime])
+    room = (available - need.weights) // per_token  # tokens over all slots
+    fits = [f"--slots {max(1, room // context)} --context {min(context, room)}"]
+    if room // slots >= _LEAST_CONTEXT:
+        fits.append(f"--slots {slots} --context {room // slots}")
     raise OutOfMemoryError(
-        f"{model.path} with {slots} slots x {context:,} tokens needs {_gib(need.total)}; "
-        f"{_gib(available)} are free. What fits: --slots {slots} --context {room // slots}, "
-        f"or --slots {max(1, room // context)} --context {min(context, room)}"
+        f"{model.path} with {slots:,} slots x {context:,} tokens needs {_gib(need.total)}; "
+        f"{_gib(available)} are free. What fits: {', or '.join(fits)}"
     )
 
 

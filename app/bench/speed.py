@@ -43,7 +43,7 @@ def bench_file(
 ) -> FileSpeed:
     """Measure one file; ``kernels`` compares the settings of a GGUF file as well."""
     model = ModelFile.read(path)
-    settings = RunnerSettings(slots=max(workload.rows), context=workload.context, threads=threads)
+    settings = RunnerSettings(threads=threads)
     figures = measure_speed(path, workload, repeats=repeats, settings=settings)
     ratio = None
     if kernels and model.runtime == "llamacpp":

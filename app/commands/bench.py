@@ -33,7 +33,7 @@ def bench(
     ] = "1,16",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the timed prefill.")] = 128,
     decode_tokens: Annotated[int, typer.Option(min=2, help="Tokens a row decodes.")] = 32,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each; medians are shown.")] = 5,
     kernels: Annotated[
         bool,
         typer.Option(
@@ -44,8 +44,7 @@ def bench(
 ) -> None:
     """Measure prefill and decode speed of a model's files.
 
-    Every file in the folder, or the one that --recipe or --file names. Run it on a quiet machine:
-    all rounds take turns, so the ratios survive a machine whose speed drifts, the speeds do not.
+    Every file in the folder, or the one that --recipe or --file names; run it on a quiet machine.
     """
     from app.bench.speed import bench_file, table
     from app.console import emit, note

@@ -48,6 +48,8 @@ class OnnxRunner:
         self._logits = np.zeros((slots, 1, capabilities.vocab_size), graph.logits_dtype)
         self._lengths = [0] * slots
         self._decode_bindings: dict[tuple[int, int], Any] = {}
+        self._pair_lone_rows = False
+        self._pair_lone_rows = slots > 1 and self._alone_differs()
 
     @classmethod
     def load(cls, model_file: ModelFile, settings: RunnerSettings) -> OnnxRunner:
@@ -139,6 +141,8 @@ class OnnxRunner:
         away: it writes one position past what its slot holds, where the next real token will go.
         """
         low, high = rows[0].slot, rows[-1].slot + 1
+        if high - low == 1 and self._pair_lone_rows:
+            low, high = (low, high + 1) if high < len(self._ids) else (low - 1, high)
         busy = {row.slot: row for row in rows}
         for slot in range(low, high):
             row = busy.get(slot)
@@ -156,6 +160,21 @@ class OnnxRunner:
         whole = len(picked) == high - low
         logits: Logits = self._logits[low:high, 0] if whole else self._logits[picked, 0]
         return logits.astype(np.float32, copy=False)
+
+    def _alone_differs(self) -> bool:
+        """Whether a row's logits depend on having a companion at all.
+
+        Some kernels (4 bits on AVX2, for one) add up a single row in another order than several,
+        and int8 activations turn that last bit into differences that can be seen. Where several
+        slots are asked for, a lone row is then run beside an unused one; with one slot it is not.
+        """
+        row = (StepRow(0, 0, (1,), True),)
+        alone = self._decode(row).copy()
+        self.trim(0, 0)
+        self._pair_lone_rows = True
+        paired = self._decode(row)
+        self.trim(0, 0)
+        return not np.array_equal(alone, paired)
 
     def _decode_binding(self, low: int, high: int) -> Any:
         """The binding for slots [low, high), made once: shapes and addresses never change."""
