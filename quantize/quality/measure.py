@@ -35,6 +35,8 @@ def float_accuracy(model: Path, questions: Sequence[Question], work: Path) -> Qu
         {"model": str(model), "questions": as_arguments(questions)},
         what="asking the float model the graded questions",
         work=work,
+        # Threads that wait by spinning stand in each other's way when the processor is shared.
+        environment={"OMP_WAIT_POLICY": "PASSIVE"},
     )
     return grade(questions, answers)
 

@@ -16,6 +16,7 @@ import pytest
 
 from quantize.synthetic import make_random_model
 
+_PATIENCE = 2400  # seconds; a busy machine may take ten times as long as an idle one
 ALL = "f16,q8_0,q4_k_m,onnx-fp32,onnx-int8,onnx-int4"
 # Folder name and architecture. llama.cpp gives models with "phi3" in their name Phi-3's special
 # tokens; a Phi3 model with a GPT-2 tokenizer is called Phi-4.
@@ -35,7 +36,7 @@ def run_quantize(*arguments: object, check: bool = True) -> subprocess.Completed
         [sys.executable, "-m", "quantize", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=_PATIENCE,
     )
     assert not check or done.returncode == 0, done.stderr
     return done
@@ -59,19 +60,33 @@ def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[in
             process.send_signal(how)
             break
     seen += process.stderr.read()
-    return process.wait(timeout=60), seen
+    return process.wait(timeout=_PATIENCE), seen
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a session pays for the builds."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(2 * _PATIENCE))
 
 
 @pytest.fixture(scope="session")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the models are made. While working on tests, INGOT_TEST_MODELS may name a folder that
+    is kept between sessions."""
+    if ready := os.environ.get("INGOT_TEST_MODELS"):
+        Path(ready).mkdir(parents=True, exist_ok=True)
+        return Path(ready)
     return tmp_path_factory.mktemp("quantize")
 
 
 @pytest.fixture(scope="session")
 def sources(workplace: Path) -> dict[str, Path]:
-    made = {name: make_random_model(workplace / name, a) for name, a in ARCHITECTURES.items()}
-    made["llama"] = make_random_model(workplace / "llama", "llama")
-    return made
+    architectures = {**ARCHITECTURES, "llama": "llama"}
+    for name, arch in architectures.items():
+        if not (workplace / name).exists():
+            make_random_model(workplace / name, arch)
+    return {name: workplace / name for name in architectures}
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +96,12 @@ def builds(sources: dict[str, Path]) -> dict[str, Future[Built]]:
     def run(name: str) -> Built:
         source = sources[name]
         out = source.with_name(f"{name}-built")
+        if (kept := out.with_suffix(".json")).exists():
+            return Built(source, out, **json.loads(kept.read_text()))
         done = run_quantize(source, "--recipe", ALL, "--no-measure")
-        return Built(source, out, done.stdout, done.stderr)
+        said = {"stdout": done.stdout, "stderr": done.stderr}
+        kept.write_text(json.dumps(said))
+        return Built(source, out, **said)
 
     with ThreadPoolExecutor(2) as pool:
         return {name: pool.submit(run, name) for name in ARCHITECTURES}
@@ -99,11 +118,12 @@ def qwen2(builds: dict[str, Future[Built]]) -> Built:
 
 
 @pytest.fixture(scope="session")
-def measured_llama(sources: dict[str, Path]) -> Built:
+def measured_llama(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Built:
     """A measured build with graded questions, into a folder where a killed run left its work."""
     from quantize.quality.float_child import answer
 
-    source, out = sources["llama"], sources["llama"].with_name("llama-out")
+    source = sources["llama"]
+    out = tmp_path_factory.mktemp("llama") / "out"
     asked = [
         {"messages": [{"role": "user", "content": text}], "max_tokens": 3}
         for text in ("one", "two words", "Größe", "3 + 4 =", "de bu ka", "x", "y z", "?")
