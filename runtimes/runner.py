@@ -17,7 +17,9 @@ class RunnerSettings:
     """What the engine asks of a runner; ``None`` lets the runner choose.
 
     ``context`` is tokens per slot, ``batch`` the most tokens in one step, ``extra_buffers`` whether
-    llama.cpp may repack weights for the processor's special kernels.
+    llama.cpp may repack weights for the processor's special kernels, ``unified_kv`` whether its
+    slots share one cache: steps may then mix prefill and decode in any order, but attention walks
+    every slot's cells, so that a row's last digits depend on its companions.
     """
 
     slots: int = 4
@@ -26,6 +28,7 @@ class RunnerSettings:
     threads: int | None = None
     gpu_layers: int = -1
     extra_buffers: bool = True
+    unified_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,21 @@ class StepPlan:
     """One forward pass. Rows are in ascending slot order, no slot twice."""
 
     rows: tuple[StepRow, ...]
+
+
+def consecutive_runs(rows: Sequence[StepRow], most_missing: int = 2) -> list[list[StepRow]]:
+    """Rows in ascending slot order, cut wherever more than ``most_missing`` slots are missing.
+
+    A runner that needs consecutive slots fills the few that are missing inside a run with rows that
+    are thrown away; beyond that, another pass over the weights is cheaper.
+    """
+    runs: list[list[StepRow]] = []
+    for row in rows:
+        if runs and row.slot - runs[-1][-1].slot - 1 <= most_missing:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
 
 
 class Tokenizer(Protocol):

@@ -15,7 +15,14 @@ from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.modelfile import ModelFile
-from runtimes.runner import Capabilities, Logits, RunnerSettings, StepPlan
+from runtimes.runner import (
+    Capabilities,
+    Logits,
+    RunnerSettings,
+    StepPlan,
+    StepRow,
+    consecutive_runs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +38,12 @@ def _free(lib: Any, context: Any, model: Any) -> None:
 
 
 class LlamaRunner:
-    """Implements ``runtimes.runner.Runner``: slot i is llama.cpp's sequence i in a unified cache.
+    """Implements ``runtimes.runner.Runner``: slot i is llama.cpp's sequence i.
 
-    The unified cache takes rows in any order without extra passes; each slot is limited to
-    ``capabilities.context`` tokens and the cache holds that many for every slot.
+    By default each sequence has a cache of its own. llama.cpp then makes an extra pass for every
+    hole in the sequence ids of a batch, and splits batches of unequal rows; so a prompt goes in by
+    itself, and decoding rows go together with unused rows in the holes. With ``unified_kv`` all
+    rows go in one batch, whatever they are.
     """
 
     def __init__(
@@ -46,6 +55,7 @@ class LlamaRunner:
         self._batch = Batch(max(capabilities.batch, _SCORED_AT_ONCE))
         self._capabilities = capabilities
         self._tokenizer = tokenizer
+        self._lengths = [0] * capabilities.slots
         self._views: dict[tuple[int, int], Logits] = {}
         self._finalizer = weakref.finalize(self, _free, self._lib, context, model)
 
@@ -66,7 +76,7 @@ class LlamaRunner:
         params.n_seq_max = slots
         # llama.cpp sizes its output buffers for every token of a batch unless told.
         params.n_outputs_max = max(slots, _SCORED_AT_ONCE)
-        params.kv_unified = True
+        params.kv_unified = settings.unified_kv
         params.no_perf = True
         if settings.threads:
             params.n_threads = params.n_threads_batch = settings.threads
@@ -85,7 +95,7 @@ class LlamaRunner:
             context=context_length,
             batch=batch,
             vocab_size=tokenizer.vocab_size,
-            mixed_batch=True,
+            mixed_batch=settings.unified_kv,
         )
         return cls(model, context, tokenizer, capabilities)
 
@@ -101,15 +111,53 @@ class LlamaRunner:
 
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step; see ``Runner.execute``. A failed step leaves every slot as it was."""
-        outputs = self._batch.fill(plan)
-        self._decode(plan)
-        return self._logits(outputs)
+        parts = []
+        calls = self._calls(plan.rows)
+        try:
+            for rows in calls:
+                outputs = self._batch.fill(StepPlan(tuple(rows)))
+                self._decode()
+                logits = self._logits(outputs)
+                parts.append(logits if len(calls) == 1 else logits.copy())
+        except Exception:
+            for row in plan.rows:
+                self._lib.llama_memory_seq_rm(self._memory, row.slot, row.position, -1)
+            raise
+        finally:
+            self._forget_fillers(plan.rows, calls)
+        for row in plan.rows:
+            self._lengths[row.slot] = row.position + len(row.tokens)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def trim(self, slot: int, length: int) -> None:
         """Forget what the slot holds from position ``length`` on."""
         if not self._lib.llama_memory_seq_rm(self._memory, slot, length, -1):
             # A sliding window's cache cannot give up its tail alone.
             raise ModelError(f"slot {slot} cannot be cut back to {length} tokens")
+        self._lengths[slot] = min(self._lengths[slot], length)
+
+    def _calls(self, rows: Sequence[StepRow]) -> list[list[StepRow]]:
+        """The batches that a step is made of."""
+        if self._capabilities.mixed_batch:
+            return [list(rows)]
+        if any(len(row.tokens) > 1 for row in rows):
+            return [[row] for row in rows]
+        return [self._filled(run) for run in consecutive_runs(rows)]
+
+    def _filled(self, run: list[StepRow]) -> list[StepRow]:
+        """A run with a row in every hole, one position past what that slot holds."""
+        busy = {row.slot: row for row in run}
+        return [
+            busy.get(slot) or StepRow(slot, self._lengths[slot], (0,), False)
+            for slot in range(run[0].slot, run[-1].slot + 1)
+        ]
+
+    def _forget_fillers(self, asked: Sequence[StepRow], calls: list[list[StepRow]]) -> None:
+        real = {row.slot for row in asked}
+        for rows in calls:
+            for row in rows:
+                if row.slot not in real:
+                    self._lib.llama_memory_seq_rm(self._memory, row.slot, row.position, -1)
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]."""
@@ -120,7 +168,7 @@ class LlamaRunner:
         for start in range(0, len(tokens), _SCORED_AT_ONCE):
             piece = list(tokens[start : start + _SCORED_AT_ONCE])
             self._batch.fill_scored(piece, start)
-            self._decode(None)
+            self._decode()
             parts.append(self._logits(len(piece)).copy())
         self.trim(0, 0)
         return np.concatenate(parts)
@@ -130,12 +178,10 @@ class LlamaRunner:
         self._views.clear()
         self._finalizer()
 
-    def _decode(self, plan: StepPlan | None) -> None:
+    def _decode(self) -> None:
         code = self._lib.llama_decode(self._context, self._batch.native)
         if code == 0:
             return
-        for row in plan.rows if plan else ():
-            self._lib.llama_memory_seq_rm(self._memory, row.slot, row.position, -1)
         reason = recent_errors() or f"code {code}"
         if code in (_NO_SLOT, _OUT_OF_MEMORY):
             raise OutOfMemoryError(f"llama.cpp ran out of memory in a step: {reason}")

@@ -19,7 +19,14 @@ from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.modelfile import ModelFile
 from runtimes.onnx.graph import Graph, load_graph
 from runtimes.onnx.tokenizer import OnnxTokenizer
-from runtimes.runner import Capabilities, Logits, RunnerSettings, StepPlan, StepRow
+from runtimes.runner import (
+    Capabilities,
+    Logits,
+    RunnerSettings,
+    StepPlan,
+    StepRow,
+    consecutive_runs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +86,10 @@ class OnnxRunner:
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
         if all(len(row.tokens) == 1 for row in plan.rows):
-            return self._decode(plan.rows)
+            runs = consecutive_runs(plan.rows)
+            if len(runs) == 1:
+                return self._decode(runs[0])
+            return np.concatenate([self._decode(run).copy() for run in runs])
         wanted = []
         for row in plan.rows:
             logits = self._prefill(row.slot, row.position, row.tokens)
