@@ -1,6 +1,6 @@
 """Ask a Pebble folder the graded questions and print the score by task.
 
-python assets/eval_pebble.py [FOLDER] [--wrong]
+python assets/eval_pebble.py [FOLDER] [--wrong | --long]
 python assets/eval_pebble.py --write-graded
 """
 
@@ -10,7 +10,13 @@ import argparse
 import logging
 from pathlib import Path
 
-from pebble_train.grading import grade, read_graded, scores_by_task, write_graded
+from pebble_train.grading import (
+    grade,
+    read_graded,
+    scores_by_distance,
+    scores_by_task,
+    write_graded,
+)
 
 log = logging.getLogger("pebble")
 
@@ -23,6 +29,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=here / "pebble")
     parser.add_argument("--graded", type=Path, default=here / "pebble" / "graded.jsonl")
     parser.add_argument("--wrong", action="store_true", help="show the questions it got wrong")
+    parser.add_argument("--long", action="store_true", help="score long conversations by distance")
     parser.add_argument(
         "--write-graded", action="store_true", help="write the graded set anew and stop"
     )
@@ -31,6 +38,12 @@ def main() -> None:
     if options.write_graded:
         count = write_graded(options.graded, (options.folder / "tokenizer.model").read_bytes())
         log.info("%d questions written to %s", count, options.graded)
+        return
+    if options.long:
+        for start, (right, asked_count) in scores_by_distance(options.folder).items():
+            print(
+                f"after {start:4d} tokens {right:4d}/{asked_count:<4d} {right / asked_count:7.1%}"
+            )
         return
     graded = grade(options.folder, read_graded(options.graded))
     for row in graded:

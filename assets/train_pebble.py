@@ -1,6 +1,6 @@
 """Train Pebble, the embedded default model, from nothing on text that `pebble_data` generates.
 
-    python assets/train_pebble.py --minutes 60 --work ~/.cache/pebble --out assets/pebble
+    python assets/train_pebble.py --minutes 90 --work ~/.cache/pebble --out assets/pebble
 
 The length of the run is a time, not a number of steps: the learning rate follows the clock, so the run
 always ends with its learning rate at zero, whatever else the machine is doing. A run that was stopped
@@ -160,7 +160,7 @@ def parse() -> tuple[Options, bool]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     here = Path(__file__).resolve().parent
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--minutes", type=float, default=90)
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "pebble-training"
     )

@@ -33,6 +33,32 @@ def _number(rng: random.Random, split: Split) -> int:
             return number
 
 
+class Told:
+    """What one conversation has heard so far, and the questions about it."""
+
+    def __init__(self, rng: random.Random, split: Split) -> None:
+        self._rng = rng
+        self._split = split
+        self._name: str | None = None
+        self._number: int | None = None
+
+    def tell(self) -> tuple[Message, ...]:
+        if self._rng.random() < 0.5:
+            self._name = pick_name(self._rng, self._split)
+            said = self._rng.choice(_SAY_NAME).format(self._name)
+            return turn("", said, f"Nice to meet you, {self._name}.").messages
+        self._number = _number(self._rng, self._split)
+        said = self._rng.choice(_SAY_NUMBER).format(self._number)
+        return turn("", said, f"I will remember {self._number}.").messages
+
+    def ask(self) -> tuple[Message, ...]:
+        if self._rng.random() < 0.5:
+            answer = f"Your name is {self._name}." if self._name else _NO_NAME
+            return turn("", self._rng.choice(_ASK_NAME), answer).messages
+        answer = _NO_NUMBER if self._number is None else f"Your number is {self._number}."
+        return turn("", self._rng.choice(_ASK_NUMBER), answer).messages
+
+
 def remember(rng: random.Random, split: Split) -> Sample:
     """The told name or number is held out; fillers are training items, so they add no new question."""
     name, number = pick_name(rng, split), _number(rng, split)

@@ -61,7 +61,7 @@ _MEET = (
     "So {name} set out, and soon met an old {helper} who was sitting on a stone.",
     "On the way {name} met a friendly {helper}.",
     "After a long walk {name} heard a voice. It was a small {helper}.",
-    "At the river a {helper} was waiting.",
+    "At the river {a_helper} was waiting.",
 )
 _ADVICE = (
     '"Follow the river until you see a light," said the {helper}.',
@@ -107,13 +107,15 @@ def story(rng: random.Random, split: Split) -> Sample:
         named = rng.random() < 0.3
         about = f"{with_article(hero)} named {name}" if named else with_article(hero)
         asked = rng.choice(_ASK).format(about) if rng.random() < 0.9 else rng.choice(_ASK_ANY)
+        helper = rng.choice([h for h in _HELPERS if h != hero])
         slots = {
             "hero": hero,
             "name": name,
             "trait": rng.choice(_TRAITS),
             "place": rng.choice(_PLACES),
             "thing": rng.choice(_THINGS),
-            "helper": rng.choice([h for h in _HELPERS if h != hero]),
+            "helper": helper,
+            "a_helper": with_article(helper),
         }
         left_out = rng.sample(_OPTIONAL, 2)
         parts = [part for part in _PARTS if part not in left_out]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
 from pebble_data.base import Split
+from pebble_data.long_chats import long_chat
 from pebble_data.mixture import held_out
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -87,4 +90,29 @@ def scores_by_task(graded: list[Graded]) -> dict[str, tuple[int, int]]:
     for row in graded:
         right, asked = counts[row.question.task]
         counts[row.question.task] = (right + row.right, asked + 1)
+    return dict(sorted(counts.items()))
+
+
+@torch.no_grad()
+def scores_by_distance(
+    folder: Path, chats: int = 60, step: int = 256
+) -> dict[int, tuple[int, int]]:
+    """Long conversations: where an answer starts, in steps of 256 tokens -> (right, answers).
+
+    An answer is right when each of its tokens is the model's first choice after the true text before it.
+    """
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    encoder = Encoder((folder / "tokenizer.model").read_bytes())
+    rng = random.Random(GRADED_SEED)
+    counts: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for _ in range(chats):
+        row = encoder.encode(long_chat(rng, Split.TEST, 32))
+        ids = torch.tensor([row.ids[:1024]])
+        guessed = [-1, *model(input_ids=ids).logits[0].argmax(-1).tolist()]
+        for said, run in groupby(range(ids.shape[1]), key=lambda at: row.wanted[at]):
+            places = list(run)
+            if said and places[-1] < ids.shape[1] - 1:
+                right, asked = counts[places[0] // step * step]
+                hit = all(guessed[at] == row.ids[at] for at in places)
+                counts[places[0] // step * step] = (right + hit, asked + 1)
     return dict(sorted(counts.items()))

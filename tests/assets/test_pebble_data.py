@@ -46,3 +46,12 @@ def test_held_out_sets_do_not_overlap() -> None:
     test = held_out(Split.TEST, 20, 0)
     assert not dev & {sample.question for sample in test}
     assert {sample.task for sample in test} == set(GRADED)
+
+
+def test_graded_file_is_what_the_generators_write(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from pebble_train.grading import write_graded
+
+    write_graded(tmp_path / "graded.jsonl", (PEBBLE / "tokenizer.model").read_bytes())
+    written = (tmp_path / "graded.jsonl").read_text().splitlines()
+    assert written == (PEBBLE / "graded.jsonl").read_text().splitlines()
