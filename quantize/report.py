@@ -9,7 +9,7 @@ from rich.table import Table
 
 from quantize.manifest import FileEntry, Manifest, ModelInfo
 
-_NARROWEST = 118  # a pipe has no width of its own; the table needs this much
+_PIPE_WIDTH = 160  # a pipe has no width of its own; no file name should be broken in two
 _FIGURES = ("MB", "same tokens", "accuracy", "prefill tok/s", "decode tok/s", "16 rows tok/s")
 
 
@@ -17,7 +17,7 @@ def print_table(manifest: Manifest, out: Path, recipes: tuple[str, ...]) -> None
     """Print the builds named in ``recipes`` to stdout."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=_NARROWEST)
+        console = Console(highlight=False, width=_PIPE_WIDTH)
     console.print(build_table(manifest, recipes))
     console.print(f"in {out}", soft_wrap=True, markup=False)
 
