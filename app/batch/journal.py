@@ -123,13 +123,17 @@ class Journal:
     def sync(self) -> None:
         """Put every appended row on the disk. Raises OutOfMemoryError when the disk is full."""
         if self._pending:
+            group, written = bytes(self._pending), 0
             try:
-                _write_all(self._descriptor, bytes(self._pending))
+                while written < len(group):
+                    written += os.write(self._descriptor, memoryview(group)[written:])
                 os.fsync(self._descriptor)
             except OSError as error:
-                # What was written of the group may be torn: go back to the last whole state.
+                # The whole lines of what was written stay; a torn one goes.
+                kept = group.rfind(b"\n", 0, written) + 1
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._descriptor, self._end)
+                    os.ftruncate(self._descriptor, self._end + kept)
+                self._end += kept
                 self._pending.clear()
                 raise _write_error(error, self.path) from error
             self._end += len(self._pending)
@@ -223,12 +227,6 @@ def _lock(descriptor: int, path: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise JournalBusyError(f"another job is writing to {path}") from error
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def _write_error(error: OSError, path: Path) -> IngotError:
