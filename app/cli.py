@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 import traceback
 from importlib.metadata import PackageNotFoundError, version
@@ -78,6 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         code = int(exit_code_for(error))
         _report(error, code)
+    if arguments is None:
+        # The command has ended: a second Ctrl-C while Python shuts down must not change how.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return _flush(code)
 
 
