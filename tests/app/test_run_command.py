@@ -101,7 +101,7 @@ def test_control_c_keeps_what_there_is(ingot: Any, gguf_file: Path) -> None:
         start = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-        if process.returncode != 0:  # 0: the text had ended before the signal came
+        if b"ended by cancelled" in err:  # else the text had ended before the signal came
             break
     assert process.returncode == 130, err
     assert (start + out).decode().endswith("\n")
