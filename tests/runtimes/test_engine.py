@@ -75,9 +75,8 @@ def test_stream_and_result_agree_and_figures_add_up(engine):
 def test_a_row_does_not_depend_on_its_companions(engine, record_property):
     """Alone and among 15 others: log-probabilities within 0.02, texts equal but for near-ties.
 
-    K-quants are the exception that is allowed for: llama.cpp adds up one row and several in another
-    order, and rounding activations to 8 bits turns the last bit into more on a model this small.
-    There, one token in a hundred may be further off.
+    K-quants are the exception that is allowed for: llama.cpp gives one row and several slightly
+    different logits there, for a reason not found yet. One token in a hundred may be further off.
     """
     params = SamplingParams(max_tokens=48, logprobs=True)
     prompts = [chat(engine, question) for question in QUESTIONS]
