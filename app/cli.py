@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import traceback
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -38,6 +37,9 @@ app.command()(doctor)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        # A slow import, which nothing else needs.
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             typer.echo(f"ingot {version('ingot')}")
         except PackageNotFoundError:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,34 @@ def test_help_imports_no_engine(arguments: list[str]) -> None:
     assert done.stdout
 
 
-def test_help_takes_under_a_third_of_a_second(ingot: Any) -> None:
-    """Of processor time, since a test machine may be busy; the best of three."""
-    best = min(_cpu_seconds(ingot) for _ in range(3))
-    assert best < 0.3
+_SMALLEST = """
+import typer
+app = typer.Typer()
+@app.command()
+def main(x: int = 3) -> None: ...
+app(["--help"])
+"""
 
 
-def _cpu_seconds(ingot: Any) -> float:
+def test_help_costs_little_more_than_the_smallest_typer_command(ingot: Any) -> None:
+    """As a ratio of processor times, the best of five in turn: a test machine may be slow or busy.
+
+    0.3 s is the limit that users feel; the smallest command takes 0.19 s where it was set.
+    """
+    ours, smallest = [], []
+    for _ in range(5):
+        ours.append(_cpu_seconds(lambda: ingot("--help")))
+        smallest.append(_cpu_seconds(lambda: _run([sys.executable, "-c", _SMALLEST])))
+    assert min(ours) < 0.3 / 0.19 * min(smallest)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _cpu_seconds(run: Callable[[], Any]) -> float:
     before = os.times()
-    assert ingot("--help").returncode == 0
+    assert run().returncode == 0
     after = os.times()
     return (
         after.children_user + after.children_system - before.children_user - before.children_system
