@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from app.options import ModelOptions
 from runtimes.errors import ModelError, RequestError
 from runtimes.modelfile import ModelFile
-from runtimes.runner import RunnerSettings
+from runtimes.settings import RunnerSettings
 
 if TYPE_CHECKING:
     from runtimes.engine import Engine

@@ -17,9 +17,10 @@ from runtimes.load import load_runner
 from runtimes.metrics import EngineStats, Metrics
 from runtimes.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
-from runtimes.runner import Logits, Runner, RunnerSettings
+from runtimes.runner import Logits, Runner
 from runtimes.sampling import log_probability, sample
 from runtimes.scheduler import Scheduler, Step
+from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.tokenizer import NamedTokenizer, encode_chat
 

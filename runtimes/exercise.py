@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.runner import Logits, Runner, RunnerSettings, StepPlan, StepRow
+from runtimes.runner import Logits, Runner, StepPlan, StepRow
+from runtimes.settings import RunnerSettings
 
 Result = npt.NDArray[np.float32]
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from runtimes.memory import require_fit
 from runtimes.modelfile import ModelFile
-from runtimes.runner import Runner, RunnerSettings
+from runtimes.runner import Runner
 from runtimes.selftest import require
+from runtimes.settings import RunnerSettings
 from runtimes.tokenizer import NamedTokenizer
 
 # Longer contexts are there for the asking; the cache is allocated whole at the start.

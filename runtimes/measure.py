@@ -10,7 +10,7 @@ from pathlib import Path
 from runtimes.engine import Engine
 from runtimes.metrics import EngineStats
 from runtimes.request import SamplingParams
-from runtimes.runner import RunnerSettings
+from runtimes.settings import RunnerSettings
 
 _DECODE_PROMPT = 16  # tokens behind which decode is measured
 

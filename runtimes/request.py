@@ -11,6 +11,9 @@ from runtimes.errors import RequestError
 
 _ids = itertools.count(1)
 
+MOST_TOP_LOGPROBS = 20
+MOST_SAMPLES = 64
+
 
 class Priority(IntEnum):
     """Admission order; a lower value is admitted first."""
@@ -27,6 +30,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # an end-of-sequence token or a stop string
     LENGTH = "length"  # max_tokens reached
     CONTEXT = "context"  # the slot's context is full
+    DEADLINE = "deadline"  # the request's time was up
     CANCELLED = "cancelled"
     ERROR = "error"
 
@@ -38,6 +42,11 @@ class SamplingParams:
     ``top_k=0``, ``top_p=1``, ``min_p=0``, ``repetition_penalty=1`` and zero presence/frequency
     penalties each switch their step off. ``seed=None`` draws a fresh seed for the request; the same
     seed gives the same text whatever other rows share the batch.
+
+    ``n`` completions come back of ``best_of`` that are made (None: as many), the best by mean
+    log-probability first. Below ``min_tokens`` no end-of-sequence token is sampled and no stop
+    string ends the text. ``top_logprobs`` asks for that many likeliest tokens at every position;
+    ``logit_bias`` is pairs of token id and what is added to its logit.
     """
 
     max_tokens: int = 256
@@ -52,6 +61,11 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: bool = False
+    top_logprobs: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    n: int = 1
+    best_of: int | None = None
 
     def __post_init__(self) -> None:
         """Raises RequestError naming the first field that is out of its range."""
@@ -83,31 +97,59 @@ class SamplingParams:
         for name, value, good, rule in checks:
             if not (good and math.isfinite(value)):
                 raise RequestError(f"{name} must be {rule}, not {value!r}")
+        for name, value, least, most in (
+            ("top_logprobs", self.top_logprobs, 0, MOST_TOP_LOGPROBS),
+            ("n", self.n, 1, MOST_SAMPLES),
+            ("best_of", self.samples, self.n, MOST_SAMPLES),
+            ("min_tokens", self.min_tokens, 0, self.max_tokens),
+        ):
+            if not least <= value <= most:
+                raise RequestError(f"{name} must be from {least} to {most}, not {value!r}")
+        if not all(math.isfinite(bias) for _, bias in self.logit_bias):
+            raise RequestError("logit_bias must be finite numbers; -100 bans a token in practice")
         if any(not text for text in self.stop):
             raise RequestError("a stop string must not be empty")
+
+    @property
+    def samples(self) -> int:
+        """How many completions are made."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the log-probability of each sampled token is needed: asked for, or to rank."""
+        return self.logprobs or self.top_logprobs > 0 or self.samples > self.n
 
 
 @dataclass(slots=True)
 class Request:
-    """One prompt, already tokenized, with its sampling parameters."""
+    """One prompt, already tokenized, with its sampling parameters.
+
+    ``timeout_s`` is counted from submission: a request that has not ended by then ends with
+    ``FinishReason.DEADLINE`` and what it has.
+    """
 
     prompt: list[int]
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: Priority = Priority.NORMAL
+    timeout_s: float | None = None
     id: str = field(default_factory=lambda: f"req-{next(_ids)}")
 
     def __post_init__(self) -> None:
         """Raises RequestError for an empty prompt."""
         if not self.prompt:
             raise RequestError("the prompt has no tokens")
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise RequestError(f"timeout_s must be above 0, not {self.timeout_s!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one completion."""
+    """Token counts of one completion; ``cached_tokens`` of the prompt were not computed again."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -130,6 +172,7 @@ class Timings:
     total_s: float
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def tpot_s(self) -> float | None:
@@ -138,8 +181,9 @@ class Timings:
 
     @property
     def prefill_tps(self) -> float | None:
-        """Prompt tokens per second of prefill."""
-        return self.prompt_tokens / self.prefill_s if self.prefill_s > 0 else None
+        """Prompt tokens per second of prefill, those that were cached left out."""
+        computed = self.prompt_tokens - self.cached_tokens
+        return computed / self.prefill_s if self.prefill_s > 0 else None
 
     @property
     def decode_tps(self) -> float | None:
@@ -149,15 +193,21 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of streamed text with the tokens that made it."""
+    """A piece of streamed text with the tokens that made it; ``index`` tells samples apart."""
 
     text: str
     token_ids: tuple[int, ...]
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a finished request produced. ``error`` is set only with ``FinishReason.ERROR``."""
+    """What a finished request produced. ``error`` is set only with ``FinishReason.ERROR``.
+
+    ``logprobs`` has the natural log-probability of each token, ``top_logprobs`` a mapping from the
+    likeliest token ids to theirs for each position. ``others`` are the further samples of a request
+    with ``n`` above 1.
+    """
 
     id: str
     text: str
@@ -167,3 +217,10 @@ class Completion:
     timings: Timings
     logprobs: tuple[float, ...] | None = None
     error: str | None = None
+    top_logprobs: tuple[dict[int, float], ...] | None = None
+    others: tuple[Completion, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Completion, ...]:
+        """Every sample, this one first."""
+        return (self, *self.others)

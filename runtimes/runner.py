@@ -13,27 +13,12 @@ Logits = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerSettings:
-    """What the engine asks of a runner; ``None`` lets the runner choose.
-
-    ``context`` is tokens per slot, ``batch`` the most tokens in one step, ``extra_buffers`` whether
-    llama.cpp may repack weights for the processor's special kernels, ``unified_kv`` whether its
-    slots share one cache: steps may then mix prefill and decode in any order, but attention walks
-    every slot's cells, so that a row's last digits depend on its companions.
-    """
-
-    slots: int = 4
-    context: int | None = None
-    batch: int = 512
-    threads: int | None = None
-    gpu_layers: int = -1
-    extra_buffers: bool = True
-    unified_kv: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the loaded runner can do."""
+    """What the loaded runner can do.
+
+    ``can_trim`` is False where a slot can only be emptied or continued (a sliding window's cache
+    has lost what lies before the window); ``can_shift`` whether ``shift`` works.
+    """
 
     runtime: str
     slots: int
@@ -41,6 +26,9 @@ class Capabilities:
     batch: int  # most tokens in one step
     vocab_size: int
     mixed_batch: bool  # one step may hold prefill of several rows and decode together
+    kv_bytes_per_token: int = 0  # over all layers
+    can_trim: bool = True
+    can_shift: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +83,38 @@ class Tokenizer(Protocol):
         """The bytes that a token stands for; empty for control tokens."""
 
 
-class Runner(Protocol):
+class KvSlots(Protocol):
+    """The keys and values of every slot. A slot that no step has written is empty."""
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make ``target`` hold the first ``length`` tokens of ``source``, and nothing else.
+
+        Without ``can_trim`` the length must be all that the source holds.
+        """
+
+    def trim(self, slot: int, length: int) -> None:
+        """Forget what the slot holds from position ``length`` on; 0 frees it."""
+
+    def save(self, slot: int, length: int) -> bytes:
+        """The first ``length`` tokens' keys and values, in the runner's own format.
+
+        Without ``can_trim`` the length must be all that the slot holds.
+        """
+
+    def load(self, slot: int, data: bytes) -> None:
+        """Make the slot hold what ``save`` gave, of this model with the same ``kv_type``.
+
+        Raises ModelError for anything else, and leaves the slot empty.
+        """
+
+    def shift(self, slot: int, keep: int, discard: int) -> None:
+        """Drop ``discard`` tokens behind the first ``keep``; the later ones move down.
+
+        Only with ``can_shift``.
+        """
+
+
+class Runner(KvSlots, Protocol):
     """Executes steps over KV slots. Owned by one thread; not thread-safe."""
 
     @property
@@ -106,17 +125,19 @@ class Runner(Protocol):
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
 
+    @property
+    def graphs_reused(self) -> int | None:
+        """How many forward passes went without building a new graph; None where not known."""
+
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step: float32 [rows that want logits, vocab_size], in row order.
 
-        The array is valid until the next call. Raises OutOfMemoryError or ModelError.
+        The array is valid until the next call. Raises OutOfMemoryError or ModelError, and leaves
+        every slot as it was.
         """
 
-    def trim(self, slot: int, length: int) -> None:
-        """Forget what the slot holds from position ``length`` on; 0 frees it."""
-
     def score(self, tokens: Sequence[int]) -> Logits:
-        """Logits after every position: [len(tokens), vocab_size]. Needs an idle runner."""
+        """Logits after every position: [len(tokens), vocab_size]. Empties slot 0."""
 
     def close(self) -> None:
         """Free native memory. A second call does nothing."""

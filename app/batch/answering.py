@@ -17,7 +17,7 @@ from app.models import load_engine
 from app.prompts import PromptStyle
 from runtimes.engine import Engine
 from runtimes.modelfile import ModelFile
-from runtimes.runner import RunnerSettings
+from runtimes.settings import RunnerSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from runtimes.engine import Engine
 from runtimes.measure import SpeedFigures, Workload, measure_speed, prefill_tps
 from runtimes.modelfile import ModelFile
-from runtimes.runner import RunnerSettings
+from runtimes.settings import RunnerSettings
 
 
 @dataclass(frozen=True, slots=True)

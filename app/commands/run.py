@@ -43,7 +43,7 @@ def run(
     from app.models import load_engine, model_file
     from app.oneshot import ask, result_json
     from app.prompts import PromptStyle, clean_argument, joined, read_text
-    from runtimes.runner import RunnerSettings
+    from runtimes.settings import RunnerSettings
 
     params = sampling.params()
     style = PromptStyle(clean_argument(system, console.note), raw)

@@ -8,7 +8,7 @@ from runtimes.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.modelfile import ModelFile
 from runtimes.request import FinishReason, Request, SamplingParams
-from runtimes.runner import RunnerSettings
+from runtimes.settings import RunnerSettings
 
 _QUESTION = "What is the capital of France?"
 _CONTEXT = 1024

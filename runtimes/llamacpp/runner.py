@@ -18,11 +18,11 @@ from runtimes.modelfile import ModelFile
 from runtimes.runner import (
     Capabilities,
     Logits,
-    RunnerSettings,
     StepPlan,
     StepRow,
     consecutive_runs,
 )
+from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
 

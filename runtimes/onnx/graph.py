@@ -10,7 +10,7 @@ import numpy as np
 
 from runtimes.errors import ModelError, RuntimeMissingError
 from runtimes.modelfile import GENAI_CONFIG, ModelFile, read_json
-from runtimes.runner import RunnerSettings
+from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
 

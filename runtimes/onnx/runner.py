@@ -22,11 +22,11 @@ from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import (
     Capabilities,
     Logits,
-    RunnerSettings,
     StepPlan,
     StepRow,
     consecutive_runs,
 )
+from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
 

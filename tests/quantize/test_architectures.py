@@ -15,7 +15,7 @@ from quantize.resolve import resolve
 from quantize.synthetic import make_random_model
 from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
-from runtimes.runner import RunnerSettings
+from runtimes.settings import RunnerSettings
 
 from .conftest import Built, run_quantize
 

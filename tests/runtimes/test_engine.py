@@ -13,7 +13,7 @@ import pytest
 from runtimes.engine import Engine
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
-from runtimes.runner import RunnerSettings
+from runtimes.settings import RunnerSettings
 
 QUESTIONS = [
     "What is the capital of France?",

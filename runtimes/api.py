@@ -1,0 +1,80 @@
+"""What every engine offers, in this process or in one of its own: the type that front ends use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from runtimes.chat import Message
+from runtimes.metrics import EngineStats
+from runtimes.modelfile import ModelFile
+from runtimes.request import Completion, Request, SamplingParams
+from runtimes.stream import Stream
+
+
+class EngineApi(Protocol):
+    """Every method may be called from any thread. A context manager that closes on leaving."""
+
+    @property
+    def model(self) -> ModelFile:
+        """The loaded file."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that one request may hold, prompt and completion together."""
+
+    @property
+    def slots(self) -> int:
+        """Requests that run at the same time."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids from 0 to below this may be submitted."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a plain text, with the BOS token if the model wants one."""
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation through the model's chat template; raises RequestError."""
+
+    def submit(self, request: Request) -> Stream:
+        """Queue a request; returns at once. Raises RequestError for one that cannot be served."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
+    ) -> list[Completion]:
+        """Run a batch of token prompts to the end; completions in the order of the prompts."""
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the figures."""
+
+    def trim(self) -> int:
+        """Drop every cached prefix; return how many bytes of keys and values that freed."""
+
+    def save_session(self, tokens: Sequence[int], path: Path) -> int:
+        """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
+
+        Returns its length. Raises RequestError when nothing of it is cached.
+        """
+
+    def load_session(self, path: Path) -> list[int]:
+        """Put a saved prefix into the cache; return its tokens. Raises ModelError."""
+
+    def close(self, *, drain: bool = False) -> None:
+        """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
+
+    def __enter__(self) -> Self:
+        """The engine itself."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close without draining."""

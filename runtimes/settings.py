@@ -1,0 +1,56 @@
+"""What is asked of a runner. Imports nothing native."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+KvType = Literal["f16", "q8_0", "q4_0"]
+KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """What the engine asks of a runner; ``None`` lets the runner choose.
+
+    ``context`` is tokens per slot, ``batch`` the most tokens in one step, ``extra_buffers`` whether
+    llama.cpp may repack weights for the processor's special kernels, ``unified_kv`` whether its
+    slots share one cache: steps may then mix prefill and decode in any order, but attention walks
+    every slot's cells, so that a row's last digits depend on its companions. ``kv_type`` is the
+    type of llama.cpp's keys and values; ``context_shift`` drops a conversation's oldest tokens when
+    its slot is full, where the runtime can.
+    """
+
+    slots: int = 4
+    context: int | None = None
+    batch: int = 512
+    threads: int | None = None
+    gpu_layers: int = -1
+    extra_buffers: bool = True
+    unified_kv: bool = False
+    kv_type: KvType = "f16"
+    context_shift: bool = False
+
+
+Strategy = Literal["continuous", "static", "bucketed", "sequential"]
+STRATEGIES: tuple[Strategy, ...] = ("continuous", "static", "bucketed", "sequential")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """How an engine chooses what runs next.
+
+    ``max_stall_s`` is how long prefill may keep decoding rows waiting at a time (None: until every
+    admitted prompt is in, best for throughput). A request overtakes those of one priority above it
+    that arrive ``aging_s`` later. ``batch_timeout_s`` is how long the batching strategies other than
+    continuous wait for a batch to fill. ``prefix_bytes`` bounds the keys and values that are kept
+    for later prompts beside the slots (None: an eighth of the free memory, 2 GiB at most).
+    """
+
+    strategy: Strategy = "continuous"
+    max_stall_s: float | None = 0.25
+    aging_s: float = 10.0
+    batch_timeout_s: float = 0.05
+    preempt: bool = True
+    prefix_cache: bool = True
+    prefix_bytes: int | None = None
