@@ -40,9 +40,9 @@ STRATEGIES: tuple[Strategy, ...] = ("continuous", "static", "bucketed", "sequent
 class SchedulerSettings:
     """How an engine chooses what runs next.
 
-    ``max_stall_s`` is how long prefill may keep decoding rows waiting at a time (None: until every
-    admitted prompt is in, best for throughput). A request overtakes those of one priority above it
-    that arrive ``aging_s`` later. ``batch_timeout_s`` is how long the batching strategies other than
+    ``max_stall_s`` is how long prefill may keep decoding rows waiting at a time (None: until all
+    admitted prompts are in, best for throughput). A request overtakes those of one priority above
+    it that arrive ``aging_s`` later. ``batch_timeout_s`` is how long the strategies other than
     continuous wait for a batch to fill. ``prefix_bytes`` bounds the keys and values that are kept
     for later prompts beside the slots (None: an eighth of the free memory, 2 GiB at most).
     """
