@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import queue
-import struct
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.options import ModelOptions
-from runtimes.errors import ModelError, RequestError
+from runtimes.errors import RequestError
+from runtimes.fingerprint import fingerprint as fingerprint
 from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 if TYPE_CHECKING:
     from runtimes.engine import Engine
-
-# Weights of gigabytes are not read whole to tell two files apart: the start (a GGUF header with
-# tokenizer and template), the end, and evenly spaced blocks between them are.
-_WHOLE = 32 * 2**20
-_EDGE = 4 * 2**20
-_BLOCK = 64 * 2**10
-_BLOCKS = 64
 
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
@@ -40,39 +31,6 @@ def model_file(model: str, options: ModelOptions) -> ModelFile:
             f"--recipe and --file pick from a folder that `quantize` wrote; {model} is not one"
         )
     return ModelFile.read(resolve(model, recipe=options.recipe, file=options.file))
-
-
-def fingerprint(model: ModelFile) -> str:
-    """A hash of the model's contents. Names, times and places do not matter.
-
-    Raises ModelError when a file cannot be read.
-    """
-    path = model.path
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    digest = hashlib.sha256()
-    try:
-        for file in files:
-            inner = file.relative_to(path).as_posix() if path.is_dir() else ""
-            digest.update(struct.pack("<Q", file.stat().st_size) + inner.encode() + b"\0")
-            _update(digest, file)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()
-
-
-def _update(digest: hashlib._Hash, path: Path) -> None:
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size <= _WHOLE:
-            digest.update(file.read())
-            return
-        digest.update(file.read(_EDGE))
-        step = (size - 2 * _EDGE) // _BLOCKS
-        for i in range(_BLOCKS):
-            file.seek(_EDGE + i * step)
-            digest.update(file.read(min(_BLOCK, step)))
-        file.seek(size - _EDGE)
-        digest.update(file.read())
 
 
 def load_engine(model: ModelFile, settings: RunnerSettings) -> Engine:
