@@ -18,18 +18,25 @@ class Detokenizer:
         self.text = ""
         self.stopped = False
 
-    def feed(self, piece: bytes) -> str:
-        """Take one token's bytes; return the text that is now certain (maybe empty)."""
-        return self._advance(self._decoder.decode(piece), final=False)
+    def feed(self, piece: bytes, *, may_stop: bool = True) -> str:
+        """Take one token's bytes; return the text that is now certain (maybe empty).
+
+        Without ``may_stop`` stop strings in it do not count, and it is not held back for one.
+        """
+        return self._advance(self._decoder.decode(piece), final=False, may_stop=may_stop)
 
     def finish(self) -> str:
         """Return what was held back, at the end of the completion."""
         return self._advance(self._decoder.decode(b"", final=True), final=True)
 
-    def _advance(self, new: str, *, final: bool) -> str:
+    def _advance(self, new: str, *, final: bool, may_stop: bool = True) -> str:
         if self.stopped:
             return ""
         self._held += new
+        if not may_stop:
+            out, self._held = self._held, ""
+            self.text += out
+            return out
         found = [at for at in (self._held.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self.stopped = True

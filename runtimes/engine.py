@@ -3,47 +3,69 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from runtimes.chat import Message
+from runtimes.core import EngineCore
 from runtimes.errors import IngotError, RequestError
-from runtimes.generation import Generation
+from runtimes.fingerprint import fingerprint
+from runtimes.generation import Sink, Ticket
 from runtimes.load import load_runner
-from runtimes.metrics import EngineStats, Metrics
+from runtimes.metrics import EngineStats, Occupancy
 from runtimes.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
-from runtimes.runner import Logits, Runner
-from runtimes.sampling import log_probability, sample
-from runtimes.scheduler import Scheduler, Step
-from runtimes.settings import RunnerSettings
+from runtimes.runner import Runner
+from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.tokenizer import NamedTokenizer, encode_chat
 
+try:  # TEMP
+    from runtimes.sampling import check_params
+except ImportError:
+    def check_params(*a): ...
+try:
+    from runtimes.session import SessionHeader, read_session, write_session
+except ImportError:
+    SessionHeader = None
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How long the batching strategies that wait for company sleep before they look again.
+_NAP_S = 0.005
+_PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 2 * 2**30
 
 
 class Engine:
     """Submit requests from any thread; every native call happens on the engine's own.
 
-    A context manager: leaving it cancels what still runs.
+    Implements ``runtimes.api.EngineApi``. A context manager: leaving it cancels what still runs.
     """
 
-    def __init__(self, model: ModelFile, runner: Runner, tokenizer: NamedTokenizer) -> None:
+    def __init__(
+        self,
+        model: ModelFile,
+        runner: Runner,
+        tokenizer: NamedTokenizer,
+        settings: RunnerSettings | None = None,
+        scheduling: SchedulerSettings | None = None,
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self._runner = runner
-        caps = runner.capabilities
-        self._scheduler = Scheduler(
-            slots=caps.slots, batch=caps.batch, mixed_batch=caps.mixed_batch
+        self._settings = settings or RunnerSettings()
+        scheduling = scheduling or SchedulerSettings()
+        room = scheduling.prefix_bytes
+        self._core = EngineCore(
+            runner, self._settings, scheduling, _default_prefix_bytes() if room is None else room
         )
-        self._metrics = Metrics()
-        self._generations: dict[str, Generation] = {}  # engine thread only, by request id
-        self._by_row: dict[int, Generation] = {}  # id(row) -> generation
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._closing = self._drain = False
@@ -51,14 +73,20 @@ class Engine:
         self._thread.start()
 
     @classmethod
-    def load(cls, path: str | Path, settings: RunnerSettings | None = None) -> Engine:
+    def load(
+        cls,
+        path: str | Path,
+        settings: RunnerSettings | None = None,
+        scheduling: SchedulerSettings | None = None,
+    ) -> Engine:
         """Load the model at ``path`` on its runtime.
 
         Raises ModelError, RuntimeMissingError or OutOfMemoryError.
         """
         model = ModelFile.read(path)
-        runner, tokenizer = load_runner(model, settings or RunnerSettings())
-        return cls(model, runner, tokenizer)
+        settings = settings or RunnerSettings()
+        runner, tokenizer = load_runner(model, settings)
+        return cls(model, runner, tokenizer, settings, scheduling)
 
     @property
     def context(self) -> int:
@@ -69,6 +97,11 @@ class Engine:
     def slots(self) -> int:
         """Requests that run at the same time."""
         return self._runner.capabilities.slots
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids from 0 to below this may be submitted."""
+        return min(self._runner.capabilities.vocab_size, self.tokenizer.vocab_size)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the BOS token if the model wants one."""
@@ -81,8 +114,15 @@ class Engine:
     def submit(self, request: Request) -> Stream:
         """Queue a request; thread-safe, returns at once.
 
-        Raises RequestError when the prompt leaves no room for a token, or the engine is closed.
+        Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
+        or the engine is closed.
         """
+        stream = Stream(request.id, self.cancel)
+        self.submit_to(request, stream)
+        return stream
+
+    def submit_to(self, request: Request, sink: Sink) -> None:
+        """Like ``submit``; the answer goes to ``sink``, which is called on the engine's thread."""
         if len(request.prompt) >= self.context:
             raise RequestError(
                 f"the prompt has {len(request.prompt):,} tokens; the context holds "
@@ -91,10 +131,9 @@ class Engine:
         size = self._runner.capabilities.vocab_size
         if min(request.prompt) < 0 or max(request.prompt) >= size:
             raise RequestError(f"the prompt has a token id outside 0..{size - 1}")
-        stream = Stream(request.id, self.cancel)
-        generation = Generation(request, stream, submitted=time.monotonic())
-        self._post(lambda: self._add(generation), refuse_when_closing=True)
-        return stream
+        check_params(request.params, size)
+        ticket = Ticket(request, sink, submitted=time.monotonic())
+        self._post(lambda: self._core.add(ticket), refuse_when_closing=True)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
@@ -106,15 +145,65 @@ class Engine:
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
-        self._post(lambda: self._cancel(request_id))
+        self._post(lambda: self._core.cancel(request_id))
 
     def stats(self) -> EngineStats:
         """A snapshot of the figures; callable from any thread."""
-        return self._metrics.snapshot(
-            slots=self.slots,
-            context=self.context,
-            queued=self._scheduler.waiting,
-            running=len(self._scheduler.running),
+        core, states = self._core, self._core.states()
+        return core.metrics.snapshot(
+            Occupancy(
+                slots=self.slots,
+                context=self.context,
+                queued=states["waiting"],
+                prefilling=states["prefilling"],
+                decoding=states["decoding"],
+                kv_tokens=core.held_tokens(),
+                prefix_bytes=core.prefix.pool_bytes,
+                graphs_reused=core.graphs_reused,
+            )
+        )
+
+    def step_seconds(self) -> float | None:
+        """How long the present step has been running; None between steps."""
+        began = self._core.step_began
+        return None if began is None else time.monotonic() - began
+
+    def trim(self) -> int:
+        """Drop every cached prefix; return how many bytes of keys and values that freed."""
+        return self._call(self._core.prefix.clear)
+
+    def save_session(self, tokens: Sequence[int], path: Path) -> int:
+        """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
+
+        Returns its length. Raises RequestError when nothing of it is cached.
+        """
+        found = self._call(lambda: self._core.prefix.source(tokens, self._core.live()))
+        if found is None:
+            raise RequestError("nothing of this conversation is cached: there is nothing to save")
+        kept, data = found
+        write_session(path, self._session_header(kept), data)
+        return len(kept)
+
+    def load_session(self, path: Path) -> list[int]:
+        """Put a saved prefix into the cache; return its tokens.
+
+        Raises ModelError when the file is damaged or of another model, RequestError when the
+        cache's budget is too small for it.
+        """
+        header, data = read_session(path, self._session_header([]))
+        if not self._call(lambda: self._core.prefix.put(list(header.tokens), data)):
+            raise RequestError(
+                f"{path} holds {len(data):,} bytes of keys and values, more than the prefix cache "
+                "may keep"
+            )
+        return list(header.tokens)
+
+    def _session_header(self, tokens: list[int]) -> SessionHeader:
+        return SessionHeader(
+            model=fingerprint(self.model),
+            runtime=self.model.runtime,
+            kv_type=self._settings.kv_type,
+            tokens=tuple(tokens),
         )
 
     def close(self, *, drain: bool = False) -> None:
@@ -145,13 +234,30 @@ class Engine:
             self._commands.append(command)
             self._wake.notify()
 
+    def _call(self, command: Callable[[], T]) -> T:
+        """Run ``command`` on the engine's thread between two steps, and wait for its result."""
+        outcome: queue.SimpleQueue[tuple[T | None, IngotError | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                outcome.put((command(), None))
+            except IngotError as error:
+                outcome.put((None, error))
+
+        self._post(run, refuse_when_closing=True)
+        value, error = outcome.get()
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
     # What follows runs on the engine's thread only.
 
     def _run(self) -> None:
         reason, error = FinishReason.CANCELLED, None
         try:
             while self._wait_for_work():
-                self._step()
+                if not self._core.step():
+                    time.sleep(_NAP_S)
         except Exception as problem:
             logger.exception("the engine's thread failed")
             reason, error = FinishReason.ERROR, f"the engine failed: {problem}"
@@ -161,106 +267,22 @@ class Engine:
                 commands, self._commands = self._commands, deque()
             for command in commands:
                 command()
-            for generation in list(self._generations.values()):
-                self._end(generation, reason, error)
+            self._core.end_all(reason, error)
             self._runner.close()
 
     def _wait_for_work(self) -> bool:
         """Take over posted commands, asleep while there is nothing to do. False: end."""
         with self._wake:
-            while not self._commands and self._scheduler.idle and not self._closing:
+            while not self._commands and self._core.idle and not self._closing:
                 self._wake.wait()
             commands, self._commands = self._commands, deque()
         for command in commands:
             command()
-        return not self._closing or (self._drain and not self._scheduler.idle)
+        return not self._closing or (self._drain and not self._core.idle)
 
-    def _add(self, generation: Generation) -> None:
-        if generation.request.id in self._generations:
-            generation.complete(FinishReason.ERROR, "a request with this id is already running")
-            return
-        generation.row = self._scheduler.add(generation.request)
-        self._generations[generation.request.id] = generation
-        self._by_row[id(generation.row)] = generation
 
-    def _cancel(self, request_id: str) -> None:
-        generation = self._generations.get(request_id)
-        if generation:
-            self._end(generation, FinishReason.CANCELLED)
+def _default_prefix_bytes() -> int:
+    import psutil
 
-    def _step(self) -> None:
-        begin = time.perf_counter()
-        now = time.monotonic()
-        for row in self._scheduler.admit():
-            self._by_row[id(row)].started = now
-        step = self._scheduler.plan()
-        if step is None:
-            return
-        try:
-            native_begin = time.perf_counter()
-            logits = self._runner.execute(step.plan)
-            native = time.perf_counter() - native_begin
-            tokens = self._sample(step, logits)
-        except IngotError as error:
-            self._fail(step, str(error))
-            return
-        except Exception as error:
-            logger.exception("a step failed")
-            self._fail(step, f"the engine failed in a step: {error}")
-            return
-        prompt = sum(len(r.tokens) for r in step.plan.rows) - sum(
-            not row.prefilling for row in step.rows
-        )
-        decoded = sum(not row.prefilling for row in step.sampled)
-        self._scheduler.commit(step, tokens)
-        ended = self._accept(step, tokens)
-        self._metrics.step(
-            prompt=prompt,
-            sampled=len(tokens),
-            decoded=decoded,
-            native=native,
-            whole=time.perf_counter() - begin,
-        )
-        # Last, so that whoever sees a completion sees its tokens in the figures too.
-        for generation, reason in ended:
-            self._end(generation, reason)
-
-    def _sample(self, step: Step, logits: Logits) -> list[int]:
-        if not step.sampled:
-            return []
-        generations = [self._by_row[id(row)] for row in step.sampled]
-        tokens = sample(logits, [g.sampler for g in generations])
-        if any(g.request.params.logprobs for g in generations):
-            for generation, value in zip(
-                generations, log_probability(logits, tokens).tolist(), strict=True
-            ):
-                generation.logprobs.append(value)
-        return [int(token) for token in tokens]
-
-    def _accept(self, step: Step, tokens: list[int]) -> list[tuple[Generation, FinishReason]]:
-        """Hand out the sampled tokens; return which requests end with them, and why."""
-        ended = []
-        for row, token in zip(step.sampled, tokens, strict=True):
-            generation = self._by_row[id(row)]
-            reason = generation.accept(token, self.tokenizer, self.context)
-            if reason is not None:
-                ended.append((generation, reason))
-        return ended
-
-    def _fail(self, step: Step, message: str) -> None:
-        """End the rows of a failed step; the others go on."""
-        for row in step.rows:
-            self._end(self._by_row[id(row)], FinishReason.ERROR, message)
-
-    def _end(self, generation: Generation, reason: FinishReason, error: str | None = None) -> None:
-        row = generation.row
-        self._generations.pop(generation.request.id, None)
-        if row is not None:
-            self._by_row.pop(id(row), None)
-            self._scheduler.remove(row)
-            if row.slot >= 0:
-                try:
-                    self._runner.trim(row.slot, 0)
-                except IngotError as problem:
-                    error = error or str(problem)
-        generation.complete(reason, error)
+    free = psutil.virtual_memory().available
+    return int(min(_MOST_PREFIX_BYTES, free * _PREFIX_SHARE))

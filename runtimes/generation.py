@@ -1,90 +1,164 @@
-"""One request inside the engine: its row, text, sampling state and times."""
+"""A request inside the engine: its samples, and of each the text, sampling state and times."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from runtimes.detokenize import Detokenizer
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
+from runtimes.row import Row
 from runtimes.runner import Tokenizer
 from runtimes.sampling import SamplerState
-from runtimes.scheduler import Row
-from runtimes.stream import Stream
+
+
+class Sink(Protocol):
+    """Where a request's answer goes. Called on the engine's thread, which it must not keep."""
+
+    def put(self, chunk: Chunk) -> None:
+        """Take a piece."""
+
+    def finish(self, completion: Completion) -> None:
+        """Take the end."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request from submission to completion. Its first sample forks the others."""
+
+    request: Request
+    sink: Sink
+    submitted: float
+    samples: list[Generation] = field(default_factory=list)
+    completions: dict[int, Completion] = field(default_factory=dict)
+
+    @property
+    def deadline(self) -> float | None:
+        """When it must end, on the clock of ``submitted``."""
+        timeout = self.request.timeout_s
+        return None if timeout is None else self.submitted + timeout
+
+    @property
+    def streams(self) -> bool:
+        """Whether pieces can be handed on before it is known which samples are kept."""
+        return self.request.params.samples == self.request.params.n
+
+    def record(self, index: int, completion: Completion) -> None:
+        """Take a sample's completion; the last one ends the request."""
+        self.completions[index] = completion
+        if len(self.completions) < len(self.samples):
+            return
+        ranked = [self.completions[generation.index] for generation in self.samples]
+        if not self.streams:
+            ranked = sorted(ranked, key=_mean_logprob, reverse=True)[: self.request.params.n]
+        if not self.request.params.logprobs:
+            ranked = [replace(one, logprobs=None) for one in ranked]
+        if not self.streams:
+            for number, one in enumerate(ranked):
+                self.sink.put(Chunk(one.text, one.token_ids, number))
+        self.sink.finish(replace(ranked[0], others=tuple(ranked[1:])))
+
+
+def _mean_logprob(completion: Completion) -> float:
+    values = completion.logprobs or ()
+    return sum(values) / len(values) if values else float("-inf")
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """State of a request from submission to completion, owned by the engine's thread."""
+    """One sample of a request, owned by the engine's thread."""
 
-    request: Request
-    stream: Stream
-    submitted: float
-    row: Row | None = None
+    ticket: Ticket
+    row: Row
+    tokenizer: Tokenizer
+    index: int = 0
     started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[dict[int, float]] = field(default_factory=list)
     sampler: SamplerState = field(init=False)
     text: Detokenizer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sampler = SamplerState(self.request.params, self.request.prompt)
-        self.text = Detokenizer(self.request.params.stop)
+        params = self.request.params
+        try:  # TEMP
+            self.sampler = SamplerState(
+                params, self.request.prompt, eos_ids=self.tokenizer.eos_ids, sample_index=self.index
+            )
+        except TypeError:
+            self.sampler = SamplerState(params, self.request.prompt)
+        self.text = Detokenizer(params.stop)
 
-    def accept(self, token: int, tokenizer: Tokenizer, context: int) -> FinishReason | None:
-        """Take a sampled token: stream its text; return why the request ends, if it does.
+    @property
+    def request(self) -> Request:
+        """What was asked."""
+        return self.ticket.request
 
-        The end-of-sequence token itself is counted but gives no text.
+    def accept(self, token: int, context: int | None) -> FinishReason | None:
+        """Take a sampled token: stream its text; return why the sample ends, if it does.
+
+        The end-of-sequence token itself is counted but gives no text. ``context`` None: it never
+        fills up.
         """
         now = time.monotonic()
         self.first_token = self.first_token or now
         self.last_token = now
         self.sampler.accept(token)
-        params = self.request.params
-        if token in tokenizer.eos_ids and not params.ignore_eos:
+        params, drawn = self.request.params, self.sampler.drawn
+        if token in self.tokenizer.eos_ids and not params.ignore_eos:
             return FinishReason.STOP
-        piece = self.text.feed(tokenizer.token_bytes(token))
-        if piece:
-            self.stream.put(Chunk(piece, (token,)))
+        piece = self.text.feed(
+            self.tokenizer.token_bytes(token), may_stop=drawn >= params.min_tokens
+        )
+        if piece and self.ticket.streams:
+            self.ticket.sink.put(Chunk(piece, (token,), self.index))
         if self.text.stopped:
             return FinishReason.STOP
-        if self.sampler.drawn >= params.max_tokens:
+        if drawn >= params.max_tokens:
             return FinishReason.LENGTH
         # The token just sampled must still fit behind the prompt and the others.
-        if len(self.request.prompt) + self.sampler.drawn > context:
+        if context is not None and len(self.request.prompt) + drawn > context:
             return FinishReason.CONTEXT
         return None
 
-    def complete(self, reason: FinishReason, error: str | None = None) -> None:
-        """Flush the text and hand the completion to the stream."""
+    def complete(self, reason: FinishReason, error: str | None = None) -> Completion:
+        """Flush the text and hand the completion to the ticket."""
         rest = self.text.finish()
-        if rest:
-            self.stream.put(Chunk(rest, ()))
-        tokens = tuple(self.row.output) if self.row else ()
-        self.stream.finish(
-            Completion(
-                id=self.request.id,
-                text=self.text.text,
-                token_ids=tokens,
-                finish_reason=reason,
-                usage=Usage(len(self.request.prompt), len(tokens)),
-                timings=self._timings(len(tokens)),
-                logprobs=tuple(self.logprobs) if self.request.params.logprobs else None,
-                error=error,
-            )
+        if rest and self.ticket.streams:
+            self.ticket.sink.put(Chunk(rest, (), self.index))
+        tokens, params = tuple(self.row.output), self.request.params
+        completion = Completion(
+            id=self.request.id,
+            text=self.text.text,
+            token_ids=tokens,
+            finish_reason=reason,
+            usage=Usage(len(self.request.prompt), len(tokens), self._cached_tokens),
+            timings=self._timings(len(tokens)),
+            logprobs=tuple(self.logprobs) if params.wants_logprobs else None,
+            error=error,
+            top_logprobs=tuple(self.top_logprobs) if params.top_logprobs else None,
         )
+        self.ticket.record(self.index, completion)
+        return completion
+
+    @property
+    def _cached_tokens(self) -> int:
+        return min(self.row.reused, len(self.request.prompt))
 
     def _timings(self, completion_tokens: int) -> Timings:
         now = time.monotonic()
+        submitted = self.ticket.submitted
         started = self.started or now
         first = self.first_token or now
         return Timings(
-            queue_s=started - self.submitted,
+            queue_s=started - submitted,
             prefill_s=max(first - started, 0.0) if self.started else 0.0,
-            ttft_s=first - self.submitted,
+            ttft_s=first - submitted,
             decode_s=self.last_token - self.first_token,
-            total_s=now - self.submitted,
+            total_s=now - submitted,
             prompt_tokens=len(self.request.prompt),
             completion_tokens=completion_tokens,
+            cached_tokens=self._cached_tokens,
         )

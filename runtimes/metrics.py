@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
+import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from runtimes.request import Timings
+
+_KEPT_COMPLETIONS = 1000  # that percentiles are taken over
 
 
 class RateWindow:
@@ -36,24 +43,57 @@ class RateWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of the last completions, in seconds; None before the first."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Percentiles:
+        """Inclusive percentiles (``statistics.quantiles``)."""
+        found = sorted(values)
+        if len(found) < 2:
+            return cls(*(found * 3))
+        cuts = statistics.quantiles(found, n=100, method="inclusive")
+        return cls(cuts[49], cuts[89], cuts[98])
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot. ``prefill_s`` and ``decode_s`` are the seconds that steps of that kind took since
-    the engine started; ``*_now`` are tokens a second over the last second of wall time.
+    the engine started; ``*_now`` are tokens a second over the last second of wall time, ``*_10s``
+    over the last ten. ``running`` is ``prefilling`` and ``decoding`` together.
     """
 
     slots: int
     context: int
     queued: int
     running: int
+    prefilling: int
+    decoding: int
     steps: int
-    prompt_tokens: int
+    prompt_tokens: int  # computed; those that were cached come on top
+    cached_tokens: int
     completion_tokens: int
     decode_tokens: int  # completion tokens after each request's first
     prefill_s: float
     decode_s: float
     prefill_tps_now: float
     decode_tps_now: float
+    prefill_tps_10s: float
+    decode_tps_10s: float
     host_us_per_step: float  # the engine's own time a step, outside the native library
+    kv_tokens: int  # in the slots, of running rows and left behind
+    kv_capacity: int  # tokens that the slots can hold
+    prefix_bytes: int  # kept beside the slots
+    prefix_hit_rate: float  # of the tokens that rows began with, the share found cached
+    preemptions: int
+    completions: int
+    graphs_reused: int | None  # steps without a new graph, where the runtime tells
+    ttft_s: Percentiles
+    tpot_s: Percentiles
 
     @property
     def prefill_tps(self) -> float:
@@ -66,17 +106,38 @@ class EngineStats:
         return _ratio(self.decode_tokens, self.decode_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What the engine holds at this moment; see ``EngineStats``."""
+
+    slots: int
+    context: int
+    queued: int
+    prefilling: int
+    decoding: int
+    kv_tokens: int
+    prefix_bytes: int
+    graphs_reused: int | None
+
+
 class Metrics:
     """Counters that the engine's thread feeds and any thread may read."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # reading a window moves it on
         self.steps = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.preemptions = 0
         self._prefill_seconds = self._decode_seconds = 0.0
         self._decode_tokens = 0
         self._native_seconds = self._step_seconds = 0.0
-        self._prefill_now, self._decode_now = RateWindow(1.0), RateWindow(1.0)
+        self._wanted = self._found = 0
+        self._completions = 0
+        self._prefill_rates = RateWindow(1.0), RateWindow(10.0)
+        self._decode_rates = RateWindow(1.0), RateWindow(10.0)
+        self._ttft: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
+        self._tpot: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
 
     def step(self, *, prompt: int, sampled: int, decoded: int, native: float, whole: float) -> None:
         """Record a step: tokens prefilled, sampled, of these by decoding rows, and its seconds.
@@ -93,26 +154,61 @@ class Metrics:
         self._decode_seconds += whole * (1 - share)
         self._native_seconds += native
         self._step_seconds += whole
-        self._prefill_now.add(now, prompt)
-        self._decode_now.add(now, decoded)
+        with self._lock:
+            for window in self._prefill_rates:
+                window.add(now, prompt)
+            for window in self._decode_rates:
+                window.add(now, decoded)
 
-    def snapshot(self, *, slots: int, context: int, queued: int, running: int) -> EngineStats:
+    def lookup(self, *, wanted: int, found: int) -> None:
+        """Record that ``found`` of the ``wanted`` tokens of a new row were cached."""
+        self._wanted += wanted
+        self._found += found
+
+    def completed(self, timings: Timings) -> None:
+        """Record the end of a sample."""
+        self._completions += 1
+        with self._lock:
+            if timings.completion_tokens:
+                self._ttft.append(timings.ttft_s)
+            if timings.tpot_s is not None:
+                self._tpot.append(timings.tpot_s)
+
+    def snapshot(self, held: Occupancy) -> EngineStats:
         """The figures now."""
         now = time.monotonic()
+        with self._lock:
+            prefill_now, prefill_10s = (window.rate(now) for window in self._prefill_rates)
+            decode_now, decode_10s = (window.rate(now) for window in self._decode_rates)
+            ttft, tpot = list(self._ttft), list(self._tpot)
         return EngineStats(
-            slots=slots,
-            context=context,
-            queued=queued,
-            running=running,
+            slots=held.slots,
+            context=held.context,
+            queued=held.queued,
+            running=held.prefilling + held.decoding,
+            prefilling=held.prefilling,
+            decoding=held.decoding,
             steps=self.steps,
             prompt_tokens=self.prompt_tokens,
+            cached_tokens=self._found,
             completion_tokens=self.completion_tokens,
             decode_tokens=self._decode_tokens,
             prefill_s=self._prefill_seconds,
             decode_s=self._decode_seconds,
-            prefill_tps_now=self._prefill_now.rate(now),
-            decode_tps_now=self._decode_now.rate(now),
+            prefill_tps_now=prefill_now,
+            decode_tps_now=decode_now,
+            prefill_tps_10s=prefill_10s,
+            decode_tps_10s=decode_10s,
             host_us_per_step=1e6 * _ratio(self._step_seconds - self._native_seconds, self.steps),
+            kv_tokens=held.kv_tokens,
+            kv_capacity=held.slots * held.context,
+            prefix_bytes=held.prefix_bytes,
+            prefix_hit_rate=_ratio(self._found, self._wanted),
+            preemptions=self.preemptions,
+            completions=self._completions,
+            graphs_reused=held.graphs_reused,
+            ttft_s=Percentiles.of(ttft),
+            tpot_s=Percentiles.of(tpot),
         )
 
 

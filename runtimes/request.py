@@ -183,7 +183,7 @@ class Timings:
     def prefill_tps(self) -> float | None:
         """Prompt tokens per second of prefill, those that were cached left out."""
         computed = self.prompt_tokens - self.cached_tokens
-        return computed / self.prefill_s if self.prefill_s > 0 else None
+        return computed / self.prefill_s if self.prefill_s > 0 and computed > 0 else None
 
     @property
     def decode_tps(self) -> float | None:
