@@ -41,14 +41,14 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
         from runtimes.onnx.runner import OnnxRunner
 
         _require_fit_in_ram(model, settings.slots, context)
-        onnx = OnnxRunner.load(model, settings)
+        onnx = OnnxRunner.open(model, settings)
         return onnx, onnx.tokenizer
     from runtimes.llamacpp.native import library
     from runtimes.llamacpp.runner import LlamaRunner
 
     if settings.gpu_layers == 0 or not library().llama_supports_gpu_offload():
         _require_fit_in_ram(model, settings.slots, context)
-    llama = LlamaRunner.load(model, settings)
+    llama = LlamaRunner.open(model, settings)
     return llama, llama.tokenizer
 
 

@@ -46,7 +46,7 @@ def run_llamacpp(extra_buffers: bool) -> tuple[exercise.Result, list[str]]:
     with tempfile.TemporaryDirectory(prefix="ingot-selftest-") as folder:
         path = Path(folder) / "tiny.gguf"
         write_tiny_gguf(path)
-        runner = LlamaRunner.load(ModelFile.read(path), exercise.settings(extra_buffers))
+        runner = LlamaRunner.open(ModelFile.read(path), exercise.settings(extra_buffers))
         logits = exercise.run(runner, VOCABULARY)
         runner.close()
     features = library().llama_print_system_info().decode().replace(":", "|").split("|")
@@ -61,7 +61,7 @@ def run_onnx(extra_buffers: bool) -> tuple[exercise.Result, list[str]]:
     from runtimes.onnx.runner import OnnxRunner
 
     model = ModelFile.read(_RECORDED["onnx"].parent)
-    runner = OnnxRunner.load(model, exercise.settings(extra_buffers))
+    runner = OnnxRunner.open(model, exercise.settings(extra_buffers))
     logits = exercise.run(runner, model.vocab_size)
     runner.close()
     return logits, execution_providers()

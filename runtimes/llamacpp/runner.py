@@ -12,6 +12,15 @@ import numpy as np
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.batch import Batch
+from runtimes.llamacpp.context import (
+    SCORED_AT_ONCE,
+    keeps_every_token,
+    keeps_state,
+    kv_bytes_per_token,
+    load_model,
+    make_context,
+)
+from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.modelfile import ModelFile
@@ -23,13 +32,13 @@ from runtimes.runner import (
     consecutive_runs,
 )
 from runtimes.settings import RunnerSettings
+from runtimes.snapshot import KvKind
 
 logger = logging.getLogger(__name__)
 
 # llama_decode's result codes (llama.h)
 _NO_SLOT, _OUT_OF_MEMORY = 1, -2
 _MAX_SLOTS = 256  # LLAMA_MAX_SEQ
-_SCORED_AT_ONCE = 32  # bounds the logits buffer while scoring
 
 
 def _free(lib: Any, context: Any, model: Any) -> None:
@@ -47,57 +56,62 @@ class LlamaRunner:
     """
 
     def __init__(
-        self, model: Any, context: Any, tokenizer: LlamaTokenizer, capabilities: Capabilities
+        self,
+        model: Any,
+        context: Any,
+        kv: SlotCache,
+        tokenizer: LlamaTokenizer,
+        capabilities: Capabilities,
+        most_holes: int,
     ) -> None:
         self._lib = library()
         self._context = context
-        self._memory = self._lib.llama_get_memory(context)
-        self._batch = Batch(max(capabilities.batch, _SCORED_AT_ONCE))
+        self._kv = kv
+        self._batch = Batch(max(capabilities.batch, SCORED_AT_ONCE))
         self._capabilities = capabilities
         self._tokenizer = tokenizer
-        self._lengths = [0] * capabilities.slots
+        self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
         self._views: dict[tuple[int, int], Logits] = {}
         self._finalizer = weakref.finalize(self, _free, self._lib, context, model)
 
     @classmethod
-    def load(cls, model_file: ModelFile, settings: RunnerSettings) -> LlamaRunner:
+    def open(cls, model_file: ModelFile, settings: RunnerSettings) -> LlamaRunner:
         """Load the file; ``settings.context`` None means the model's own length.
 
         Raises ModelError, OutOfMemoryError or RuntimeMissingError.
         """
-        lib = library()
         slots = min(max(settings.slots, 1), _MAX_SLOTS)
         context_length = settings.context or model_file.context_length
-        batch = max(settings.batch, slots)
-        model = _load_model(lib, model_file, settings)
-        params = lib.llama_context_default_params()
-        params.n_ctx = context_length * slots
-        params.n_batch = params.n_ubatch = batch
-        params.n_seq_max = slots
-        # llama.cpp sizes its output buffers for every token of a batch unless told.
-        params.n_outputs_max = max(slots, _SCORED_AT_ONCE)
-        params.kv_unified = settings.unified_kv
-        params.no_perf = True
-        if settings.threads:
-            params.n_threads = params.n_threads_batch = settings.threads
-        context = lib.llama_init_from_model(model, params)
-        if not context:
-            lib.llama_model_free(model)
-            raise OutOfMemoryError(
-                f"llama.cpp cannot make a context of {slots} slots x {context_length} tokens for "
-                f"{model_file.path} ({recent_errors() or 'no reason given'}); "
-                "ask for fewer slots or a smaller context"
-            )
+        model = load_model(model_file, settings)
+        context = make_context(model, model_file, settings, slots, context_length)
         tokenizer = LlamaTokenizer(model)
+        kv = SlotCache(
+            context,
+            slots,
+            context_length,
+            unified=settings.unified_kv,
+            can_trim=keeps_every_token(model),
+            kind=KvKind(
+                "llamacpp",
+                settings.kv_type,
+                kv_bytes_per_token(model_file, settings.kv_type),
+                tokenizer.vocab_size,
+            ),
+        )
         capabilities = Capabilities(
             runtime="llamacpp",
             slots=slots,
             context=context_length,
-            batch=batch,
+            batch=max(settings.batch, slots),
             vocab_size=tokenizer.vocab_size,
             mixed_batch=settings.unified_kv,
+            kv_bytes_per_token=kv.kind.bytes_per_token,
+            can_trim=kv.can_trim,
+            can_shift=kv.can_shift,
         )
-        return cls(model, context, tokenizer, capabilities)
+        # A recurrent state cannot forget the token that fills a hole.
+        holes = 0 if keeps_state(model) else 2
+        return cls(model, context, kv, tokenizer, capabilities, holes)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -108,6 +122,11 @@ class LlamaRunner:
     def tokenizer(self) -> LlamaTokenizer:
         """The vocabulary of the loaded file."""
         return self._tokenizer
+
+    @property
+    def graphs_reused(self) -> int:
+        """llama.cpp's own count; it keeps it whether or not it measures times."""
+        return int(self._lib.llama_perf_context(self._context).n_reused)
 
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step; see ``Runner.execute``. A failed step leaves every slot as it was."""
@@ -121,20 +140,33 @@ class LlamaRunner:
                 parts.append(logits if len(calls) == 1 else logits.copy())
         except Exception:
             for row in plan.rows:
-                self._lib.llama_memory_seq_rm(self._memory, row.slot, row.position, -1)
+                self._kv.remove(row.slot, row.position)
             raise
         finally:
             self._forget_fillers(plan.rows, calls)
         for row in plan.rows:
-            self._lengths[row.slot] = row.position + len(row.tokens)
+            self._kv.lengths[row.slot] = row.position + len(row.tokens)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make ``target`` hold the first ``length`` tokens of ``source``."""
+        self._kv.copy(source, target, length)
 
     def trim(self, slot: int, length: int) -> None:
         """Forget what the slot holds from position ``length`` on."""
-        if not self._lib.llama_memory_seq_rm(self._memory, slot, length, -1):
-            # A sliding window's cache cannot give up its tail alone.
-            raise ModelError(f"slot {slot} cannot be cut back to {length} tokens")
-        self._lengths[slot] = min(self._lengths[slot], length)
+        self._kv.trim(slot, length)
+
+    def save(self, slot: int, length: int) -> bytes:
+        """The first ``length`` tokens' keys and values."""
+        return self._kv.save(slot, length)
+
+    def load(self, slot: int, data: bytes) -> None:
+        """Make the slot hold what ``save`` gave; raises ModelError for anything else."""
+        self._kv.load(slot, data)
+
+    def shift(self, slot: int, keep: int, discard: int) -> None:
+        """Drop ``discard`` tokens behind the first ``keep``; the later ones move down."""
+        self._kv.shift(slot, keep, discard)
 
     def _calls(self, rows: Sequence[StepRow]) -> list[list[StepRow]]:
         """The batches that a step is made of."""
@@ -142,13 +174,13 @@ class LlamaRunner:
             return [list(rows)]
         if any(len(row.tokens) > 1 for row in rows):
             return [[row] for row in rows]
-        return [self._filled(run) for run in consecutive_runs(rows)]
+        return [self._filled(run) for run in consecutive_runs(rows, self._most_holes)]
 
     def _filled(self, run: list[StepRow]) -> list[StepRow]:
         """A run with a row in every hole, one position past what that slot holds."""
         busy = {row.slot: row for row in run}
         return [
-            busy.get(slot) or StepRow(slot, self._lengths[slot], (0,), False)
+            busy.get(slot) or StepRow(slot, self._kv.lengths[slot], (0,), False)
             for slot in range(run[0].slot, run[-1].slot + 1)
         ]
 
@@ -157,7 +189,7 @@ class LlamaRunner:
         for rows in calls:
             for row in rows:
                 if row.slot not in real:
-                    self._lib.llama_memory_seq_rm(self._memory, row.slot, row.position, -1)
+                    self._kv.remove(row.slot, row.position)
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]."""
@@ -165,8 +197,8 @@ class LlamaRunner:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
         self.trim(0, 0)
         parts = []
-        for start in range(0, len(tokens), _SCORED_AT_ONCE):
-            piece = list(tokens[start : start + _SCORED_AT_ONCE])
+        for start in range(0, len(tokens), SCORED_AT_ONCE):
+            piece = list(tokens[start : start + SCORED_AT_ONCE])
             self._batch.fill_scored(piece, start)
             self._decode()
             parts.append(self._logits(len(piece)).copy())
@@ -181,6 +213,7 @@ class LlamaRunner:
     def _decode(self) -> None:
         code = self._lib.llama_decode(self._context, self._batch.native)
         if code == 0:
+            self._kv.stepped()
             return
         reason = recent_errors() or f"code {code}"
         if code in (_NO_SLOT, _OUT_OF_MEMORY):
@@ -200,16 +233,3 @@ class LlamaRunner:
             shape = (outputs, self._capabilities.vocab_size)
             view = self._views[key] = np.ctypeslib.as_array(pointer, shape)
         return view
-
-
-def _load_model(lib: Any, model_file: ModelFile, settings: RunnerSettings) -> Any:
-    params = lib.llama_model_default_params()
-    params.n_gpu_layers = settings.gpu_layers
-    params.use_extra_bufts = settings.extra_buffers
-    recent_errors()
-    model = lib.llama_model_load_from_file(str(model_file.path).encode(), params)
-    if not model:
-        raise ModelError(
-            f"llama.cpp cannot load {model_file.path}: {recent_errors() or 'no reason given'}"
-        )
-    return model

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.modelfile import ModelFile
 from runtimes.onnx.graph import Graph, load_graph
+from runtimes.onnx.kv import SlotCache, kind_of
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import (
     Capabilities,
@@ -34,44 +35,37 @@ logger = logging.getLogger(__name__)
 class OnnxRunner:
     """Implements ``runtimes.runner.Runner``."""
 
-    def __init__(self, graph: Graph, tokenizer: OnnxTokenizer, capabilities: Capabilities) -> None:
-        """Raises OutOfMemoryError when the cache cannot be allocated."""
+    def __init__(
+        self, graph: Graph, kv: SlotCache, tokenizer: OnnxTokenizer, capabilities: Capabilities
+    ) -> None:
         self._graph = graph
         self._tokenizer = tokenizer
         self._capabilities = capabilities
-        slots, context = capabilities.slots, capabilities.context
-        try:
-            self._cache = [
-                np.zeros((slots, t.kv_heads, context, t.head_dim), t.dtype) for t in graph.cache
-            ]
-        except MemoryError as error:
-            raise OutOfMemoryError(
-                f"no memory for the cache of {slots} slots x {context} tokens; "
-                "ask for fewer slots or a smaller context"
-            ) from error
+        slots = capabilities.slots
+        self._kv = kv
         self._ids = np.zeros((slots, 1), graph.index_dtype)
-        self._mask = np.zeros((slots, context), graph.index_dtype)
         self._positions = np.zeros((slots, 1), graph.index_dtype)
         self._logits = np.zeros((slots, 1, capabilities.vocab_size), graph.logits_dtype)
-        self._lengths = [0] * slots
         self._decode_bindings: dict[tuple[int, int], Any] = {}
         self._pair_lone_rows = False
         self._pair_lone_rows = slots > 1 and self._alone_differs()
 
     @classmethod
-    def load(cls, model_file: ModelFile, settings: RunnerSettings) -> OnnxRunner:
+    def open(cls, model_file: ModelFile, settings: RunnerSettings) -> OnnxRunner:
         """Open the folder; raises ModelError, OutOfMemoryError or RuntimeMissingError."""
         graph = load_graph(model_file, settings)
-        slots = max(settings.slots, 1)
+        slots, context = max(settings.slots, 1), settings.context or model_file.context_length
+        kv = SlotCache(graph, slots, context, kind_of(graph, model_file.vocab_size))
         capabilities = Capabilities(
             runtime="onnx",
             slots=slots,
-            context=settings.context or model_file.context_length,
+            context=context,
             batch=max(settings.batch, slots),
             vocab_size=model_file.vocab_size,
             mixed_batch=False,
+            kv_bytes_per_token=kv.kind.bytes_per_token,
         )
-        return cls(graph, OnnxTokenizer(model_file.path), capabilities)
+        return cls(graph, kv, OnnxTokenizer(model_file.path), capabilities)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -82,6 +76,11 @@ class OnnxRunner:
     def tokenizer(self) -> OnnxTokenizer:
         """The tokenizer.json beside the graph."""
         return self._tokenizer
+
+    @property
+    def graphs_reused(self) -> int | None:
+        """Not known: ONNX Runtime plans a graph once, when it is loaded."""
+        return None
 
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
@@ -101,8 +100,23 @@ class OnnxRunner:
 
     def trim(self, slot: int, length: int) -> None:
         """Forget what the slot holds from position ``length`` on."""
-        self._mask[slot, length:] = 0
-        self._lengths[slot] = min(self._lengths[slot], length)
+        self._kv.trim(slot, length)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make ``target`` hold the first ``length`` tokens of ``source``."""
+        self._kv.copy(source, target, length)
+
+    def save(self, slot: int, length: int) -> bytes:
+        """The first ``length`` tokens' keys and values."""
+        return self._kv.save(slot, length)
+
+    def load(self, slot: int, data: bytes) -> None:
+        """Make the slot hold what ``save`` gave; raises ModelError for anything else."""
+        self._kv.load(slot, data)
+
+    def shift(self, slot: int, keep: int, discard: int) -> None:
+        """Not here: raises ModelError."""
+        self._kv.shift(slot, keep, discard)
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size].
@@ -123,7 +137,7 @@ class OnnxRunner:
     def close(self) -> None:
         """Drop the session, its bindings and the cache."""
         self._decode_bindings.clear()
-        self._cache.clear()
+        self._kv.arrays.clear()
         self._graph = None  # type: ignore[assignment]
 
     def _prefill(self, slot: int, position: int, tokens: Sequence[int]) -> Logits:
@@ -141,8 +155,7 @@ class OnnxRunner:
         binding.bind_output(graph.logits, "cpu")
         self._bind_cache(binding, slot, slot + 1)
         self._run(binding)
-        self._mask[slot, :end] = 1
-        self._lengths[slot] = end
+        self._kv.hold(slot, end)
         logits: Logits = binding.get_outputs()[0].numpy()[0].astype(np.float32, copy=False)
         return logits
 
@@ -156,16 +169,18 @@ class OnnxRunner:
         busy = {row.slot: row for row in rows}
         for slot in range(low, high):
             row = busy.get(slot)
-            position = row.position if row else min(self._lengths[slot], self._mask.shape[1] - 1)
+            position = (
+                row.position if row else min(self._kv.lengths[slot], self._kv.mask.shape[1] - 1)
+            )
             self._ids[slot, 0] = row.tokens[0] if row else 0
             self._positions[slot, 0] = position
-            self._mask[slot, position] = 1
+            self._kv.mask[slot, position] = 1
         self._run(self._decode_binding(low, high))
         for slot in range(low, high):
             if slot in busy:
-                self._lengths[slot] = busy[slot].position + 1
+                self._kv.lengths[slot] = busy[slot].position + 1
             else:
-                self._mask[slot, self._lengths[slot] :] = 0
+                self._kv.mask[slot, self._kv.lengths[slot] :] = 0
         picked = [row.slot for row in rows if row.wants_logits]
         whole = len(picked) == high - low
         logits: Logits = self._logits[low:high, 0] if whole else self._logits[picked, 0]
@@ -193,7 +208,7 @@ class OnnxRunner:
             graph = self._graph
             binding = graph.session.io_binding()
             _bind_input(binding, graph.input_ids, self._ids[low:high])
-            _bind_input(binding, graph.attention_mask, self._mask[low:high])
+            _bind_input(binding, graph.attention_mask, self._kv.mask[low:high])
             if graph.position_ids:
                 _bind_input(binding, graph.position_ids, self._positions[low:high])
             self._bind_cache(binding, low, high)
@@ -202,7 +217,7 @@ class OnnxRunner:
         return binding
 
     def _bind_cache(self, binding: Any, low: int, high: int) -> None:
-        for tensor, array in zip(self._graph.cache, self._cache, strict=True):
+        for tensor, array in zip(self._graph.cache, self._kv.arrays, strict=True):
             part = array[low:high]
             _bind_input(binding, tensor.past, part)
             _bind_output(binding, tensor.present, part)

@@ -186,7 +186,7 @@ def test_one_damaged_matrix_is_noticed(gguf: Any, tmp_path: Path) -> None:
     for name, offset, size in places:
         half = size // 2
         path.write_bytes(whole[:offset] + bytes(half) + whole[offset + half :])
-        runner = LlamaRunner.load(ModelFile.read(path), settings)
+        runner = LlamaRunner.open(ModelFile.read(path), settings)
         logits = exercise.run(runner, 256)
         runner.close()
         assert selftest_child.compare(logits, recorded) < _LEAST_SIMILARITY - 0.02, name

@@ -1,0 +1,105 @@
+"""Loading a file into llama.cpp, and what a context on it is like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.llamacpp.native import library, recent_errors
+from runtimes.modelfile import ModelFile
+from runtimes.settings import KvType, RunnerSettings
+
+SCORED_AT_ONCE = 32  # bounds the logits buffer while scoring
+
+_BLOCK = 32  # elements of a block of ggml's q8_0 and q4_0
+# Bytes an element: a block of q8_0 is 32 bytes and an f16 scale, one of q4_0 16 and a scale
+# (ggml-common.h).
+_ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
+
+
+def load_model(model_file: ModelFile, settings: RunnerSettings) -> Any:
+    """llama.cpp's model; raises ModelError."""
+    lib = library()
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = settings.gpu_layers
+    params.use_extra_bufts = settings.extra_buffers
+    recent_errors()
+    model = lib.llama_model_load_from_file(str(model_file.path).encode(), params)
+    if not model:
+        raise ModelError(
+            f"llama.cpp cannot load {model_file.path}: {recent_errors() or 'no reason given'}"
+        )
+    return model
+
+
+def make_context(
+    model: Any, model_file: ModelFile, settings: RunnerSettings, slots: int, length: int
+) -> Any:
+    """A context of ``slots`` slots of ``length`` tokens; frees the model when there can be none.
+
+    Raises ModelError or OutOfMemoryError.
+    """
+    lib = library()
+    params = lib.llama_context_default_params()
+    params.n_ctx = length * slots
+    params.n_batch = params.n_ubatch = max(settings.batch, slots)
+    params.n_seq_max = slots
+    # llama.cpp sizes its output buffers for every token of a batch unless told.
+    params.n_outputs_max = max(slots, SCORED_AT_ONCE)
+    params.kv_unified = settings.unified_kv
+    # Layers with a sliding window keep the window only. Keeping all would not make a slot's tail
+    # free to go either: llama.cpp saves and restores no more than the window.
+    params.swa_full = False
+    params.no_perf = True
+    types = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
+    params.type_k = params.type_v = types[settings.kv_type]
+    if settings.threads:
+        params.n_threads = params.n_threads_batch = settings.threads
+    try:
+        _require_blocks(model_file, settings.kv_type)
+        context = lib.llama_init_from_model(model, params)
+        if not context:
+            _explain(model_file, settings, slots, length, recent_errors())
+    except Exception:
+        lib.llama_model_free(model)
+        raise
+    return context
+
+
+def keeps_state(model: Any) -> bool:
+    """Whether tokens are folded into a state that none can be taken out of again."""
+    lib = library()
+    return bool(lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+
+
+def keeps_every_token(model: Any) -> bool:
+    """Whether a slot can lose its tail: every layer still has the keys and values before it."""
+    return library().llama_model_n_swa(model) == 0 and not keeps_state(model)
+
+
+def kv_bytes_per_token(model_file: ModelFile, kv_type: KvType) -> int:
+    """Bytes of keys and values that a token occupies over all layers."""
+    return model_file.kv_bytes_per_token(_ELEMENT_BYTES[kv_type])
+
+
+def _require_blocks(model_file: ModelFile, kv_type: KvType) -> None:
+    if kv_type != "f16" and model_file.head_dim % _BLOCK:
+        raise ModelError(
+            f"{model_file.path} has heads of {model_file.head_dim} elements; keys and values of "
+            f"type {kv_type} need a multiple of {_BLOCK}. Use kv_type f16"
+        )
+
+
+def _explain(
+    model_file: ModelFile, settings: RunnerSettings, slots: int, length: int, reason: str
+) -> None:
+    if settings.kv_type != "f16" and "flash" in reason.lower():
+        raise ModelError(
+            f"llama.cpp has no flash attention for {model_file.path}, which keys and values of "
+            f"type {settings.kv_type} need ({reason}). Use kv_type f16"
+        )
+    raise OutOfMemoryError(
+        f"llama.cpp cannot make a context of {slots} slots x {length} tokens for "
+        f"{model_file.path} ({reason or 'no reason given'}); "
+        "ask for fewer slots or a smaller context"
+    )

@@ -1,0 +1,179 @@
+"""llama.cpp's keys and values as slots: slot i is sequence i.
+
+llama.cpp aborts the process where its preconditions are not met, so they are checked here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from runtimes.errors import ModelError
+from runtimes.llamacpp import state
+from runtimes.llamacpp.batch import Batch
+from runtimes.llamacpp.native import library, recent_errors
+from runtimes.runner import StepPlan, StepRow
+from runtimes.snapshot import KvKind, header, unwrap
+
+
+class SlotCache:
+    """Implements ``runtimes.runner.KvSlots``; ``lengths`` is how many tokens each slot holds.
+
+    ``can_trim`` False means that a slot's tokens are kept or dropped as a whole. ``unified`` slots
+    share one cache, where a copy refers to the source's cells.
+    """
+
+    def __init__(
+        self, context: Any, slots: int, length: int, *, unified: bool, can_trim: bool, kind: KvKind
+    ) -> None:
+        self._lib = library()
+        self._context = context
+        self._memory = self._lib.llama_get_memory(context)
+        self._most = length
+        self._unified = unified
+        self._streams = 1 if unified else slots
+        self.kind = kind
+        self._lone = Batch(1)
+        self._shared: set[int] = set()  # slots whose cells may be another's, too
+        self._turning = False  # keys wait for the next step to be rotated to a shifted position
+        self.can_trim = can_trim
+        self.can_shift = bool(self._lib.llama_memory_can_shift(self._memory)) and can_trim
+        self.lengths = [0] * slots
+
+    def remove(self, slot: int, start: int) -> bool:
+        """Forget what the slot holds from position ``start`` on; False where that cannot be."""
+        self._require_slot(slot)
+        return bool(self._lib.llama_memory_seq_rm(self._memory, slot, start, -1))
+
+    def stepped(self) -> None:
+        """Note that llama.cpp has run a step, and with it what it had put off."""
+        self._turning = False
+
+    def trim(self, slot: int, length: int) -> None:
+        """See ``KvSlots.trim``; raises ModelError where the slot cannot lose its tail."""
+        if not self._loses_tail(slot, length) or not self.remove(slot, length):
+            raise ModelError(f"slot {slot} cannot be cut back to {length} tokens")
+        self.lengths[slot] = min(self.lengths[slot], length)
+        if length == 0:
+            self._shared.discard(slot)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """See ``KvSlots.copy``; raises ModelError when the source does not hold ``length``."""
+        self._require(source, length)
+        if source == target:
+            self.trim(target, length)
+            return
+        self.trim(target, 0)
+        if length == 0:
+            return
+        if self._unified:
+            self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            self._shared |= {source, target}
+        else:
+            self._write(target, self._read(source))
+            self.remove(target, length)
+        self.lengths[target] = length
+
+    def save(self, slot: int, length: int) -> bytes:
+        """See ``KvSlots.save``. The payload is what ``llama_state_seq_get_data`` gives."""
+        self._require(slot, length)
+        data = self._read(slot)
+        if length < self.lengths[slot]:
+            records = state.parse(data)
+            if records is None:
+                raise ModelError("this model's keys and values can be saved only as a whole")
+            data = state.cut(data, records, length)
+        payload = data.data
+        return b"".join((header(self.kind, length, [payload]), payload))
+
+    def load(self, slot: int, data: bytes) -> None:
+        """See ``KvSlots.load``."""
+        self.trim(slot, 0)
+        length, payload = unwrap(data, self.kind)
+        if length > self._most:
+            raise ModelError(f"{length} saved tokens do not fit a context of {self._most}")
+        if length == 0:
+            return
+        native = np.frombuffer(payload, np.uint8)
+        records = state.parse(native)
+        if records is not None:
+            state.require_length(native, records, length)
+            native = state.with_streams(native, records, self._streams)
+        self._write(slot, native)
+        self.lengths[slot] = length
+
+    def shift(self, slot: int, keep: int, discard: int) -> None:
+        """See ``KvSlots.shift``. The keys are rotated in the next step."""
+        if not self.can_shift:
+            raise ModelError("llama.cpp cannot shift this model's keys and values")
+        self._require(slot, keep + discard)
+        if discard <= 0:
+            return
+        if slot in self._shared:
+            # Positions are the cells' own: moving shared ones would move the other slots' tokens.
+            own = self._read(slot)
+            self.remove(slot, 0)
+            self._write(slot, own)
+            self._shared.discard(slot)
+        lib, end = self._lib, keep + discard
+        lib.llama_memory_seq_rm(self._memory, slot, keep, end)
+        lib.llama_memory_seq_add(self._memory, slot, end, -1, -discard)
+        self.lengths[slot] -= discard
+        self._turning = True
+
+    def _require_slot(self, slot: int) -> None:
+        if not 0 <= slot < len(self.lengths):
+            raise ModelError(f"there is no slot {slot} of {len(self.lengths)}")
+
+    def _require(self, slot: int, length: int) -> None:
+        self._require_slot(slot)
+        if length > self.lengths[slot]:
+            raise ModelError(f"slot {slot} holds {self.lengths[slot]} tokens, not {length}")
+        if not self._loses_tail(slot, length):
+            raise ModelError(
+                f"slot {slot} holds {self.lengths[slot]} tokens of a model that keeps them as a "
+                f"whole or not at all; {length} cannot be had"
+            )
+
+    def _loses_tail(self, slot: int, length: int) -> bool:
+        self._require_slot(slot)
+        return self.can_trim or length == 0 or length >= self.lengths[slot]
+
+    def _settle(self) -> None:
+        """Run what waits for the next step, by a token that is forgotten again."""
+        if not self._turning:
+            return
+        slot = self.lengths.index(min(self.lengths))  # one with room
+        self._lone.fill(StepPlan((StepRow(slot, self.lengths[slot], (0,), False),)))
+        code = self._lib.llama_decode(self._context, self._lone.native)
+        self.remove(slot, self.lengths[slot])
+        if code != 0:
+            raise ModelError(f"llama.cpp cannot shift: {recent_errors() or f'code {code}'}")
+        self.stepped()
+
+    def _read(self, slot: int) -> state.Bytes:
+        """The slot's state as llama.cpp writes it."""
+        self._settle()
+        lib, context = self._lib, self._context
+        data = np.empty(lib.llama_state_seq_get_size(context, slot), np.uint8)
+        if lib.llama_state_seq_get_data(context, _pointer(data), data.nbytes, slot) != data.nbytes:
+            raise ModelError(f"llama.cpp cannot save slot {slot}: {recent_errors()}")
+        return data
+
+    def _write(self, slot: int, data: state.Bytes) -> None:
+        """Put a state that llama.cpp wrote into an empty slot; on failure it is empty again."""
+        lib = self._lib
+        read = lib.llama_state_seq_set_data(self._context, _pointer(data), data.nbytes, slot)
+        if read != data.nbytes:
+            self.remove(slot, 0)
+            self.lengths[slot] = 0
+            raise ModelError(
+                f"llama.cpp does not take these keys and values: "
+                f"{recent_errors() or 'no reason given'}"
+            )
+
+
+def _pointer(data: state.Bytes) -> Any:
+    return ctypes.cast(data.ctypes.data, ctypes.POINTER(ctypes.c_uint8))

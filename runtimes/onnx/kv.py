@@ -1,0 +1,109 @@
+"""The slot cache of a graph: allocated once, written by the graph in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.onnx.graph import Graph
+from runtimes.snapshot import KvKind, header, unwrap
+
+_NAMES = {"float16": "f16", "float32": "f32"}
+
+
+def kind_of(graph: Graph, vocab_size: int) -> KvKind:
+    """What the graph's keys and values are, by its own types."""
+    return KvKind(
+        runtime="onnx",
+        kv_type=_NAMES[np.dtype(graph.cache[0].dtype).name],
+        bytes_per_token=sum(
+            t.kv_heads * t.head_dim * np.dtype(t.dtype).itemsize for t in graph.cache
+        ),
+        vocab_size=vocab_size,
+    )
+
+
+class SlotCache:
+    """Implements ``runtimes.runner.KvSlots``.
+
+    ``arrays`` has keys and values of every layer, each [slots, kv heads, context, head size];
+    ``mask`` [slots, context] is 1 for each token that a slot holds, ``lengths`` how many it holds.
+    """
+
+    def __init__(self, graph: Graph, slots: int, context: int, kind: KvKind) -> None:
+        """Raises OutOfMemoryError when the cache cannot be allocated."""
+        self.kind = kind
+        try:
+            self.arrays: list[npt.NDArray[Any]] = [
+                np.zeros((slots, t.kv_heads, context, t.head_dim), t.dtype) for t in graph.cache
+            ]
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"no memory for the cache of {slots} slots x {context} tokens; "
+                "ask for fewer slots or a smaller context"
+            ) from error
+        self.mask = np.zeros((slots, context), graph.index_dtype)
+        self.lengths = [0] * slots
+
+    def hold(self, slot: int, length: int) -> None:
+        """Note that the slot holds its first ``length`` tokens, whatever it held before."""
+        self.mask[slot, :length] = 1
+        self.mask[slot, length:] = 0
+        self.lengths[slot] = length
+
+    def trim(self, slot: int, length: int) -> None:
+        """See ``KvSlots.trim``."""
+        self.mask[slot, length:] = 0
+        self.lengths[slot] = min(self.lengths[slot], length)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """See ``KvSlots.copy``; raises ModelError when the source holds fewer tokens."""
+        self._require(source, length)
+        if source != target:
+            for array in self.arrays:
+                array[target, :, :length] = array[source, :, :length]
+        self.hold(target, length)
+
+    def save(self, slot: int, length: int) -> bytes:
+        """See ``KvSlots.save``. The payload is each layer's keys and values, head after head."""
+        self._require(slot, length)
+        pieces = self._pieces(slot, length)
+        # Join copies each piece once, into memory of the final size.
+        return b"".join((header(self.kind, length, pieces), *pieces))
+
+    def load(self, slot: int, data: bytes) -> None:
+        """See ``KvSlots.load``."""
+        self.trim(slot, 0)
+        length, payload = unwrap(data, self.kind)
+        context = self.mask.shape[1]
+        if length > context:
+            raise ModelError(f"{length} saved tokens do not fit a context of {context}")
+        if payload.nbytes != length * self.kind.bytes_per_token:
+            raise ModelError(f"{payload.nbytes} bytes are not {length} tokens of this model")
+        at = 0
+        for array in self.arrays:
+            part = array[slot, :, :length]
+            end = at + part.nbytes
+            part[:] = np.frombuffer(payload[at:end], array.dtype).reshape(part.shape)
+            at = end
+        self.hold(slot, length)
+
+    def shift(self, slot: int, keep: int, discard: int) -> None:
+        """The graphs store rotated keys and offer nothing to rotate them further."""
+        raise ModelError("ONNX Runtime cannot shift a slot's tokens; submit the shorter text anew")
+
+    def _require(self, slot: int, length: int) -> None:
+        if length > self.lengths[slot]:
+            raise ModelError(f"slot {slot} holds {self.lengths[slot]} tokens, not {length}")
+
+    def _pieces(self, slot: int, length: int) -> list[memoryview]:
+        if length == 0:
+            return []
+        return [
+            memoryview(head).cast("B")
+            for array in self.arrays
+            for head in array[slot, :, :length].view(np.uint8)
+        ]
