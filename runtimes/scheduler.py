@@ -185,9 +185,7 @@ class Scheduler:
         if not rows:
             return None
         decoding = [row for row in rows if row.decoding]
-        prefilling = sorted(
-            (row for row in rows if not row.decoding), key=Row.rank
-        )
+        prefilling = sorted((row for row in rows if not row.decoding), key=Row.rank)
         shares = {row: 1 for row in decoding}
         budget = self._prefill_budget(bool(decoding))
         if self._mixed:
@@ -197,6 +195,7 @@ class Scheduler:
                 continue
             if row.pending == 1:
                 shares[row] = 1  # everything else was cached: it decodes with the others
+                budget -= self._mixed
                 continue
             share = min(row.pending, budget)
             if not self._mixed:
@@ -211,7 +210,7 @@ class Scheduler:
         if not decoding or limit is None:
             return self._batch
         left = limit - self._stalled
-        if left <= 0:
+        if left <= 0 and self._stalled:
             return 0
         if self._prefill_rate is None:
             return min(self._batch, _LEAST_CHUNK)

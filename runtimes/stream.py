@@ -1,11 +1,12 @@
-"""A request's answer as it comes, for any thread."""
+"""A request's answer as it comes, for any thread and any event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
 from runtimes.request import Chunk, Completion
 
@@ -15,7 +16,10 @@ DoneCallback = Callable[[Completion], None]
 
 
 class Stream:
-    """Iterate it for chunks, or ask for the ``result``. The engine never waits for a reader."""
+    """Iterate it for chunks, or ask for the ``result``; or ``async for`` and ``await`` it.
+
+    The engine never waits for a reader.
+    """
 
     def __init__(self, request_id: str, cancel: Callable[[str], None]) -> None:
         self.id = request_id
@@ -25,6 +29,7 @@ class Stream:
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._callbacks: list[DoneCallback] = []
+        self._notify: Callable[[], None] | None = None  # an event loop waits for chunks
 
     def __iter__(self) -> Iterator[Chunk]:
         """Chunks until the completion is there; only one iteration sees them."""
@@ -34,6 +39,48 @@ class Stream:
                 self._chunks.put(None)  # a later iteration ends at once
                 return
             yield chunk
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        """Like iterating, on the running event loop, which goes on meanwhile."""
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            # The loop may have been closed by whoever stopped listening.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(ready.set)
+
+        self._notify = notify
+        try:
+            while True:
+                ready.clear()
+                while True:
+                    try:
+                        chunk = self._chunks.get_nowait()
+                    except queue.Empty:
+                        break
+                    if chunk is None:
+                        self._chunks.put(None)
+                        return
+                    yield chunk
+                await ready.wait()
+        finally:
+            self._notify = None
+
+    def __await__(self) -> Generator[object, None, Completion]:
+        """The completion, without keeping the event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+
+        def finish(completion: Completion) -> None:
+            if not future.done():
+                future.set_result(completion)
+
+        def done(completion: Completion) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finish, completion)
+
+        self.add_done_callback(done)
+        return future.__await__()
 
     def result(self, timeout: float | None = None) -> Completion:
         """Wait for the end; raises TimeoutError after ``timeout`` seconds."""
@@ -62,6 +109,8 @@ class Stream:
     def put(self, chunk: Chunk) -> None:
         """For the engine: hand on a piece."""
         self._chunks.put(chunk)
+        if self._notify:
+            self._notify()
 
     def finish(self, completion: Completion) -> None:
         """For the engine: the end."""
@@ -70,6 +119,8 @@ class Stream:
             self._done.set()
             callbacks, self._callbacks = self._callbacks, []
         self._chunks.put(None)
+        if self._notify:
+            self._notify()
         for callback in callbacks:
             self._call(callback)
 

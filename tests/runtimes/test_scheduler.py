@@ -2,103 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtimes.request import Priority, Request, SamplingParams
-from runtimes.scheduler import Row, Scheduler, Step
+from runtimes.scheduler import Scheduler
+from runtimes.settings import STRATEGIES, SchedulerSettings
+from tests.runtimes.histories import History, Shape, expected_output
 
-
-@dataclass
-class History:
-    """Drives a scheduler the way the engine does, and checks every step on the way."""
-
-    scheduler: Scheduler
-    slots: int
-    batch: int
-    mixed: bool
-    live: list[Row] = field(default_factory=list)
-    fed: dict[int, list[int]] = field(default_factory=dict)
-    finished: list[Row] = field(default_factory=list)
-    next_token: int = 1000
-
-    def add(self, prompt: int, output: int, priority: Priority) -> None:
-        request = Request(
-            list(range(1, prompt + 1)), SamplingParams(max_tokens=output), priority=priority
-        )
-        row = self.scheduler.add(request)
-        self.live.append(row)
-        self.fed[id(row)] = []
-
-    def cancel(self, index: int) -> None:
-        if self.live:
-            row = self.live.pop(index % len(self.live))
-            self.scheduler.remove(row)
-
-    def step(self, *, fails: bool = False) -> bool:
-        self.scheduler.admit()
-        step = self.scheduler.plan()
-        if step is None:
-            assert not self.live
-            return False
-        self.check(step)
-        if fails:
-            return True  # not committed: the very same step must come again
-        tokens = []
-        for _ in step.sampled:
-            self.next_token += 1
-            tokens.append(self.next_token)
-        for row, planned in zip(step.rows, step.plan.rows, strict=True):
-            self.fed[id(row)] += list(planned.tokens)
-        self.scheduler.commit(step, tokens)
-        for row in step.sampled:
-            if len(row.output) >= row.request.params.max_tokens:
-                self.scheduler.remove(row)
-                self.live.remove(row)
-                self.finished.append(row)
-        return True
-
-    def check(self, step: Step) -> None:
-        rows = step.plan.rows
-        slots = [row.slot for row in rows]
-        assert slots == sorted(set(slots)), "ascending slots, none twice"
-        assert all(0 <= slot < self.slots for slot in slots)
-        assert 0 < sum(len(row.tokens) for row in rows) <= self.batch
-        assert all(row.tokens for row in rows)
-        for row, planned in zip(step.rows, rows, strict=True):
-            assert planned.position == len(self.fed[id(row)]), "tokens go in without gaps"
-            assert planned.slot == row.slot
-            whole = row.request.prompt + row.output
-            end = planned.position + len(planned.tokens)
-            assert list(planned.tokens) == whole[planned.position : end]
-            assert planned.wants_logits == (end == len(whole))
-        if not self.mixed:
-            prefills = [row for row in step.rows if row.prefilling]
-            assert len(prefills) in (0, len(step.rows))
-            assert len(prefills) <= 1, "one row of prefill at a time"
-        else:
-            decoding = [row for row in self.scheduler.running if not row.prefilling]
-            assert all(row in step.rows for row in decoding), "every running row decodes"
-
-
-requests = st.tuples(st.integers(1, 40), st.integers(1, 12), st.sampled_from(Priority))
+# Prompts share beginnings, as chats do: a common part and an own one.
+prompts = st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 30)).map(
+    lambda p: [100 + p[0]] * p[1] + list(range(p[2]))
+)
+requests = st.tuples(prompts, st.integers(1, 12), st.sampled_from(Priority), st.integers(1, 3))
 events = st.lists(
     st.one_of(
+        st.tuples(st.just("add"), requests),
         st.tuples(st.just("add"), requests),
         st.tuples(st.just("cancel"), st.integers(0, 50)),
         st.tuples(st.just("step"), st.booleans()),
     ),
     max_size=60,
 )
+shapes = st.builds(
+    lambda slots, extra, mixed, can_trim, pool, budget, scheduling: Shape(
+        slots, slots + extra, mixed, can_trim, pool, budget, scheduling
+    ),
+    st.integers(1, 6),
+    st.integers(0, 40),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0, 50, 400]),
+    st.sampled_from([None, 110, 250]),  # the largest request needs 102
+    st.builds(
+        SchedulerSettings,
+        strategy=st.sampled_from(STRATEGIES),
+        max_stall_s=st.sampled_from([None, 0.0, 0.02]),
+        aging_s=st.sampled_from([0.0, 0.1]),
+        preempt=st.booleans(),
+        prefix_cache=st.booleans(),
+    ),
+)
 
 
-@settings(max_examples=300, deadline=None)
-@given(events, st.integers(1, 6), st.integers(0, 20), st.booleans())
-def test_every_row_is_served_whole_and_in_order(events, slots, extra, mixed):
-    batch = slots + extra
-    history = History(Scheduler(slots=slots, batch=batch, mixed_batch=mixed), slots, batch, mixed)
+@settings(max_examples=1000, deadline=None)
+@given(events, shapes)
+def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
+    """Any strategy, companions, preemption, failed steps, cancellations and prefix hits."""
+    history = History(shape)
     for kind, value in events:
         if kind == "add":
             history.add(*value)
@@ -106,15 +58,25 @@ def test_every_row_is_served_whole_and_in_order(events, slots, extra, mixed):
             history.cancel(value)
         else:
             history.step(fails=value)
-    budget = 10_000
-    while history.step():
-        budget -= 1
-        assert budget, "the scheduler must come to an end"
-    assert history.scheduler.idle
+    history.run_out()
+    assert not history.live
+    assert history.prefix.pool_bytes <= shape.pool_tokens * 4
     for row in history.finished:
-        assert len(row.output) == row.request.params.max_tokens
-        # The last sampled token never needs to go through the model.
-        assert history.fed[id(row)] == row.request.prompt + row.output[:-1]
+        assert row.output == expected_output(row.request, row.index)
+
+
+def test_histories_do_preempt_and_reuse():
+    """The property above would hold for a scheduler that does neither."""
+    shape = Shape(1, 64, mixed=False, pool_tokens=400)
+    history = History(shape)
+    history.add(list(range(40)), 10, Priority.LOW)
+    for _ in range(5):
+        history.step()
+    history.add([7] * 20, 3, Priority.HIGH)
+    history.run_out()
+    assert history.preempted == 1
+    assert history.reused >= 40, "the preempted row comes back with its keys and values"
+    assert [row.request.priority for row in history.finished] == [Priority.HIGH, Priority.LOW]
 
 
 def test_waiting_rows_are_admitted_by_priority_then_arrival():
@@ -129,6 +91,35 @@ def test_waiting_rows_are_admitted_by_priority_then_arrival():
     assert admitted == [2, 4, 1, 3, 0]
 
 
+def test_a_low_priority_is_served_under_unending_critical_load():
+    history = History(Shape(1, 16, mixed=False, settings=SchedulerSettings(aging_s=0.2)))
+    low = history.add([1], 1, Priority.LOW)
+    for _ in range(120):  # one arrives for each that is served: the queue never empties
+        history.add([2], 1, Priority.CRITICAL)
+        history.step()
+        if low in history.finished:
+            break
+    assert low in history.finished
+    assert 0.5 < history.now < 0.8  # three agings
+
+
+def test_a_row_that_has_aged_is_not_sent_back_for_newcomers():
+    scheduler = Scheduler(
+        slots=1, batch=8, mixed_batch=True, settings=SchedulerSettings(aging_s=1.0)
+    )
+    low = scheduler.add(Request([1], priority=Priority.LOW), now=0.0)
+    scheduler.admit(0.0)
+    scheduler.add(Request([1], priority=Priority.CRITICAL), now=2.9)
+    assert scheduler.preempt() is low
+    scheduler = Scheduler(
+        slots=1, batch=8, mixed_batch=True, settings=SchedulerSettings(aging_s=1.0)
+    )
+    low = scheduler.add(Request([1], priority=Priority.LOW), now=0.0)
+    scheduler.admit(0.0)
+    scheduler.add(Request([1], priority=Priority.CRITICAL), now=3.1)
+    assert scheduler.preempt() is None
+
+
 def test_a_freed_slot_is_taken_in_the_next_step_lowest_first():
     scheduler = Scheduler(slots=3, batch=8, mixed_batch=True)
     rows = [scheduler.add(Request([1, 2])) for _ in range(5)]
@@ -139,19 +130,63 @@ def test_a_freed_slot_is_taken_in_the_next_step_lowest_first():
     assert [row.slot for row in scheduler.running] == [0, 1, 2]
 
 
-def test_running_rows_wait_for_at_most_one_chunk_without_mixed_batches():
-    scheduler = Scheduler(slots=2, batch=4, mixed_batch=False)
-    scheduler.add(Request([1], SamplingParams(max_tokens=50)))
+@pytest.mark.parametrize("mixed", [False, True])
+def test_prefill_keeps_decoding_rows_waiting_no_longer_than_asked(mixed):
+    """On a clock by which a prompt token takes 10 ms: chunks are cut to fit half a second."""
+    limit, per_token = 0.5, 0.01
+    scheduler = Scheduler(
+        slots=2, batch=512, mixed_batch=mixed, settings=SchedulerSettings(max_stall_s=limit)
+    )
+    scheduler.add(Request([1], SamplingParams(max_tokens=500)))
     scheduler.admit()
-    first = scheduler.plan()
-    assert first is not None
-    scheduler.commit(first, [7])
-    scheduler.add(Request(list(range(40)), SamplingParams(max_tokens=1)))
+    step = scheduler.plan()
+    scheduler.commit(step, [7], per_token)
+    scheduler.add(Request(list(range(2000)), SamplingParams(max_tokens=1)))
+    scheduler.admit()
+    stall, stalls = 0.0, []
+    while True:
+        step = scheduler.plan()
+        seconds = step.prefill * per_token
+        stall += seconds
+        if step.decoded:
+            stalls.append(stall)
+            stall = 0.0
+        scheduler.commit(step, [7] * len(step.sampled), seconds)
+        if not any(not row.decoding for row in scheduler.running):
+            break
+    assert max(stalls) <= limit + 32 * per_token  # the smallest chunk may come on top
+    assert sum(stalls) == pytest.approx(2000 * per_token, rel=0.1)
+
+
+def test_without_a_limit_prompts_go_in_before_rows_decode():
+    scheduler = Scheduler(
+        slots=3, batch=16, mixed_batch=False, settings=SchedulerSettings(max_stall_s=None)
+    )
+    for _ in range(3):
+        scheduler.add(Request(list(range(30)), SamplingParams(max_tokens=2)))
     scheduler.admit()
     kinds = []
-    for _ in range(8):
+    for _ in range(7):
         step = scheduler.plan()
-        assert step is not None
-        kinds.append("prefill" if step.rows[0].prefilling else "decode")
-        scheduler.commit(step, [7] * len(step.sampled))
-    assert "prefill, prefill" not in ", ".join(kinds)
+        kinds.append("decode" if step.decoded else "prefill")
+        scheduler.commit(step, [7] * len(step.sampled), 0.1)
+    assert kinds == ["prefill"] * 6 + ["decode"]
+
+
+def test_static_batches_wait_for_company_and_for_each_other():
+    scheduling = SchedulerSettings(strategy="static", batch_timeout_s=0.5)
+    scheduler = Scheduler(slots=3, batch=16, mixed_batch=False, settings=scheduling)
+    first = scheduler.add(Request([1, 2]), now=0.0)
+    assert scheduler.admit(now=0.1) == [], "two more may come"
+    assert scheduler.admit(now=0.6) == [first], "nobody came in time"
+    others = [scheduler.add(Request([1, 2]), now=0.6) for _ in range(3)]
+    assert scheduler.admit(now=2.0) == [], "the batch in work comes first"
+    scheduler.remove(first)
+    assert scheduler.admit(now=2.0) == others
+
+
+def test_buckets_hold_prompts_of_about_one_length():
+    scheduling = SchedulerSettings(strategy="bucketed", batch_timeout_s=0.0)
+    scheduler = Scheduler(slots=4, batch=64, mixed_batch=False, settings=scheduling)
+    rows = [scheduler.add(Request([1] * length)) for length in (20, 300, 25, 310)]
+    assert scheduler.admit() == [rows[0], rows[2]]
