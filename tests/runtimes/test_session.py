@@ -1,0 +1,122 @@
+"""Session files: written whole or not at all, and refused when they are not what is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.session import SessionHeader, read_session, write_session
+
+HEADER = SessionHeader("f" * 64, "llamacpp", "f16", (1, 2, 300_000))
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "chat.session"
+    write_session(path, HEADER, DATA)
+    return path
+
+
+def test_a_session_comes_back(saved: Path):
+    header, data = read_session(saved, replace(HEADER, tokens=()))
+    assert header == HEADER
+    assert data == DATA
+    assert [p.name for p in saved.parent.iterdir()] == ["chat.session"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_only_its_owner_may_read_it(saved: Path):
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("model", "e" * 64, "another model file"),
+        ("runtime", "onnx", "Load it with llamacpp"),
+        ("kv_type", "q8_0", "Load it with kv_type f16"),
+    ],
+)
+def test_a_session_of_something_else_is_refused(saved: Path, field: str, value: str, said: str):
+    with pytest.raises(ModelError, match=said):
+        read_session(saved, replace(HEADER, **{field: value}))
+
+
+def test_every_truncation_is_refused(saved: Path):
+    whole = saved.read_bytes()
+    for size in [*range(0, 300, 7), len(whole) - 1]:
+        saved.write_bytes(whole[:size])
+        with pytest.raises(ModelError, match="damaged"):
+            read_session(saved, HEADER)
+
+
+def test_every_flipped_bit_of_a_sample_is_refused(saved: Path):
+    whole = saved.read_bytes()
+    payload = whole.index(b"\n") + 1
+    for at in [*range(payload, len(whole), 997), len(whole) - 1]:
+        changed = bytearray(whole)
+        changed[at] ^= 1
+        saved.write_bytes(changed)
+        with pytest.raises(ModelError, match="damaged"):
+            read_session(saved, HEADER)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"\xff\xfe\n", b"[1]\n", b"{}\n", b"GGUF\x03\0\0\0", b"[" * 100_000 + b"\n"],
+)
+def test_garbage_is_refused(saved: Path, content: bytes):
+    saved.write_bytes(content)
+    with pytest.raises(ModelError, match="no saved session"):
+        read_session(saved, HEADER)
+
+
+@pytest.mark.parametrize("tokens", [None, "abc", [1, "2"], [1, True], {"a": 1}])
+def test_tokens_that_are_no_ids_are_refused(saved: Path, tokens: object):
+    line, _, data = saved.read_bytes().partition(b"\n")
+    fields = {**json.loads(line), "tokens": tokens}
+    saved.write_bytes(json.dumps(fields).encode() + b"\n" + data)
+    with pytest.raises(ModelError, match="no list of ids"):
+        read_session(saved, HEADER)
+
+
+def test_a_newer_format_says_so(saved: Path):
+    saved.write_bytes(saved.read_bytes().replace(b'"ingot_session": 1', b'"ingot_session": 2'))
+    with pytest.raises(ModelError, match="format 2, this Ingot reads 1"):
+        read_session(saved, HEADER)
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path: Path):
+    with pytest.raises(ModelError, match="No such file"):
+        read_session(tmp_path / "none", HEADER)
+
+
+def test_a_failed_write_keeps_the_older_session(saved: Path):
+    """Against a real limit: the kernel refuses to write past a file size."""
+    resource = pytest.importorskip("resource")
+    import signal
+
+    before = saved.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises((ModelError, OutOfMemoryError), match="cannot be written"):
+            write_session(saved, HEADER, bytes(200_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == ["chat.session"]
+
+
+def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path):
+    with pytest.raises(ModelError, match="cannot be written"):
+        write_session(tmp_path / "none" / "chat.session", HEADER, DATA)
