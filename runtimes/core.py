@@ -16,11 +16,7 @@ from runtimes.prefix import LEAST_SHARED, PrefixCache, common_prefix
 from runtimes.request import FinishReason
 from runtimes.row import Row
 from runtimes.runner import Logits, Runner
-from runtimes.sampling import log_probability, sample
-try:  # TEMP
-    from runtimes.sampling import top_log_probabilities
-except ImportError:
-    pass
+from runtimes.sampling import log_probability, sample, top_log_probabilities
 from runtimes.scheduler import Scheduler, Step
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
@@ -66,7 +62,7 @@ class EngineCore:
         self._tickets: dict[str, Ticket] = {}
         self._of_row: dict[Row, Generation] = {}
         self._deadlines: dict[str, float] = {}
-        self._graphs_reused = getattr(runner, 'graphs_reused', None)
+        self._graphs_reused = runner.graphs_reused
 
     @property
     def idle(self) -> bool:
@@ -138,7 +134,7 @@ class EngineCore:
             self._fail(step, f"the engine failed in a step: {error}")
             return
         decoded = sum(1 for row in step.sampled if row.output)
-        self._graphs_reused = getattr(self._runner, 'graphs_reused', None)
+        self._graphs_reused = self._runner.graphs_reused
         self.scheduler.commit(step, tokens, time.perf_counter() - begin)
         ended = self._accept(step, tokens)
         ended += self._fork(step, logits)
@@ -220,22 +216,19 @@ class EngineCore:
         tokens = sample(logits, [generation.sampler for generation in generations])
         most = max(g.request.params.top_logprobs for g in generations)
         if most:
-            values, ids, tops = top_log_probabilities(logits, tokens, most)
+            found = top_log_probabilities(logits, tokens, most)
             for i, generation in enumerate(generations):
-                generation.logprobs.append(float(values[i]))
+                generation.logprobs.append(float(found.chosen[i]))
                 count = generation.request.params.top_logprobs
-                generation.top_logprobs.append(
-                    dict(zip(ids[i, :count].tolist(), tops[i, :count].tolist(), strict=True))
-                )
+                best = list(found.as_mapping(i).items())[:count]
+                generation.top_logprobs.append(dict(best))
         elif any(g.request.params.wants_logprobs for g in generations):
-            found = log_probability(logits, tokens).tolist()
-            for generation, value in zip(generations, found, strict=True):
+            values = log_probability(logits, tokens).tolist()
+            for generation, value in zip(generations, values, strict=True):
                 generation.logprobs.append(value)
         return [int(token) for token in tokens]
 
-    def _accept(
-        self, step: Step, tokens: Sequence[int]
-    ) -> list[tuple[Generation, FinishReason]]:
+    def _accept(self, step: Step, tokens: Sequence[int]) -> list[tuple[Generation, FinishReason]]:
         """Hand out the sampled tokens; return which samples end with them, and why."""
         ended = []
         context = None if self._shifts else self._context
@@ -289,11 +282,15 @@ class EngineCore:
                 self.prefix.release(slot, held)
             except IngotError as problem:
                 error = error or str(problem)
-        if all(sample.row not in self._of_row for sample in ticket.samples):
-            if self._tickets.get(ticket.request.id) is ticket:
-                del self._tickets[ticket.request.id]
-                self._deadlines.pop(ticket.request.id, None)
+        self._forget_ended(ticket)
         self.metrics.completed(generation.complete(reason, error).timings)
+
+    def _forget_ended(self, ticket: Ticket) -> None:
+        if any(sample.row in self._of_row for sample in ticket.samples):
+            return
+        if self._tickets.get(ticket.request.id) is ticket:
+            del self._tickets[ticket.request.id]
+            self._deadlines.pop(ticket.request.id, None)
 
     def states(self) -> Mapping[str, int]:
         """Rows by what they are doing."""

@@ -22,18 +22,12 @@ from runtimes.metrics import EngineStats, Occupancy
 from runtimes.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.runner import Runner
+from runtimes.sampling import check_params
+from runtimes.session import SessionHeader, read_session, write_session
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.tokenizer import NamedTokenizer, encode_chat
 
-try:  # TEMP
-    from runtimes.sampling import check_params
-except ImportError:
-    def check_params(*a): ...
-try:
-    from runtimes.session import SessionHeader, read_session, write_session
-except ImportError:
-    SessionHeader = None
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -83,12 +83,9 @@ class Generation:
 
     def __post_init__(self) -> None:
         params = self.request.params
-        try:  # TEMP
-            self.sampler = SamplerState(
-                params, self.request.prompt, eos_ids=self.tokenizer.eos_ids, sample_index=self.index
-            )
-        except TypeError:
-            self.sampler = SamplerState(params, self.request.prompt)
+        self.sampler = SamplerState(
+            params, self.request.prompt, eos_ids=self.tokenizer.eos_ids, sample_index=self.index
+        )
         self.text = Detokenizer(params.stop)
 
     @property

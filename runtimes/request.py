@@ -206,7 +206,8 @@ class Completion:
 
     ``logprobs`` has the natural log-probability of each token, ``top_logprobs`` a mapping from the
     likeliest token ids to theirs for each position. ``others`` are the further samples of a request
-    with ``n`` above 1.
+    with ``n`` above 1. ``retryable`` says of an error that the request is not to blame, so that the
+    same one may succeed when it is submitted again.
     """
 
     id: str
@@ -219,6 +220,7 @@ class Completion:
     error: str | None = None
     top_logprobs: tuple[dict[int, float], ...] | None = None
     others: tuple[Completion, ...] = ()
+    retryable: bool = False
 
     @property
     def choices(self) -> tuple[Completion, ...]:

@@ -58,8 +58,8 @@ class Scheduler:
     """Rows over ``slots`` slots with at most ``batch`` tokens a step.
 
     ``kv_tokens`` bounds the tokens that all running rows may come to hold together. ``choose_slot``
-    picks among the free slots. ``attach`` is called before a row's first step in a slot: it may find
-    a part of the row's tokens cached (and moves ``row.cached`` on), clears ``row.fresh``, and
+    picks among the free slots. ``attach`` is called before a row's first step in a slot: it may
+    find a part of the row's tokens cached (and moves ``row.cached`` on), clears ``row.fresh``, and
     returns False to let the row wait for another one that is computing what both begin with.
     """
 
@@ -186,7 +186,7 @@ class Scheduler:
             return None
         decoding = [row for row in rows if row.decoding]
         prefilling = sorted((row for row in rows if not row.decoding), key=Row.rank)
-        shares = {row: 1 for row in decoding}
+        shares = dict.fromkeys(decoding, 1)
         budget = self._prefill_budget(bool(decoding))
         if self._mixed:
             budget = min(budget, self._batch - len(decoding))

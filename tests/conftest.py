@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +53,29 @@ def pebble_file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
     from quantize.resolve import resolve
 
     return resolve(pebble_built, recipe=request.param)
+
+
+_TIES = pytest.StashKey[dict[str, list[int]]]()
+
+
+@pytest.fixture
+def tie_count(request: pytest.FixtureRequest) -> Callable[[str, int, int], None]:
+    """Takes how many of so many texts parted at a near-tie; the sums end the session's report."""
+    counts = request.config.stash.setdefault(_TIES, {})
+
+    def count(where: str, ties: int, texts: int) -> None:
+        sums = counts.setdefault(where, [0, 0])
+        sums[0] += ties
+        sums[1] += texts
+
+    return count
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    counts = config.stash.get(_TIES, {})
+    ties, texts = (sum(pair[i] for pair in counts.values()) for i in (0, 1))
+    if texts:
+        terminalreporter.write_line(f"greedy texts that parted at a near-tie: {ties} of {texts}")
+        for where, (some, all_of_them) in counts.items():
+            if some:
+                terminalreporter.write_line(f"  {where}: {some} of {all_of_them}")
