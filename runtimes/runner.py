@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,15 +48,19 @@ class StepPlan:
     rows: tuple[StepRow, ...]
 
 
-def consecutive_runs(rows: Sequence[StepRow], most_missing: int = 2) -> list[list[StepRow]]:
+def consecutive_runs(
+    rows: Sequence[StepRow], most_missing: int = 2, full: Container[int] = ()
+) -> list[list[StepRow]]:
     """Rows in ascending slot order, cut wherever more than ``most_missing`` slots are missing.
 
     A runner that needs consecutive slots fills the few that are missing inside a run with rows that
-    are thrown away; beyond that, another pass over the weights is cheaper.
+    are thrown away; beyond that, another pass over the weights is cheaper. So it is where one of
+    them is ``full``: it has no room for such a row.
     """
     runs: list[list[StepRow]] = []
     for row in rows:
-        if runs and row.slot - runs[-1][-1].slot - 1 <= most_missing:
+        missing = range(runs[-1][-1].slot + 1, row.slot) if runs else range(0)
+        if runs and len(missing) <= most_missing and not any(slot in full for slot in missing):
             runs[-1].append(row)
         else:
             runs.append([row])

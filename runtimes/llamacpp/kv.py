@@ -15,7 +15,7 @@ from runtimes.llamacpp import state
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.runner import StepPlan, StepRow
-from runtimes.snapshot import KvKind, header, unwrap
+from runtimes.snapshot import HEADER_BYTES, KvKind, header, unwrap
 
 
 class SlotCache:
@@ -41,6 +41,10 @@ class SlotCache:
         self.can_trim = can_trim
         self.can_shift = bool(self._lib.llama_memory_can_shift(self._memory)) and can_trim
         self.lengths = [0] * slots
+
+    def full(self) -> set[int]:
+        """Slots that hold as many tokens as they can."""
+        return {slot for slot, length in enumerate(self.lengths) if length >= self._most}
 
     def remove(self, slot: int, start: int) -> bool:
         """Forget what the slot holds from position ``start`` on; False where that cannot be."""
@@ -72,6 +76,10 @@ class SlotCache:
             self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
             self._shared |= {source, target}
         else:
+            # Between split caches llama_memory_seq_cp copies the whole slot, used or not, and only
+            # in the next step: 6.6 ms on top of it for 500 tokens in a slot of 4,096 of a 0.5B
+            # model, where the way through a buffer takes 2.3 ms. It is also ordered: what is saved
+            # or loaded before that step would be wrong.
             self._write(target, self._read(source))
             self.remove(target, length)
         self.lengths[target] = length
@@ -79,14 +87,22 @@ class SlotCache:
     def save(self, slot: int, length: int) -> bytes:
         """See ``KvSlots.save``. The payload is what ``llama_state_seq_get_data`` gives."""
         self._require(slot, length)
-        data = self._read(slot)
         if length < self.lengths[slot]:
+            data = self._read(slot)
             records = state.parse(data)
             if records is None:
                 raise ModelError("this model's keys and values can be saved only as a whole")
-            data = state.cut(data, records, length)
-        payload = data.data
-        return b"".join((header(self.kind, length, [payload]), payload))
+            payload = state.cut(data, records, length).data
+            return b"".join((header(self.kind, length, [payload]), payload))
+        # llama.cpp writes straight into the bytes object that nobody has seen yet: a slot can be
+        # gigabytes, too much to hold twice.
+        self._settle()
+        saved = bytes(HEADER_BYTES + self._size(slot))
+        room = np.frombuffer(saved, np.uint8)
+        self._read_into(slot, room[HEADER_BYTES:])
+        front = header(self.kind, length, [room[HEADER_BYTES:].data])
+        ctypes.memmove(room.ctypes.data, front, HEADER_BYTES)
+        return saved
 
     def load(self, slot: int, data: bytes) -> None:
         """See ``KvSlots.load``."""
@@ -153,14 +169,20 @@ class SlotCache:
             raise ModelError(f"llama.cpp cannot shift: {recent_errors() or f'code {code}'}")
         self.stepped()
 
+    def _size(self, slot: int) -> int:
+        return int(self._lib.llama_state_seq_get_size(self._context, slot))
+
     def _read(self, slot: int) -> state.Bytes:
         """The slot's state as llama.cpp writes it."""
         self._settle()
-        lib, context = self._lib, self._context
-        data = np.empty(lib.llama_state_seq_get_size(context, slot), np.uint8)
-        if lib.llama_state_seq_get_data(context, _pointer(data), data.nbytes, slot) != data.nbytes:
-            raise ModelError(f"llama.cpp cannot save slot {slot}: {recent_errors()}")
+        data = np.empty(self._size(slot), np.uint8)
+        self._read_into(slot, data)
         return data
+
+    def _read_into(self, slot: int, room: state.Bytes) -> None:
+        size = self._lib.llama_state_seq_get_data(self._context, _pointer(room), room.nbytes, slot)
+        if size != room.nbytes:
+            raise ModelError(f"llama.cpp cannot save slot {slot}: {recent_errors()}")
 
     def _write(self, slot: int, data: state.Bytes) -> None:
         """Put a state that llama.cpp wrote into an empty slot; on failure it is empty again."""

@@ -174,7 +174,8 @@ class LlamaRunner:
             return [list(rows)]
         if any(len(row.tokens) > 1 for row in rows):
             return [[row] for row in rows]
-        return [self._filled(run) for run in consecutive_runs(rows, self._most_holes)]
+        runs = consecutive_runs(rows, self._most_holes, self._kv.full())
+        return [self._filled(run) for run in runs]
 
     def _filled(self, run: list[StepRow]) -> list[StepRow]:
         """A run with a row in every hole, one position past what that slot holds."""

@@ -48,6 +48,11 @@ class SlotCache:
         self.mask = np.zeros((slots, context), graph.index_dtype)
         self.lengths = [0] * slots
 
+    def full(self) -> set[int]:
+        """Slots that hold as many tokens as they can."""
+        most = self.mask.shape[1]
+        return {slot for slot, length in enumerate(self.lengths) if length >= most}
+
     def hold(self, slot: int, length: int) -> None:
         """Note that the slot holds its first ``length`` tokens, whatever it held before."""
         self.mask[slot, :length] = 1

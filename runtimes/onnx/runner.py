@@ -84,13 +84,21 @@ class OnnxRunner:
 
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
-        if all(len(row.tokens) == 1 for row in plan.rows):
-            runs = consecutive_runs(plan.rows)
+        try:
+            return self._execute(plan.rows)
+        except Exception:
+            for row in plan.rows:
+                self._kv.trim(row.slot, row.position)
+            raise
+
+    def _execute(self, rows: Sequence[StepRow]) -> Logits:
+        if all(len(row.tokens) == 1 for row in rows):
+            runs = consecutive_runs(rows, full=self._kv.full())
             if len(runs) == 1:
                 return self._decode(runs[0])
             return np.concatenate([self._decode(run).copy() for run in runs])
         wanted = []
-        for row in plan.rows:
+        for row in rows:
             logits = self._prefill(row.slot, row.position, row.tokens)
             if row.wants_logits:
                 wanted.append(logits[-1:])
@@ -163,28 +171,40 @@ class OnnxRunner:
         """One token for each row. A hole in the range of slots is filled with a row that is thrown
         away: it writes one position past what its slot holds, where the next real token will go.
         """
-        low, high = rows[0].slot, rows[-1].slot + 1
-        if high - low == 1 and self._pair_lone_rows:
-            low, high = (low, high + 1) if high < len(self._ids) else (low - 1, high)
-        busy = {row.slot: row for row in rows}
-        for slot in range(low, high):
-            row = busy.get(slot)
-            position = (
-                row.position if row else min(self._kv.lengths[slot], self._kv.mask.shape[1] - 1)
-            )
-            self._ids[slot, 0] = row.tokens[0] if row else 0
-            self._positions[slot, 0] = position
-            self._kv.mask[slot, position] = 1
-        self._run(self._decode_binding(low, high))
-        for slot in range(low, high):
-            if slot in busy:
-                self._kv.lengths[slot] = busy[slot].position + 1
-            else:
-                self._kv.mask[slot, self._kv.lengths[slot] :] = 0
+        kv, slots = self._kv, [row.slot for row in rows]
+        low, high = self._range(slots[0], slots[-1] + 1)
+        self._ids[slots, 0] = [row.tokens[0] for row in rows]
+        positions = [row.position for row in rows]
+        self._positions[slots, 0] = positions
+        kv.mask[slots, positions] = 1
+        busy = set(slots)
+        fillers = [slot for slot in range(low, high) if slot not in busy]
+        for slot in fillers:
+            self._ids[slot, 0] = 0
+            self._positions[slot, 0] = kv.lengths[slot]
+            kv.mask[slot, kv.lengths[slot]] = 1
+        try:
+            self._run(self._decode_binding(low, high))
+        finally:
+            for slot in fillers:
+                kv.mask[slot, kv.lengths[slot]] = 0
+        for slot, position in zip(slots, positions, strict=True):
+            kv.lengths[slot] = position + 1
         picked = [row.slot for row in rows if row.wants_logits]
-        whole = len(picked) == high - low
-        logits: Logits = self._logits[low:high, 0] if whole else self._logits[picked, 0]
+        whole = bool(picked) and picked[-1] - picked[0] + 1 == len(picked)
+        at = slice(picked[0], picked[-1] + 1) if whole else picked  # a slice copies nothing
+        logits: Logits = self._logits[at, 0]
         return logits.astype(np.float32, copy=False)
+
+    def _range(self, low: int, high: int) -> tuple[int, int]:
+        """The slots to run for [low, high): a lone one beside a neighbour that has room."""
+        if high - low == 1 and self._pair_lone_rows:
+            full = self._kv.full()
+            if high < len(self._ids) and high not in full:
+                return low, high + 1
+            if low > 0 and low - 1 not in full:
+                return low - 1, high
+        return low, high
 
     def _alone_differs(self) -> bool:
         """Whether a row's logits depend on having a companion at all.
