@@ -100,6 +100,9 @@ class PrefixCache:
 
         What the slot held beyond that moves to the pool.
         """
+        if match.entry is not None:
+            self._pool.remove(match.entry)
+            self._pool.append(match.entry)  # used last: what comes in now pushes others out
         own = self._left.pop(slot, [])
         if len(own) - (match.length if match.slot == slot else 0) >= LEAST_SHARED:
             self.stash(slot, own)
@@ -116,9 +119,6 @@ class PrefixCache:
             self._kv.load(slot, match.entry.data)
             if match.length < len(match.entry.tokens):
                 self._kv.trim(slot, match.length)
-            if match.entry in self._pool:  # not pushed out by what the slot held
-                self._pool.remove(match.entry)
-                self._pool.append(match.entry)  # used last
         elif match.slot is not None and match.slot != slot:
             self._kv.copy(match.slot, slot, match.length)
         elif holds > match.length:

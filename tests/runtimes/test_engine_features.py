@@ -1,4 +1,4 @@
-"""Samples, priorities, deadlines, prefix hits, sessions: the engine on Pebble's files."""
+"""Samples, priorities, deadlines, prefix hits, sessions: the engine on real files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quantize.resolve import resolve
 from runtimes.engine import Engine
 from runtimes.errors import ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
@@ -17,6 +18,12 @@ from tests.runtimes.test_engine import QUESTIONS, chat
 from tests.runtimes.ties import near_ties
 
 GREEDY = SamplingParams(max_tokens=32, top_logprobs=2)
+
+
+@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
+def pebble_file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
+    """One file of each runtime: what is tested here is above them."""
+    return resolve(pebble_built, recipe=request.param)
 
 
 @pytest.fixture(scope="module")
