@@ -1,0 +1,142 @@
+"""One token for every row of a step, each row by the cheapest way to its own result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from runtimes.errors import ModelError
+from runtimes.runner import Logits
+from runtimes.sampling.best import at_least_best
+from runtimes.sampling.draw import draw_among, draw_whole
+from runtimes.sampling.scratch import SCRATCH
+from runtimes.sampling.state import SamplerState
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+# Up to here whole rows are sorted, all at once: a call of NumPy costs more than a row's work.
+_SMALL_VOCABULARY = 4096
+# Rows with more candidates than this are drawn alone, so that they widen nobody else's.
+_WIDE = 4096
+
+
+class BrokenLogitsError(ModelError):
+    """Rows without a distribution: NaN, infinity, or no token that is allowed.
+
+    ``rows`` are their indices; the other rows could be sampled without them.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self.rows = tuple(rows)
+        super().__init__(
+            "the model gave logits that are no numbers, or every token is banned "
+            f"({len(self.rows)} rows of the step); finer weights or KV types may help"
+        )
+
+
+def sample(logits: Logits, states: Sequence[SamplerState]) -> Ints:
+    """One token id a row. ``logits`` is float32 [rows, vocabulary] and is left as it is.
+
+    Changes no state: the caller accepts the tokens. Raises BrokenLogitsError.
+    """
+    if all(s.params.temperature == 0 and not s.edits for s in states):
+        tokens: Ints = logits.argmax(axis=1)
+        _check(logits[np.arange(len(tokens)), tokens])
+        return tokens
+    # Cold rows may overflow to -inf, whose weight is 0, as it should be.
+    with np.errstate(over="ignore"):
+        if logits.shape[1] <= _SMALL_VOCABULARY:
+            return _small(logits, states)
+        return _large(logits, states)
+
+
+def _check(tops: Floats) -> None:
+    """Refuse rows whose largest logit is not a finite number (NaN counts as largest)."""
+    finite = np.isfinite(tops)
+    if not finite.all():
+        raise BrokenLogitsError(np.flatnonzero(~finite).tolist())
+
+
+def _small(logits: Logits, states: Sequence[SamplerState]) -> Ints:
+    """Whole rows at once."""
+    edited = [i for i, state in enumerate(states) if state.edits]
+    if edited:
+        logits = logits.copy()
+        for i in edited:
+            states[i].edit(logits[i])
+    tops = logits.max(axis=1)
+    _check(tops)
+    drawn = [i for i, state in enumerate(states) if state.params.temperature > 0]
+    if len(drawn) == len(states):
+        return draw_among(logits, tops, states)
+    tokens: Ints = logits.argmax(axis=1)
+    if drawn:
+        tokens[drawn] = draw_among(logits[drawn], tops[drawn], [states[i] for i in drawn])
+    return tokens
+
+
+def _large(logits: Logits, states: Sequence[SamplerState]) -> Ints:
+    """Row by row where whole rows are read; what top-k leaves of them all at once."""
+    vocabulary = logits.shape[1]
+    tokens = np.zeros(len(states), np.int64)
+    broken: list[int] = []
+    few: list[_Candidates] = []
+    for i, state in enumerate(states):
+        row = logits[i]
+        params = state.params
+        if state.edits:
+            row = SCRATCH.fit(vocabulary).copy[:vocabulary]
+            np.copyto(row, logits[i])
+            state.edit(row)
+        if params.temperature > 0 and 0 < params.top_k < vocabulary:
+            ids = at_least_best(row, params.top_k)
+            if len(ids) == 0:
+                broken.append(i)
+            else:
+                few.append(_Candidates(i, ids, row[ids], state))
+            continue
+        top = int(row.argmax())
+        if not np.isfinite(row[top]):
+            broken.append(i)
+        else:
+            tokens[i] = top if params.temperature == 0 else draw_whole(row, row[top], state)
+    if broken:
+        raise BrokenLogitsError(broken)
+    for group in _groups(few):
+        tokens[[c.row for c in group]] = _draw_candidates(group)
+    return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """What top-k may keep of a row, by ascending id."""
+
+    row: int
+    ids: Ints
+    values: Floats
+    state: SamplerState
+
+
+def _groups(few: Sequence[_Candidates]) -> Iterator[list[_Candidates]]:
+    narrow = [c for c in few if len(c.ids) <= _WIDE]
+    if narrow:
+        yield narrow
+    for candidates in few:
+        if len(candidates.ids) > _WIDE:
+            yield [candidates]
+
+
+def _draw_candidates(group: Sequence[_Candidates]) -> Ints:
+    width = max(len(c.ids) for c in group)
+    ids = np.zeros((len(group), width), np.int64)
+    values = np.full((len(group), width), -np.inf, np.float32)
+    for i, candidates in enumerate(group):
+        ids[i, : len(candidates.ids)] = candidates.ids
+        values[i, : len(candidates.ids)] = candidates.values
+    places = draw_among(values, values.max(axis=1), [c.state for c in group])
+    tokens: Ints = ids[np.arange(len(group)), places]
+    return tokens
