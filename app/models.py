@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,12 @@ from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.fingerprint import fingerprint as fingerprint
 from runtimes.modelfile import ModelFile
-from runtimes.settings import RunnerSettings
+from runtimes.settings import RunnerSettings, SchedulerSettings
 
 if TYPE_CHECKING:
-    from runtimes.engine import Engine
+    from runtimes.api import EngineApi
+
+_STEP_LIMIT = "INGOT_STEP_LIMIT_S"
 
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
@@ -33,24 +35,30 @@ def model_file(model: str, options: ModelOptions) -> ModelFile:
     return ModelFile.read(resolve(model, recipe=options.recipe, file=options.file))
 
 
-def load_engine(model: ModelFile, settings: RunnerSettings) -> Engine:
-    """Load ``model``. Raises ModelError, RuntimeMissingError or OutOfMemoryError.
+def load_engine(
+    model: ModelFile, settings: RunnerSettings, scheduling: SchedulerSettings | None = None
+) -> EngineApi:
+    """Load ``model`` in a worker process, so that a native crash does not end this one.
 
-    The native libraries load for seconds without looking at signals, so they do it on a thread
-    beside, and Ctrl-C ends the wait (KeyboardInterrupt) at once.
+    INGOT_STEP_LIMIT_S is how many seconds a step may take before the worker counts as hung. Raises
+    ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for a bad limit. Ctrl-C ends
+    the wait (KeyboardInterrupt) at once.
     """
-    from runtimes.engine import Engine
+    from runtimes.worker.engine import WorkerEngine
 
-    outcome: queue.SimpleQueue[Engine | BaseException] = queue.SimpleQueue()
+    return WorkerEngine.load(model.path, settings, scheduling, step_limit_s=_step_limit())
 
-    def load() -> None:
-        try:
-            outcome.put(Engine.load(model.path, settings))
-        except BaseException as error:
-            outcome.put(error)
 
-    threading.Thread(target=load, name="ingot-load", daemon=True).start()
-    loaded = outcome.get()
-    if isinstance(loaded, BaseException):
-        raise loaded
-    return loaded
+def _step_limit() -> float:
+    from runtimes.worker.engine import STEP_LIMIT_S
+
+    text = os.environ.get(_STEP_LIMIT)
+    if not text:
+        return STEP_LIMIT_S
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < math.inf:
+        raise RequestError(f"{_STEP_LIMIT} must be seconds above 0, not {text!r}")
+    return limit

@@ -8,9 +8,12 @@ from typing import Any
 
 from app.figures import timings_json, usage_json
 from app.prompts import PromptStyle, encode
-from runtimes.engine import Engine
+from runtimes.api import EngineApi
 from runtimes.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
+
+# A worker process that dies may die once more before it is started with safer settings.
+_RETRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Answer:
 
 
 def ask(
-    engine: Engine,
+    engine: EngineApi,
     prompt: str,
     style: PromptStyle,
     params: SamplingParams,
@@ -38,25 +41,38 @@ def ask(
     """Ask ``prompt`` and ``emit`` the answer piece by piece, with a line end at its end.
 
     Ctrl-C cancels it: what was generated so far is the answer. An error of ``emit``, such as a
-    closed pipe, cancels it too and is raised.
+    closed pipe, cancels it too and is raised. A request that the engine lost before anything was
+    emitted is asked again.
     """
-    ids = encode(engine, style, [{"role": "user", "content": prompt}])
-    stream = engine.submit(Request(prompt=ids, params=params))
+    request = Request(encode(engine, style, [{"role": "user", "content": prompt}]), params)
+    answer, shown = _answer(engine, request, emit)
+    for _ in range(_RETRIES):
+        # Asked again only as long as nobody has seen a part of it.
+        if shown or answer.interrupted or not answer.completion.retryable:
+            break
+        answer, shown = _answer(engine, Request(request.prompt, params), emit)
+    if emit is not None and (answer.interrupted or not shown.endswith("\n")):
+        emit("\n")
+    return answer
+
+
+def _answer(
+    engine: EngineApi, request: Request, emit: Callable[[str], None] | None
+) -> tuple[Answer, str]:
+    """The answer, and the last piece of it that was emitted."""
+    stream = engine.submit(request)
     interrupted = False
     last = ""
     try:
         for chunk in stream:
             if emit is not None:
                 emit(chunk.text)
-            last = chunk.text or last
+                last = chunk.text or last
     except KeyboardInterrupt:
         interrupted = True
     finally:
         stream.cancel()  # does nothing to a stream that has ended
-    completion = stream.result()
-    if emit is not None and (interrupted or not last.endswith("\n")):
-        emit("\n")
-    return Answer(completion, interrupted)
+    return Answer(stream.result(), interrupted), last
 
 
 def result_json(completion: Completion, model: ModelFile) -> dict[str, Any]:

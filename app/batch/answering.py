@@ -15,7 +15,7 @@ from app.batch.source import Source
 from app.batch.survey import Survey
 from app.models import load_engine
 from app.prompts import PromptStyle
-from runtimes.engine import Engine
+from runtimes.api import EngineApi
 from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
@@ -92,7 +92,7 @@ def answer(
         )
 
 
-def _snapshot(engine: Engine, found: Survey, counts: Counts, draining: bool) -> Snapshot:
+def _snapshot(engine: EngineApi, found: Survey, counts: Counts, draining: bool) -> Snapshot:
     stats = engine.stats()
     computed = counts.answered + counts.failed
     return Snapshot(

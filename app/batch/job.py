@@ -14,8 +14,8 @@ from app.batch.records import answer_of, failure_of, is_whole
 from app.batch.source import Row
 from app.batch.tasks import RowProblem, Task
 from app.prompts import PromptStyle, PromptTooLongError, encode
+from runtimes.api import EngineApi
 from runtimes.chat import Message
-from runtimes.engine import Engine
 from runtimes.errors import IngotError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 
@@ -23,6 +23,9 @@ _TICK_SECONDS = 0.2
 # So many rows fail one after another only when the engine itself is broken: then the job ends
 # instead of turning the rest of the input into errors.
 _FAILURES_IN_A_ROW = 3
+# A dead worker process takes every row in work with it. The next one may die of the same before it
+# is started with safer settings, so that a row is asked again more than once.
+_RETRIES = 3
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class _Active:
     messages: list[Message]
     completions: list[Completion] = field(default_factory=list)
     request_id: str = ""
+    retries: int = 0
 
 
 # What becomes of a finished row: its work, its answer or error, and which of the two it is.
@@ -65,7 +69,7 @@ class Job:
     """Drives an engine over rows. Runs in one thread; only the done callbacks come from another."""
 
     def __init__(
-        self, engine: Engine, sampling: SamplingParams, style: PromptStyle, deliver: Deliver
+        self, engine: EngineApi, sampling: SamplingParams, style: PromptStyle, deliver: Deliver
     ) -> None:
         self.counts = Counts()
         self._engine = engine
@@ -113,6 +117,10 @@ class Job:
     def _next_turn(self, active: _Active) -> None:
         turn = len(active.completions)
         active.messages.append({"role": "user", "content": active.work.task.turns[turn]})
+        self._ask(active)
+
+    def _ask(self, active: _Active) -> None:
+        turn = len(active.completions)
         try:
             ids = encode(self._engine, self._style, active.messages)
             request = Request(
@@ -154,6 +162,10 @@ class Job:
             return
         if completion.finish_reason is FinishReason.CANCELLED:
             raise IngotError("the engine stopped; run the same command again to go on")
+        if completion.retryable and active.retries < _RETRIES:
+            active.retries += 1
+            self._ask(active)
+            return
         if not is_whole(completion):
             self._engine_failure(active, completion.error or "the engine gave no reason")
             return

@@ -1,0 +1,23 @@
+"""`python -m runtimes.worker [--forget]`: the safer settings that are remembered."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from runtimes.worker.safer import forget, remembered_lines
+
+
+def main() -> None:
+    """Show them, and forget them if told to."""
+    parser = argparse.ArgumentParser(prog="python -m runtimes.worker", description=__doc__)
+    parser.add_argument("--forget", action="store_true", help="load with full settings again")
+    arguments = parser.parse_args()
+    lines = remembered_lines()
+    if arguments.forget:
+        forget()
+    sys.stdout.write("".join(f"{line}\n" for line in lines) or "nothing is remembered\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What follows from the death of a worker process.
+
+- A crash or a hang may be chance, so the first is followed by the same settings. The second within
+  a day, in this process or another, is followed by safer ones, which are remembered.
+- An instruction that the processor lacks, and memory that ran out by the system's or the library's
+  own word, are certain: safer settings at once, remembered.
+- A kill from outside says nothing, unless it comes twice within minutes: then fewer tokens are
+  kept in memory, which is not remembered.
+- Bounds against crashes that do not end the crashes are dropped and forgotten: they were not it.
+- So many deaths in so many minutes end it: until the time is over, requests fail at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runtimes.installed import RuntimeName
+from runtimes.selftest import ensure
+from runtimes.settings import RunnerSettings
+from runtimes.worker.process import Cause, Death
+from runtimes.worker.safer import FORGET, Bounds, Memory, Record, Situation, safer
+from runtimes.worker.wire import Ready
+
+log = logging.getLogger(__name__)
+
+_SUSPECT_S = 24 * 3600.0
+_KILLED_TWICE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeathLimit:
+    """So many deaths within so many seconds are the last ones for a while."""
+
+    deaths: int = 8
+    seconds: float = 600.0
+
+
+class Recovery:
+    """The settings for the next start of a worker, by what has become of the earlier ones."""
+
+    def __init__(
+        self, path: Path, asked: RunnerSettings, limit: DeathLimit, *, again: bool = False
+    ) -> None:
+        """``again`` forgets what is remembered of this model."""
+        self._path, self._asked, self._limit = path, asked, limit
+        self._memory = Memory(path)
+        self._deaths: deque[float] = deque()
+        self._kills: deque[float] = deque()
+        self._last: Death | None = None
+        if again:
+            self._memory.write(Record())
+        self._record = self._memory.read()
+        self._bounds = self._record.bounds
+        if self._bounds != Bounds():
+            log.info(
+                "%s runs %s, because the worker process once %s (%s)",
+                path.name,
+                self._bounds.describe(),
+                self._record.reason,
+                f"{FORGET} undoes this",
+            )
+
+    def settings(self) -> RunnerSettings:
+        """What the next process is to load with."""
+        if self._bounds == Bounds():
+            return self._asked
+        model = self._memory.model
+        return self._bounds.apply(self._asked, model.context_length if model else 2**31)
+
+    def refusal(self) -> str | None:
+        """Why no process may be started now; None when one may."""
+        now = time.monotonic()
+        while self._deaths and self._deaths[0] < now - self._limit.seconds:
+            self._deaths.popleft()
+        if len(self._deaths) < self._limit.deaths or self._last is None:
+            return None
+        wait = self._deaths[0] + self._limit.seconds - now
+        return (
+            f"the worker process died {len(self._deaths)} times within "
+            f"{self._limit.seconds / 60:g} minutes (the last one {self._last.text}); it is not "
+            f"started again for the next {wait:.0f} s"
+        )
+
+    def died(self, death: Death, ready: Ready | None) -> bool:
+        """Take note of a death, of a process that had loaded the model or had not.
+
+        True when starting again may end otherwise: by chance, or with the safer settings that are
+        in ``settings`` now.
+        """
+        self._deaths.append(time.monotonic())
+        self._last = death
+        if death.cause in (Cause.ILLEGAL, Cause.MEMORY):
+            return self._step(death, ready, keep=True)
+        if death.cause is Cause.KILLED:
+            now = time.monotonic()
+            twice = bool(self._kills) and now - self._kills[-1] < _KILLED_TWICE_S
+            self._kills.append(now)
+            return self._step(death, ready, keep=False) if twice else True
+        seen = self._record.suspect and time.time() - self._record.suspect_at < _SUSPECT_S
+        if seen:
+            return self._step(death, ready, keep=True)
+        self._remember(replace(self._record, suspect=death.text, suspect_at=time.time()))
+        return True
+
+    def too_big(self) -> bool:
+        """A restart found less memory than the first start; True when a smaller one may do."""
+        return self._step(Death(Cause.MEMORY, "found too little memory"), None, keep=False)
+
+    def _step(self, death: Death, ready: Ready | None, *, keep: bool) -> bool:
+        found = safer(self._bounds, death.cause, self._situation(ready))
+        if found is None:
+            if keep and death.cause is not Cause.MEMORY:
+                kept = replace(self._record.bounds, extra_buffers=True, gpu=True)
+                self._bounds = replace(self._bounds, extra_buffers=True, gpu=True)
+                self._remember(Record(kept, self._record.reason) if kept != Bounds() else Record())
+            return False
+        self._bounds = found
+        if keep:
+            tokens = found if death.cause is Cause.MEMORY else self._record.bounds
+            bounds = replace(found, kv_tokens=tokens.kv_tokens)
+            # Should it crash with these too, that is no chance either.
+            self._remember(Record(bounds, death.text, death.text, time.time()))
+        log.warning(
+            "the worker process %s; %s runs %s from now on%s",
+            death.text,
+            self._path.name,
+            found.describe(),
+            f" ({FORGET} undoes this)" if keep else "",
+        )
+        return True
+
+    def _situation(self, ready: Ready | None) -> Situation:
+        settings = self.settings()
+        model = self._memory.model
+        runtime: RuntimeName = model.runtime if model else "llamacpp"
+        context = settings.context or min(4096, model.context_length if model else 4096)
+        # Before it has loaded, whether a GPU is in use is not known: it may be.
+        gpu = ready.gpu if ready else _gpu_found()
+        return Situation(
+            runtime,
+            gpu and settings.gpu_layers != 0,
+            settings.extra_buffers and ensure(runtime, announce=False).extra_buffers,
+            ready.slots * ready.context if ready else settings.slots * context,
+        )
+
+    def _remember(self, record: Record) -> None:
+        self._record = record
+        self._memory.write(record)
+
+
+def _gpu_found() -> bool:
+    from runtimes.gpus import find_gpus
+
+    return bool(find_gpus())

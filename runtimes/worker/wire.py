@@ -1,0 +1,213 @@
+"""What parent and child of the worker say to each other, and how it crosses their pipes.
+
+A message is eight bytes of length and a pickled list of items. Only our own child is on the other
+side, so pickle is safe here. Chunks, of which there is one a token, are plain tuples; everything
+else is a dataclass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import queue
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from runtimes.metrics import EngineStats
+from runtimes.modelfile import ModelFile
+from runtimes.request import Completion, Request
+from runtimes.settings import RunnerSettings, SchedulerSettings
+
+_LENGTH = struct.Struct("<Q")
+_PROTOCOL = 5
+_BUFFER = 1 << 20
+
+# (request's number, text, token ids, sample) of a runtimes.request.Chunk
+ChunkItem = tuple[int, str, tuple[int, ...], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """First word of the parent: what the child serves. ``log_level`` is the parent's."""
+
+    path: str
+    settings: RunnerSettings
+    scheduling: SchedulerSettings | None
+    log_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A request, by a number that no other request of this worker has had."""
+
+    number: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop the requests of this id."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a method of the engine; a ``Reply`` of the same number answers."""
+
+    number: int
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the engine, then the process."""
+
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An exception on its way across: the name of its class in runtimes.errors, and its text."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded; ``gpu`` whether layers may lie on one."""
+
+    model: ModelFile
+    context: int
+    slots: int
+    vocab_size: int
+    gpu: bool
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The model could not be loaded; the child ends."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of a request."""
+
+    number: int
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a call returned or raised."""
+
+    number: int
+    value: Any = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Sent a few times a second while there is work, and once when there is none left."""
+
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A log record of the child."""
+
+    logger: str
+    level: int
+    text: str
+
+
+class Sender:
+    """A thread that writes to a pipe. ``put`` never blocks, whether anybody reads or not.
+
+    Everything that was put since the last write goes out as one message. After one with chunks the
+    thread rests for ``rest_s``: what comes in the meantime costs one message instead of many, and
+    what comes after a longer silence does not wait.
+    """
+
+    def __init__(self, fd: int, name: str, rest_s: float = 0.0) -> None:
+        """``fd`` belongs to the sender from now on."""
+        self._fd = fd
+        self._rest_s = rest_s
+        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.put: Callable[[object], None] = self._items.put
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Write what is there, then close the pipe; wait for that at most ``timeout`` seconds."""
+        self.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            # The reader may be gone; whoever reads from it notices.
+            with contextlib.suppress(OSError):
+                self._write_all()
+        finally:
+            os.close(self._fd)
+
+    def _write_all(self) -> None:
+        get = self._items.get
+        while True:
+            items = [get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    items.append(get(False))
+            last = None in items
+            if last:
+                items = items[: items.index(None)]
+            if items:
+                write(self._fd, items)
+            if last:
+                return
+            if self._rest_s and type(items[0]) is tuple:
+                time.sleep(self._rest_s)
+
+
+def write(fd: int, items: list[Any]) -> None:
+    """Write one message; blocks while the pipe is full. Raises OSError when nobody reads."""
+    data = pickle.dumps(items, _PROTOCOL)
+    left = memoryview(_LENGTH.pack(len(data)) + data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def receive(fd: int) -> Iterator[list[Any]]:
+    """Messages until the other side closes or dies, also in the middle of one. Closes ``fd``."""
+    with open(fd, "rb", buffering=_BUFFER) as stream:
+        while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(head)
+            data = stream.read(length)
+            if len(data) < length:
+                return
+            yield pickle.loads(data)
+
+
+class LogForwarder(logging.Handler):
+    """Hands the child's log records to ``put``."""
+
+    def __init__(self, put: Callable[[object], None]) -> None:
+        super().__init__()
+        self._put = put
+        self.setFormatter(logging.Formatter())  # the message and a traceback, nothing else
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by ``logging``."""
+        self._put(LogLine(record.name, record.levelno, self.format(record)))

@@ -1,0 +1,230 @@
+"""The worker process dies or hangs in every way; this one lives, and the next request works."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runtimes.errors import ModelError
+from runtimes.remembered import recall
+from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.selftest import ensure
+from runtimes.settings import RunnerSettings
+from runtimes.stream import Stream
+from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.recovery import DeathLimit
+from runtimes.worker.safer import MEMORY, remembered_lines
+from tests.runtimes.faults import build_fault_library
+
+SETTINGS = RunnerSettings(slots=8, context=256, threads=1)
+LONG = SamplingParams(max_tokens=200, ignore_eos=True)
+SHORT = SamplingParams(max_tokens=24)
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
+
+
+@pytest.fixture
+def worker(gguf: Path) -> Iterator[WorkerEngine]:
+    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=1) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_fault_library(tmp_path_factory.mktemp("fault"))
+
+
+@pytest.fixture
+def fault(fault_library: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes llama.cpp fail in the processes that are started from now on."""
+    assert ensure("llamacpp").extra_buffers  # remembered before anything fails
+
+    def choose(kind: str) -> None:
+        monkeypatch.setenv("LD_PRELOAD", str(fault_library))
+        monkeypatch.setenv("INGOT_TEST_FAULT", kind)
+
+    return choose
+
+
+def prompt(worker: WorkerEngine) -> list[int]:
+    return worker.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
+
+
+def begin(worker: WorkerEngine, count: int) -> list[Stream]:
+    """Requests of which at least one has begun to answer."""
+    ids = prompt(worker)
+    streams = [worker.submit(Request(ids, LONG)) for _ in range(count)]
+    next(iter(streams[0]))
+    return streams
+
+
+def check_ended(streams: list[Stream], words: str) -> list[Completion]:
+    """Each has an answer or an error that says what happened; the ones with errors."""
+    done = [stream.result(30) for stream in streams]
+    failed = [one for one in done if one.finish_reason is FinishReason.ERROR]
+    assert all(one.finish_reason in (FinishReason.ERROR, FinishReason.LENGTH) for one in done)
+    assert all(words in (one.error or "") and one.retryable for one in failed)
+    return failed
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGSEGV, "died of SIGSEGV"), (signal.SIGKILL, "killed from outside")],
+)
+def test_a_signal_in_the_middle_of_32_requests(worker, number, words, caplog):
+    expected = worker.generate([prompt(worker)], SHORT)[0].text
+    streams = begin(worker, 32)
+    dead = worker.pid
+    os.kill(dead, number)
+    assert check_ended(streams, words)
+    assert streams[0].result(0).text  # what had come is not lost
+    assert worker.generate([prompt(worker)], SHORT)[0].text == expected
+    assert worker.pid != dead
+    assert not psutil.pid_exists(dead)
+    (line,) = warnings(caplog)
+    assert words in line
+    assert remembered_lines() == []  # once may be chance
+
+
+def test_a_step_without_end(worker):
+    expected = worker.generate([prompt(worker)], SHORT)[0].text
+    streams = begin(worker, 32)
+    os.kill(worker.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert check_ended(streams, "a step took longer than 1 s")
+    assert 0.9 < time.monotonic() - began < 20
+    assert worker.generate([prompt(worker)], SHORT)[0].text == expected
+
+
+def test_a_call_without_end(worker):
+    ids = prompt(worker)
+    os.kill(worker.pid, signal.SIGSTOP)
+    assert worker.stats().slots == 8  # the last known figures
+    assert prompt(worker) == ids  # by the next process
+
+
+def test_requests_that_come_while_there_is_no_worker(worker):
+    """They are taken at once and served by the next one; a cancelled one is not."""
+    ids = prompt(worker)
+    os.kill(worker.pid, signal.SIGKILL)
+    while worker.pid is not None:
+        time.sleep(0.01)
+    began = time.monotonic()
+    streams = [worker.submit(Request(ids, SHORT)) for _ in range(4)]
+    assert time.monotonic() - began < 0.2
+    streams[0].cancel()
+    reasons = [stream.result(30).finish_reason for stream in streams]
+    assert reasons[0] is FinishReason.CANCELLED
+    assert set(reasons[1:]) == {FinishReason.STOP}
+
+
+def test_closing_while_a_worker_is_being_started(worker):
+    ids = prompt(worker)
+    os.kill(worker.pid, signal.SIGKILL)
+    while worker.pid is not None:
+        time.sleep(0.01)
+    stream = worker.submit(Request(ids, SHORT))
+    worker.close()
+    assert stream.result(0).finish_reason is FinishReason.CANCELLED
+
+
+def test_a_worker_that_is_killed_while_it_loads(gguf):
+    killed = []
+
+    def kill_first_child() -> None:
+        while not killed:
+            for child in psutil.Process().children():
+                if "runtimes.worker.child" in child.cmdline():
+                    child.kill()
+                    killed.append(child.pid)
+                    return
+            time.sleep(0.005)
+
+    killer = threading.Thread(target=kill_first_child)
+    killer.start()
+    with WorkerEngine.load(gguf, SETTINGS) as worker:
+        assert worker.pid not in killed
+        assert worker.generate([prompt(worker)], SHORT)[0].error is None
+    killer.join(10)
+
+
+_PARENT = """
+import sys, time
+from runtimes.request import Request, SamplingParams
+from runtimes.settings import RunnerSettings
+from runtimes.worker.engine import WorkerEngine
+worker = WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=256, threads=1))
+assert not {"numpy", "llama_cpp", "onnxruntime", "tokenizers"} & set(sys.modules)
+ids = worker.encode("Once upon a time")
+print(worker.pid, flush=True)
+while True:
+    worker.generate([ids] * 8, SamplingParams(max_tokens=200, ignore_eos=True))
+"""
+
+
+def test_the_worker_ends_with_its_parent(gguf):
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, gguf], stdout=subprocess.PIPE)
+    try:
+        assert parent.stdout is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        time.sleep(0.2)
+        parent.kill()
+        began = time.monotonic()
+        # An orphan is reaped by the system's first process, if that does so.
+        while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() - began < 10
+            time.sleep(0.02)
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
+@linux_only
+def test_safer_settings_are_found_remembered_and_announced_once(gguf, fault, caplog):
+    fault("SIGILL")
+    for loaded in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.INFO), WorkerEngine.load(gguf, SETTINGS) as worker:
+            assert worker.generate([prompt(worker)], SHORT)[0].error is None
+        said = [line for line in warnings(caplog) if "special kernels" in line]
+        assert len(said) == (loaded == 0)
+        assert len([m for m in caplog.messages if "special kernels" in m]) == 1
+    assert "SIGILL" in remembered_lines()[0]
+    again = ([sys.executable, "-m", "runtimes.worker", "--forget"],)
+    shown = subprocess.run(*again, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith(gguf.name)
+    assert remembered_lines() == []
+
+
+@linux_only
+def test_a_worker_that_always_dies_is_given_up_for_a_while(gguf, fault, caplog):
+    """A crash: by chance, then with safer settings, then those are taken back; then it ends."""
+    fault("always")
+    limit = DeathLimit(deaths=4, seconds=3600)
+    with WorkerEngine.load(gguf, SETTINGS, deaths=limit) as worker:
+        for _ in range(4):
+            (done,) = worker.generate([[5, 6, 7]], SHORT)
+            assert "died of SIGSEGV (a wild memory access)" in (done.error or "")
+        assert [bool(recall(MEMORY)), remembered_lines()] == [True, []]
+        assert len([line for line in warnings(caplog) if "special kernels" in line]) == 1
+        began = time.monotonic()
+        (done,) = worker.generate([[5, 6, 7]], SHORT)
+        assert "died 4 times" in (done.error or "")
+        assert not done.retryable
+        assert time.monotonic() - began < 1
+        with pytest.raises(ModelError, match="died 4 times"):
+            worker.encode("x")

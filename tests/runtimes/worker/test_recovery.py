@@ -1,0 +1,120 @@
+"""Which settings follow which death; no process is started here."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from runtimes.metrics import Metrics, Occupancy
+from runtimes.modelfile import ModelFile
+from runtimes.request import FinishReason, Request, SamplingParams
+from runtimes.settings import RunnerSettings
+from runtimes.stream import Stream
+from runtimes.worker.flights import Flight
+from runtimes.worker.process import Cause, Death
+from runtimes.worker.recovery import DeathLimit, Recovery
+from runtimes.worker.safer import Bounds, remembered_lines
+from runtimes.worker.wire import Ready
+
+ASKED = RunnerSettings(slots=16, context=1024)
+
+
+@pytest.fixture
+def model(gguf: Path) -> ModelFile:
+    return ModelFile.read(gguf)
+
+
+def ready(model: ModelFile, recovery: Recovery, *, gpu: bool = False) -> Ready:
+    settings = recovery.settings()
+    assert settings.context is not None
+    held = Occupancy(settings.slots, settings.context, 0, 0, 0, 0, 0, None)
+    stats = Metrics().snapshot(held)
+    return Ready(model, settings.context, settings.slots, model.vocab_size, gpu, stats)
+
+
+def recovery(model: ModelFile, asked: RunnerSettings = ASKED) -> Recovery:
+    return Recovery(model.path, asked, DeathLimit())
+
+
+def test_memory_fewer_slots_then_a_smaller_context(model):
+    one = recovery(model)
+    seen = []
+    while one.died(Death(Cause.MEMORY, "was killed"), ready(model, one)):
+        settings = one.settings()
+        seen.append((settings.slots, settings.context))
+    assert seen == [(8, 1024), (4, 1024), (2, 1024), (1, 1024), (1, 512), (1, 256)]
+    # Remembered as a number of tokens: what needs less is not touched.
+    small = RunnerSettings(slots=1, context=200)
+    assert recovery(model, small).settings() == small
+    assert recovery(model).settings().slots == 1
+    again = Recovery(model.path, ASKED, DeathLimit(), again=True)
+    assert again.settings() == ASKED
+    assert remembered_lines() == []
+
+
+def test_a_crash_on_a_gpu_first_tries_without_it(model):
+    one = recovery(model)
+    crash = Death(Cause.CRASH, "died of SIGSEGV")
+    assert one.died(crash, ready(model, one, gpu=True))
+    assert one.settings() == ASKED
+    assert one.died(crash, ready(model, one, gpu=True))
+    assert (one.settings().gpu_layers, one.settings().extra_buffers) == (0, True)
+    assert one.died(crash, ready(model, one))
+    assert (one.settings().gpu_layers, one.settings().extra_buffers) == (0, False)
+    assert recovery(model).settings() == one.settings()
+    # It was none of that.
+    assert not one.died(crash, ready(model, one))
+    assert one.settings() == ASKED
+    assert recovery(model).settings() == ASKED
+
+
+def test_a_crash_counts_as_repeated_in_the_next_process_too(model):
+    crash = Death(Cause.HANG, "was ended")
+    for safe in (False, True):
+        one = recovery(model)
+        one.died(crash, ready(model, one))
+        assert one.settings().extra_buffers is not safe
+
+
+def test_kills_from_outside_are_not_remembered(model):
+    one = recovery(model)
+    kill = Death(Cause.KILLED, "was killed")
+    one.died(kill, ready(model, one))
+    assert one.settings() == ASKED
+    one.died(kill, ready(model, one))
+    assert one.settings().slots == 8
+    assert recovery(model).settings() == ASKED
+    crash = Death(Cause.ILLEGAL, "died of SIGILL")
+    one.died(crash, ready(model, one))
+    assert not one.settings().extra_buffers
+    assert recovery(model).settings().slots == 16
+
+
+def test_bounds_leave_other_settings_alone():
+    asked = RunnerSettings(slots=3, context=None, threads=2, gpu_layers=7)
+    assert Bounds().apply(asked, 2048) == asked
+    bound = Bounds(kv_tokens=5000).apply(asked, 2048)
+    assert (bound.slots, bound.context, bound.threads, bound.gpu_layers) == (2, 2048, 2, 7)
+
+
+def test_deaths_are_counted_and_forgotten_with_time(model):
+    one = Recovery(model.path, ASKED, DeathLimit(deaths=2, seconds=0.05))
+    kill = Death(Cause.KILLED, "was killed")
+    one.died(kill, ready(model, one))
+    assert one.refusal() is None
+    one.died(kill, ready(model, one))
+    assert "died 2 times" in (one.refusal() or "")
+    time.sleep(0.06)
+    assert one.refusal() is None
+
+
+def test_what_has_come_of_a_lost_request_is_kept():
+    flight = Flight(Request([1, 2], SamplingParams(n=2)), Stream("x", lambda _: None))
+    for item in ((0, "a", (3,), 0), (0, "b", (4,), 1), (0, "c", (5,), 0)):
+        flight.take(item)
+    flight.give_up(FinishReason.ERROR, "gone", retryable=True)
+    done = flight.stream.result(0)
+    assert (done.text, done.token_ids, done.usage.completion_tokens) == ("ac", (3, 5), 2)
+    assert [chunk.text for chunk in flight.stream] == ["a", "b", "c"]

@@ -1,0 +1,176 @@
+"""The engine in a process of its own, on real files, while nothing goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runtimes.engine import Engine
+from runtimes.errors import ModelError, OutOfMemoryError, RequestError
+from runtimes.request import FinishReason, Request, SamplingParams
+from runtimes.settings import RunnerSettings
+from runtimes.worker.engine import WorkerEngine
+
+QUESTIONS = [
+    "What is the capital of France?",
+    "What is 23 + 45?",
+    "Tell me a story about a fox.",
+    "Count from 3 to 9.",
+]
+SETTINGS = RunnerSettings(slots=4, context=256, threads=1)
+
+
+@pytest.fixture(scope="module")
+def worker(gguf: Path, state: None) -> Iterator[WorkerEngine]:
+    with WorkerEngine.load(gguf, SETTINGS) as engine:
+        yield engine
+
+
+def prompts(engine: WorkerEngine | Engine) -> list[list[int]]:
+    return [engine.encode_chat([{"role": "user", "content": text}]) for text in QUESTIONS]
+
+
+def test_it_answers_as_the_engine_in_this_process_does(pebble_file):
+    params = SamplingParams(max_tokens=24, logprobs=True)
+    with Engine.load(pebble_file, SETTINGS) as engine:
+        here = engine.generate(prompts(engine), params)
+        described = (engine.model, engine.context, engine.slots, engine.vocab_size)
+        plain = engine.encode("Hello")
+    with WorkerEngine.load(pebble_file, SETTINGS) as worker:
+        assert (worker.model, worker.context, worker.slots, worker.vocab_size) == described
+        assert worker.encode("Hello") == plain
+        streams = [worker.submit(Request(prompt, params)) for prompt in prompts(worker)]
+        pieces = [list(stream) for stream in streams]
+        there = [stream.result(1) for stream in streams]
+        stats = worker.stats()
+    assert [d.token_ids for d in there] == [d.token_ids for d in here]
+    assert [d.text for d in there] == [d.text for d in here]
+    assert ["".join(chunk.text for chunk in chunks) for chunks in pieces] == [d.text for d in there]
+    assert [d.logprobs for d in there] == [pytest.approx(d.logprobs, abs=0.02) for d in here]
+    assert stats.completion_tokens == sum(len(d.token_ids) for d in there)
+    assert (stats.queued, stats.running) == (0, 0)
+
+
+def test_errors_keep_their_class_and_their_words(worker, gguf, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(gguf.read_bytes()[:-1000])
+    for path, settings in (
+        (broken, SETTINGS),
+        (tmp_path / "absent.gguf", SETTINGS),
+        (gguf, RunnerSettings(slots=10**8)),
+    ):
+        with pytest.raises((ModelError, OutOfMemoryError)) as here:
+            Engine.load(path, settings)
+        with pytest.raises(type(here.value)) as there:
+            WorkerEngine.load(path, settings)
+        # What is free changes from one moment to the next.
+        assert str(there.value)[:60] == str(here.value)[:60]
+        assert type(there.value) is type(here.value)
+    with pytest.raises(RequestError, match="tokens; the context holds 256"):
+        worker.submit(Request([5] * 256))
+    with pytest.raises(RequestError, match="outside"):
+        worker.submit(Request([10**6]))
+    with pytest.raises(RequestError, match="refuses this conversation"):
+        worker.encode_chat([{"no role": "user"}])
+    with pytest.raises(RequestError):
+        worker.save_session([5, 6, 7], tmp_path / "session")
+
+
+def test_many_threads_and_many_requests(worker):
+    prompt = prompts(worker)[0]
+    counts: list[int] = []
+    before = worker.stats().completion_tokens
+
+    def work() -> None:
+        done = worker.generate([prompt] * 100, SamplingParams(max_tokens=2))
+        counts.extend(len(one.token_ids) for one in done)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert counts == [2] * 300
+    assert worker.stats().completion_tokens - before == 600
+
+
+def test_a_slow_reader_holds_nobody_up(worker):
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+    slow = worker.submit(Request(prompts(worker)[2], params))
+    chunks = iter(slow)
+    next(chunks)
+    others = worker.generate(prompts(worker), params)
+    assert all(len(done.token_ids) == 100 for done in others)
+    assert slow.result(60).text.endswith("".join(chunk.text for chunk in chunks))
+
+
+def test_cancel(worker):
+    stream = worker.submit(Request(prompts(worker)[2], SamplingParams(max_tokens=200)))
+    first = next(iter(stream))
+    stream.cancel()
+    done = stream.result(30)
+    assert done.finish_reason is FinishReason.CANCELLED
+    assert done.text.startswith(first.text)
+    worker.cancel("nobody")
+
+
+def test_close_cancels_or_drains(gguf):
+    for drain, expected in ((False, FinishReason.CANCELLED), (True, FinishReason.LENGTH)):
+        worker = WorkerEngine.load(gguf, SETTINGS)
+        process = psutil.Process(worker.pid)
+        params = SamplingParams(max_tokens=120, ignore_eos=True)
+        streams = [worker.submit(Request(prompt, params)) for prompt in prompts(worker) * 2]
+        worker.close(drain=drain)
+        assert {stream.result(1).finish_reason for stream in streams} == {expected}
+        assert not process.is_running()  # not even as a zombie
+        with pytest.raises(RequestError, match="closed"):
+            worker.submit(Request([5]))
+        with pytest.raises(RequestError, match="closed"):
+            worker.encode("x")
+        assert worker.stats().steps > 0
+        worker.close()
+
+
+def test_a_callback_may_close_but_must_not_wait(gguf):
+    worker = WorkerEngine.load(gguf, SETTINGS)
+    prompt = prompts(worker)[0]
+    problems: list[BaseException] = []
+
+    def callback(done: object) -> None:
+        try:
+            worker.stats()
+            worker.encode("x")
+        except RuntimeError as error:
+            problems.append(error)
+        worker.close()
+
+    stream = worker.submit(Request(prompt, SamplingParams(max_tokens=4)))
+    stream.add_done_callback(callback)
+    stream.result(30)
+    worker.close()
+    assert "done callback" in str(problems[0])
+
+
+def test_an_idle_worker_sleeps(worker):
+    worker.generate(prompts(worker), SamplingParams(max_tokens=4))
+    time.sleep(0.3)
+    child = psutil.Process(worker.pid)
+    before = sum(child.cpu_times()[:2]), time.process_time()
+    time.sleep(0.5)
+    assert sum(child.cpu_times()[:2]) - before[0] < 0.1
+    assert time.process_time() - before[1] < 0.1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_parent_decides_about_signals(worker, number):
+    """A terminal's Ctrl-C goes to both processes."""
+    stream = worker.submit(Request(prompts(worker)[2], SamplingParams(max_tokens=60)))
+    os.kill(worker.pid, number)
+    assert stream.result(30).error is None
