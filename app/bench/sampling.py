@@ -1,0 +1,173 @@
+"""What choosing the tokens costs beside the decode step that makes their logits."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtimes.errors import RequestError
+from runtimes.load import load_runner
+from runtimes.modelfile import ModelFile
+from runtimes.request import SamplingParams
+from runtimes.runner import Logits, Runner, StepPlan, StepRow
+from runtimes.sampling import SamplerState, sample
+from runtimes.settings import RunnerSettings
+
+_PROMPT = 32  # tokens behind which decode is timed
+_SEEN = 500  # tokens that penalties count from the start
+_WARM_UP = 3
+
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "temperature": {"temperature": 0.8},
+    "temperature, top-p": {"temperature": 0.8, "top_p": 0.95},
+    "temperature, top-k, top-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
+    "the same with penalties": {
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.1,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingCost:
+    """Seconds of one call of ``sample`` for all rows, medians: on the model's own logits, and on
+    normally distributed ones of the same size, the worst case of a search for the likeliest.
+    """
+
+    real_s: float
+    flat_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingShare:
+    """``step_s`` is the median of a decode step of all rows in the native library."""
+
+    rows: int
+    vocabulary: int
+    step_s: float
+    costs: dict[str, SamplingCost]
+
+    def share(self, name: str) -> float:
+        """Sampling on the model's own logits over the step, for one of ``PARAMETERS``."""
+        return self.costs[name].real_s / self.step_s
+
+    def flat_share(self, name: str) -> float:
+        """The same on normally distributed logits."""
+        return self.costs[name].flat_s / self.step_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds, and shares of the step."""
+        return {
+            "rows": self.rows,
+            "vocabulary": self.vocabulary,
+            "step_s": float(f"{self.step_s:.5g}"),
+            "sampling": {
+                name: {
+                    "real_s": float(f"{cost.real_s:.5g}"),
+                    "flat_s": float(f"{cost.flat_s:.5g}"),
+                    "share": round(self.share(name), 4),
+                    "flat_share": round(self.flat_share(name), 4),
+                }
+                for name, cost in self.costs.items()
+            },
+        }
+
+    def lines(self) -> list[str]:
+        """A line for each set of parameters."""
+        return [
+            f"{self.rows} rows, {self.vocabulary:,} tokens: a decode step takes "
+            f"{1e3 * self.step_s:.2f} ms; sampling of it:",
+            *(
+                f"  {name:26s} {self.share(name):7.2%}   (flat logits {self.flat_share(name):.2%})"
+                for name in self.costs
+            ),
+        ]
+
+
+def sampling_share(
+    path: Path, rows: int, repeats: int, *, threads: int | None = None
+) -> SamplingShare:
+    """Measure one model file at ``rows`` rows, ``repeats`` times for each of ``PARAMETERS``.
+
+    Steps and sampling alternate as in the engine, on the thread that runs the steps, one set of
+    parameters after each step: what a step leaves behind (caches, threads that still spin) counts.
+    Raises what loading does, and RequestError for a context that is too short.
+    """
+    steps = _WARM_UP + repeats * len(PARAMETERS)
+    context = _PROMPT + steps + 1
+    settings = RunnerSettings(slots=rows, context=context, threads=threads)
+    runner, _ = load_runner(ModelFile.read(path), settings)
+    try:
+        if runner.capabilities.context < context:
+            raise RequestError(
+                f"{repeats} repeats need a context of {context} tokens; the model's is "
+                f"{runner.capabilities.context}; take fewer"
+            )
+        return _measure(runner, rows, repeats)
+    finally:
+        runner.close()
+
+
+def _measure(runner: Runner, rows: int, repeats: int) -> SamplingShare:
+    vocabulary = runner.capabilities.vocab_size
+    dice = random.Random(rows)
+    tokens = [_prefill(runner, slot, dice) for slot in range(rows)]
+    flat = np.random.default_rng(rows).normal(0, 1, (rows, vocabulary)).astype(np.float32)
+    states = {name: _states(fields, rows, vocabulary) for name, fields in PARAMETERS.items()}
+    steps: list[float] = []
+    real: dict[str, list[float]] = {name: [] for name in PARAMETERS}
+    even: dict[str, list[float]] = {name: [] for name in PARAMETERS}
+    turns = [*list(PARAMETERS)[:_WARM_UP], *list(PARAMETERS) * repeats]
+    for position, name in enumerate(turns, _PROMPT):
+        plan = StepPlan(
+            tuple(StepRow(slot, position, [token], True) for slot, token in enumerate(tokens))
+        )
+        begin = time.perf_counter()
+        logits = runner.execute(plan)
+        steps.append(time.perf_counter() - begin)
+        real[name].append(_timed(logits, states[name]))
+        tokens = sample(logits, states["greedy"]).tolist()
+        even[name].append(_timed(flat, states[name]))
+    # The first turns have warmed up what they used.
+    costs = {
+        name: SamplingCost(
+            statistics.median(real[name][-repeats:]), statistics.median(even[name][-repeats:])
+        )
+        for name in PARAMETERS
+    }
+    return SamplingShare(rows, vocabulary, statistics.median(steps[_WARM_UP:]), costs)
+
+
+def _prefill(runner: Runner, slot: int, dice: random.Random) -> int:
+    """Put a random prompt into the slot; return a token to go on with."""
+    vocabulary = runner.tokenizer.vocab_size
+    prompt = [dice.randrange(vocabulary) for _ in range(_PROMPT)]
+    logits = runner.execute(StepPlan((StepRow(slot, 0, prompt, True),)))
+    return int(logits[0].argmax())
+
+
+def _states(fields: dict[str, Any], rows: int, vocabulary: int) -> list[SamplerState]:
+    dice = random.Random(1)
+    seen = [dice.randrange(vocabulary) for _ in range(_SEEN)]
+    return [SamplerState(SamplingParams(seed=row, **fields), seen) for row in range(rows)]
+
+
+def _timed(logits: Logits, states: Sequence[SamplerState]) -> float:
+    """Seconds of one call; the states move on to their next numbers."""
+    begin = time.perf_counter()
+    tokens = sample(logits, states)
+    seconds = time.perf_counter() - begin
+    for state, token in zip(states, tokens.tolist(), strict=True):
+        state.accept(token)
+    return seconds
