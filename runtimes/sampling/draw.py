@@ -40,11 +40,8 @@ def draw_among(values: Floats, tops: Floats, states: Sequence[SamplerState]) -> 
         # The likeliest token's weight is exactly 1.
         weights *= weights >= np.array([p.min_p for p in params], np.float32)[:, None]
     reached = weights.cumsum(axis=1, dtype=np.float64)
-    total = reached[:, -1]
-    # Rounding must not put the point on the far edge.
-    point = np.minimum(
-        total * [state.uniform() for state in states], np.nextafter(total, 0, dtype=np.float64)
-    )
+    # Below the total for every number below 1, even rounded.
+    point = reached[:, -1] * [state.uniform() for state in states]
     places: Ints = (reached > point[:, None]).argmax(axis=1)
     return places
 
@@ -70,7 +67,6 @@ def _kept(values: Floats, top: Floats, scale: Floats, states: Sequence[SamplerSt
         # Up to and with the token at which the share is reached.
         before = reached - weights
         outside = before >= (share * reached[:, -1])[:, None]
-        outside[:, 0] = False
         first = outside.argmax(axis=1)
         count = np.minimum(count, np.where(first, first, width))
     edge = ordered[np.arange(len(values)), count - 1]
@@ -136,6 +132,6 @@ def _at(weights: Floats, uniform: float) -> int:
 
 def _beyond(reached: Doubles, point: float) -> int:
     """The first place whose running sum exceeds ``point``."""
-    # Rounding must not put the point on the far edge.
+    # A block's float32 sum may lie above that of its float64 running sum.
     point = min(point, math.nextafter(reached[-1], 0))
     return int(np.searchsorted(reached, point, side="right"))

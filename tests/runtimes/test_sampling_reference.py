@@ -188,3 +188,12 @@ def test_a_sample_that_misleads_does_not_change_the_nucleus():
     for uniform in (0.0, 0.3, 1 - 2**-53):
         row = Row(logits, SamplingParams(temperature=1.0, top_p=0.9), uniform=uniform)
         assert fits(row, int(sample(logits[None], [row.state])[0]))
+
+
+@pytest.mark.parametrize("vocabulary", [300, 6001])
+def test_the_ends_of_the_uniform_numbers_are_the_first_and_the_last_token(vocabulary):
+    rng = np.random.default_rng(4)
+    logits = rng.normal(0, 1, (50, vocabulary)).astype(np.float32)
+    for uniform, token in ((0.0, 0), (1 - 2**-53, vocabulary - 1)):
+        states = [fixed(uniform)(SamplingParams(temperature=1.0)) for _ in logits]
+        assert sample(logits, states).tolist() == [token] * 50
