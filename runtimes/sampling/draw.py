@@ -62,7 +62,8 @@ def _kept(values: Floats, top: Floats, scale: Floats, states: Sequence[SamplerSt
     if any(s.params.top_p < 1 for s in states):
         share = np.array([s.params.top_p if s.params.top_p < 1 else np.inf for s in states])
         weights = _weights(ordered, top, scale)
-        weights *= np.arange(ordered.shape[1]) < count[:, None]
+        if count.min() < ordered.shape[1]:
+            weights *= np.arange(ordered.shape[1]) < count[:, None]
         reached = weights.cumsum(axis=1, dtype=np.float64)
         # Up to and with the token at which the share is reached.
         before = reached - weights
@@ -83,9 +84,12 @@ def _kept(values: Floats, top: Floats, scale: Floats, states: Sequence[SamplerSt
 def _descending(values: Floats, count: int) -> Floats:
     """Each row's ``count`` largest, in descending order."""
     width = values.shape[1]
+    ordered = values.copy()
     if 4 * count < width:
-        values = np.partition(values, width - count, axis=1)[:, width - count :]
-    return np.sort(values, axis=1)[:, ::-1][:, :count]
+        ordered.partition(width - count, axis=1)
+        ordered = ordered[:, width - count :]
+    ordered.sort(axis=1)
+    return ordered[:, ::-1][:, :count]
 
 
 def draw_whole(logits: Floats, top: np.float32, state: SamplerState) -> int:

@@ -13,6 +13,7 @@ Floats = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
 _SAMPLE = 8192
+_TINY = 1e-30
 _FEW = 8  # a part smaller than the vocabulary by this factor is sorted at once
 
 
@@ -36,46 +37,49 @@ def in_nucleus(weights: Floats, logits: Floats, share: float, total: float) -> M
 def _edge(weights: Floats, share: float, total: float) -> tuple[np.float32, int]:
     """The nucleus's smallest weight, and how many tokens the nucleus has."""
     mass = share * total
-    low, high = _bracket(weights, total - mass)
-    above, count, part = _between(weights, low, high)
+    above, count, part = _around_edge(weights, mass, total - mass)
     ordered = np.sort(part)[::-1]
     reached = above + np.cumsum(ordered, dtype=np.float64)
     if not len(reached) or not above < mass <= reached[-1]:
         # The sample has misled, or rounding: the whole row decides.
-        above, count, ordered = 0.0, 0, np.sort(weights)[::-1]
+        count, ordered = 0, np.sort(weights)[::-1]
         reached = np.cumsum(ordered, dtype=np.float64)
     place = min(int(np.searchsorted(reached, mass, side="left")), len(ordered) - 1)
     return ordered[place], count + place + 1
 
 
-def _bracket(weights: Floats, tail: float) -> tuple[np.float32, np.float32]:
-    """Two weights with the nucleus's edge very probably between them.
+def _around_edge(weights: Floats, mass: float, tail: float) -> tuple[float, int, Floats]:
+    """Weights with the nucleus's edge very probably among them; sum and number of all larger ones.
 
-    ``tail`` is the mass outside the nucleus. All weights below tail / vocabulary together weigh
-    less, so the edge is not among them. If too many are above, every n-th token tells where the
-    running sum from the smallest weight on passes the tail. Its standard deviation there is at most
-    the square root of the sample's tokens below.
+    ``mass`` is that of the nucleus, ``tail`` what lies outside.
     """
     size = len(weights)
+    mask = SCRATCH.fit(size).mask[:size]
+    # The weights below this together weigh less than the tail: the edge is not among them.
     low = np.float32(tail / size)
-    if np.count_nonzero(weights >= low) * _FEW <= size:
-        return low, np.float32(np.inf)
+    if np.count_nonzero(np.greater_equal(weights, low, out=mask)) * _FEW <= size:
+        return 0.0, 0, weights[np.flatnonzero(mask)]
+    # Every n-th token tells about where the running sum from the smallest on passes the tail.
     stride = -(-size // _SAMPLE)
     sample = np.sort(weights[::stride])
     place = int(np.searchsorted(np.cumsum(sample, dtype=np.float64), tail / stride))
-    slack = 4 + 3 * math.isqrt(place)
-    least = sample[place - slack] if place > slack else low
-    most = sample[place + slack] if place + slack < len(sample) else np.float32(np.inf)
-    return least, most
+    place = min(place, len(sample) - 1)
+    middle = sample[place]
+    # The exact sum from there on tells how many tokens away the edge is, and on which side.
+    np.greater_equal(weights, middle, out=mask)
+    above, count = _sum(weights, mask), int(np.count_nonzero(mask))
+    steps = math.ceil(abs(mass - above) / max(float(middle), _TINY) / stride)
+    steps = min(steps + steps // 4 + 3 * math.isqrt(steps) + 4, len(sample))
+    if above < mass:
+        least = sample[place - steps] if place >= steps else np.float32(0)
+        np.not_equal(mask, weights >= least, out=mask)
+        return above, count, weights[np.flatnonzero(mask)]
+    most = sample[place + steps] if place + steps < len(sample) else np.float32(np.inf)
+    np.logical_and(mask, weights < most, out=mask)
+    part = weights[np.flatnonzero(mask)]
+    return above - float(part.sum(dtype=np.float64)), count - len(part), part
 
 
-def _between(weights: Floats, low: np.float32, high: np.float32) -> tuple[float, int, Floats]:
-    """The sum and number of the weights from ``high`` on, and those from ``low`` to below it."""
-    if np.isinf(high):
-        return 0.0, 0, weights[np.flatnonzero(weights >= low)]
-    scratch = SCRATCH.fit(len(weights))
-    top = np.greater_equal(weights, high, out=scratch.mask[: len(weights)])
-    count = int(np.count_nonzero(top))
-    above = float(np.multiply(weights, top, out=scratch.spare[: len(weights)]).sum())
-    np.not_equal(top, weights >= low, out=top)
-    return above, count, weights[np.flatnonzero(top)]
+def _sum(weights: Floats, mask: Mask) -> float:
+    """The sum of the masked weights; faster than ``sum(where=mask)``."""
+    return float(np.multiply(weights, mask, out=SCRATCH.spare[: len(weights)]).sum())
