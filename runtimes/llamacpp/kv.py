@@ -72,7 +72,9 @@ class SlotCache:
         self.trim(target, 0)
         if length == 0:
             return
-        if self._unified:
+        # Cells that two slots share are not free when one's window has passed: a sliding window's
+        # small cache would fill up with them.
+        if self._unified and self.can_trim:
             self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
             self._shared |= {source, target}
         else:
