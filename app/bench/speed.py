@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtimes.engine import Engine
+from app.bench.work import loaded
 from runtimes.measure import SpeedFigures, Workload, measure_speed, prefill_tps
 from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
@@ -59,13 +59,12 @@ def compare_kernels(path: Path, prompt_tokens: int, *, repeats: int, threads: in
             slots=1, context=prompt_tokens + 1, threads=threads, extra_buffers=extra
         )
 
-    with Engine.load(path, settings(True)) as fast, Engine.load(path, settings(False)) as safe:
-        for engine in (fast, safe):
+    def one(extra: bool) -> float:
+        with loaded(path, settings(extra)) as engine:
             prefill_tps(engine, prompt_tokens)
-        return statistics.median(
-            prefill_tps(fast, prompt_tokens) / prefill_tps(safe, prompt_tokens)
-            for _ in range(repeats)
-        )
+            return prefill_tps(engine, prompt_tokens)
+
+    return statistics.median(one(True) / one(False) for _ in range(repeats))
 
 
 def table(results: Iterable[FileSpeed], rows: tuple[int, ...]) -> list[list[str]]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app.options import ModelOptions, with_groups
 
 if TYPE_CHECKING:
+    from app.bench.options import BenchOptions
     from app.bench.speed import FileSpeed
+
+_COMPARISONS = "Comparisons"
+_SPEED = "speed"
 
 
 @with_groups
@@ -28,49 +32,179 @@ def bench(
             help="Instead of MODEL: a model of random weights, made once, e.g. qwen2-0.5b.",
         ),
     ] = None,
+    what: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="speed (the default), native, churn, server, genai, prefix or strategies; "
+            "repeatable, or separated by commas.",
+        ),
+    ] = None,
     batch_sizes: Annotated[
-        str, typer.Option(help="Rows that decode together, separated by commas.")
+        str, typer.Option(help="speed: rows that decode together, separated by commas.")
     ] = "1,16",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the timed prefill.")] = 128,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 128,
     decode_tokens: Annotated[int, typer.Option(min=2, help="Tokens a row decodes.")] = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each; medians are shown.")] = 5,
     kernels: Annotated[
         bool,
         typer.Option(
-            "--kernels", help="Also compare llama.cpp's fast kernels with its safe ones (prefill)."
+            "--kernels",
+            help="speed: also compare llama.cpp's fast kernels with its safe ones (prefill).",
         ),
     ] = False,
+    rows: Annotated[
+        int, typer.Option(min=1, max=256, help="Slots.", rich_help_panel=_COMPARISONS)
+    ] = 16,
+    requests: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Requests of server (without --prompts), prefix and strategies.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = 64,
+    steps: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="genai: decode steps over which memory is watched.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = 2000,
+    batched_bench: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="INGOT_BATCHED_BENCH",
+            help="native: the program llama-batched-bench.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = None,
+    llama_server: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="INGOT_LLAMA_SERVER",
+            help="server: the program llama-server.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="server: prompts, one a line, or .jsonl; random ones without.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Figures as JSON on stdout.")] = False,
 ) -> None:
-    """Measure prefill and decode speed of a model's files.
+    """Measure prefill and decode speed of a model's files, or compare them with something else.
 
     Every file in the folder, or the one that --recipe or --file names; run it on a quiet machine.
+    docs/benchmarks.md says what each comparison is, and how to build the programs it needs.
     """
+    from app.bench.options import BenchOptions
+
+    names = _names(what)
+    sizes = _sizes(batch_sizes)
+    work = BenchOptions(
+        rows=rows,
+        prompt_tokens=prompt_tokens,
+        decode_tokens=decode_tokens,
+        requests=requests,
+        repeats=repeats,
+        steps=steps,
+        threads=options.threads,
+        batched_bench=batched_bench,
+        llama_server=llama_server,
+        prompts=prompts,
+    )
+    files = _files(model, random, options)
+    report: list[dict[str, Any]] = []
+    for name in names:
+        if name == _SPEED:
+            report += _speed(files, work, sizes, kernels=kernels, as_json=as_json)
+        else:
+            report += _compare(name, files, work, as_json=as_json)
+    if as_json:
+        from app.console import emit
+
+        if names != (_SPEED,):
+            report = [{"what": _SPEED, **entry} for entry in report]
+        emit(json.dumps(report, indent=2) + "\n")
+
+
+def _compare(
+    name: str, files: list[Path], options: BenchOptions, *, as_json: bool
+) -> list[dict[str, Any]]:
+    """One benchmark on every file that it is for."""
+    from app.bench.suite import BENCHMARKS
+    from app.console import emit, note
+    from runtimes.modelfile import ModelFile
+
+    benchmark = BENCHMARKS[name]
+    fitting = [path for path in files if ModelFile.read(path).runtime in benchmark.runtimes]
+    if not fitting:
+        raise typer.BadParameter(
+            f"{name} needs a file for {' or '.join(benchmark.runtimes)}", param_hint="--what"
+        )
+    report = []
+    for path in fitting:
+        note(f"{name}: measuring {path.name}")
+        result = benchmark.run(path, options)
+        report.append({"what": name, "file": path.name, **result.to_json()})
+        if not as_json:
+            emit("\n".join([f"{name}, {path.name}", *result.lines()]) + "\n")
+    return report
+
+
+def _speed(
+    files: list[Path],
+    options: BenchOptions,
+    sizes: tuple[int, ...],
+    *,
+    kernels: bool,
+    as_json: bool,
+) -> list[dict[str, Any]]:
+    """Prefill and decode of every file, as one table."""
     from app.bench.speed import bench_file, table
     from app.console import emit, note
     from runtimes.measure import Workload
 
-    rows = _rows(batch_sizes)
     results: list[FileSpeed] = []
-    for path in _files(model, random, options):
+    for path in files:
         note(f"measuring {path.name}")
-        work = Workload(rows, prompt_tokens, decode_tokens)
+        work = Workload(sizes, options.prompt_tokens, options.decode_tokens)
         results.append(
-            bench_file(path, work, repeats=repeats, threads=options.threads, kernels=kernels)
-        )
-    if as_json:
-        emit(json.dumps([result.to_json() for result in results], indent=2) + "\n")
-        return
-    emit(_aligned(table(results, rows)))
-    for result in results:
-        if result.fast_over_safe is not None:
-            emit(
-                f"{result.name}: prefill with the fast kernels is {result.fast_over_safe:.2f}x "
-                "that with the safe ones\n"
+            bench_file(
+                path, work, repeats=options.repeats, threads=options.threads, kernels=kernels
             )
+        )
+    if not as_json:
+        emit(_aligned(table(results, sizes)))
+        for result in results:
+            if result.fast_over_safe is not None:
+                emit(
+                    f"{result.name}: prefill with the fast kernels is "
+                    f"{result.fast_over_safe:.2f}x that with the safe ones\n"
+                )
+    return [result.to_json() for result in results]
 
 
-def _rows(text: str) -> tuple[int, ...]:
+def _names(what: list[str] | None) -> tuple[str, ...]:
+    """The benchmarks asked for, each once."""
+    if not what:
+        return (_SPEED,)
+    from app.bench.suite import BENCHMARKS
+
+    names = dict.fromkeys(name.strip() for part in what for name in part.split(","))
+    unknown = [name for name in names if name != _SPEED and name not in BENCHMARKS]
+    if unknown:
+        known = ", ".join((_SPEED, *BENCHMARKS))
+        raise typer.BadParameter(f"{unknown[0]!r} is none of: {known}", param_hint="--what")
+    return tuple(names)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
     try:
         rows = tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:

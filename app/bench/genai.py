@@ -1,0 +1,200 @@
+"""An ONNX folder: one row against onnxruntime-genai, the engine's own share of a step, and memory.
+
+Both sides decode the same prompt for as many tokens on as many threads, round by round in turn;
+onnxruntime-genai does so in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from app.bench.options import BenchOptions, median, rounded
+from app.bench.tools import tail
+from app.bench.work import Window, loaded, lockstep, random_prompts
+from runtimes.api import EngineApi
+from runtimes.errors import IngotError
+
+_SETTLED = 0.1  # of the steps, until buffers have grown to what the work needs
+
+
+@dataclass(frozen=True, slots=True)
+class GenaiResult:
+    """Decoding, a sample a round: ``one`` and ``many`` rows of ours, ``theirs`` tokens a second.
+
+    ``growth_bytes`` is how much more memory was resident at the end of ``grown_steps`` decode steps
+    than after the first tenth of them.
+    """
+
+    prompt_tokens: int
+    decode_tokens: int
+    threads: int
+    rows: int
+    one: list[Window]
+    many: list[Window]
+    theirs: list[float]
+    grown_steps: int
+    growth_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Ours over theirs at one row, the median of the rounds."""
+        rounds = zip(self.one, self.theirs, strict=True)
+        return median([window.wall_tps / tps for window, tps in rounds])
+
+    def to_json(self) -> dict[str, Any]:
+        """Every sample."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "decode_tokens": self.decode_tokens,
+            "threads": self.threads,
+            "rows": self.rows,
+            "decode_tps_1_row": rounded([window.wall_tps for window in self.one]),
+            "decode_tps_rows": rounded([window.wall_tps for window in self.many]),
+            "onnxruntime_genai_decode_tps": rounded(self.theirs),
+            "ratio": round(self.ratio, 4),
+            "host_share_1_row": rounded([window.host_share for window in self.one]),
+            "host_share_rows": rounded([window.host_share for window in self.many]),
+            "memory_steps": self.grown_steps,
+            "memory_growth_bytes": self.growth_bytes,
+        }
+
+    def lines(self) -> list[str]:
+        """A line for each question."""
+        one, many = ([w.host_share for w in windows] for windows in (self.one, self.many))
+        return [
+            f"1 row, {self.threads} threads: {median([w.wall_tps for w in self.one]):.1f} tok/s, "
+            f"onnxruntime-genai {median(self.theirs):.1f}: ratio {self.ratio:.2f}",
+            f"the engine's own share of a decode step: {100 * median(one):.2f}% at 1 row, "
+            f"{100 * median(many):.2f}% at {self.rows} rows",
+            f"resident memory over {self.grown_steps:,} decode steps of {self.rows} rows: "
+            f"{self.growth_bytes / 1e6:+.2f} MB",
+        ]
+
+
+def genai(path: Path, options: BenchOptions) -> GenaiResult:
+    """Raises IngotError when onnxruntime-genai is not installed or cannot load the folder."""
+    need = options.prompt_tokens + options.decode_tokens + 1
+    one: list[Window] = []
+    many: list[Window] = []
+    theirs: list[float] = []
+    with (
+        GenaiProcess(path, options.cores) as other,
+        loaded(path, options.settings(need, rows=1)) as engine,
+    ):
+        for seed in range(-1, options.repeats):
+            [prompt] = random_prompts(engine, [options.prompt_tokens], seed)
+            seconds = other.decode(prompt, options.decode_tokens)
+            window = lockstep(engine, [prompt], options.decode_tokens)
+            if seed >= 0:  # the first is a warm-up
+                theirs.append(options.decode_tokens / seconds)
+                one.append(window)
+    with loaded(path, options.settings(need)) as engine:
+        for seed in range(options.repeats):
+            many.append(_rows(engine, options, seed))
+        steps, growth = _growth(engine, options)
+    return GenaiResult(
+        prompt_tokens=options.prompt_tokens,
+        decode_tokens=options.decode_tokens,
+        threads=options.cores,
+        rows=options.rows,
+        one=one,
+        many=many,
+        theirs=theirs,
+        grown_steps=steps,
+        growth_bytes=growth,
+    )
+
+
+def _rows(engine: EngineApi, options: BenchOptions, seed: int) -> Window:
+    prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
+    return lockstep(engine, prompts, options.decode_tokens)
+
+
+def _growth(engine: EngineApi, options: BenchOptions) -> tuple[int, int]:
+    """Decode steps made, and the bytes by which this process grew in them."""
+    process = psutil.Process()
+    start, steps, seed = 0, 0, options.repeats
+    while steps < options.steps or not start:
+        steps += _rows(engine, options, seed).steps
+        seed += 1
+        if not start and steps >= _SETTLED * options.steps:
+            start = process.memory_info().rss
+            steps = 0
+    return steps, process.memory_info().rss - start
+
+
+class GenaiProcess:
+    """``app.bench.genai_child``, ended on leaving."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        command = [sys.executable, "-m", "app.bench.genai_child", str(folder), str(threads)]
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, "ORT_DISABLE_TELEMETRY": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        """Wait until the folder is loaded."""
+        try:
+            if self._line() != "ready":
+                raise self._failed()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the process."""
+        self.close()
+
+    def decode(self, prompt: Sequence[int], tokens: int) -> float:
+        """Seconds for ``tokens`` tokens after the first. Raises IngotError."""
+        assert self._process.stdin
+        work = json.dumps({"prompt": list(prompt), "tokens": tokens})
+        try:
+            self._process.stdin.write(work + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self._failed() from error
+        line = self._line()
+        if not line:
+            raise self._failed()
+        return float(json.loads(line)["seconds"])
+
+    def close(self) -> None:
+        """End the process. A second call does nothing."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def _line(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline().strip()
+
+    def _failed(self) -> IngotError:
+        self._process.kill()
+        self._process.wait()
+        self._errors.seek(0)
+        return IngotError(f"onnxruntime-genai failed:\n{tail(self._errors.read())}")

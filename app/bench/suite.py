@@ -1,0 +1,35 @@
+"""The benchmarks by name: what each compares, and which files it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.bench.churn import churn
+from app.bench.genai import genai
+from app.bench.native import native
+from app.bench.options import BenchOptions, Result
+from app.bench.prefix import prefix
+from app.bench.server import server
+from app.bench.strategies import strategies
+
+_BOTH = ("llamacpp", "onnx")
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """``run`` measures one file of one of the ``runtimes``."""
+
+    run: Callable[[Path, BenchOptions], Result]
+    runtimes: tuple[str, ...] = _BOTH
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "native": Benchmark(native, ("llamacpp",)),
+    "churn": Benchmark(churn),
+    "server": Benchmark(server, ("llamacpp",)),
+    "genai": Benchmark(genai, ("onnx",)),
+    "prefix": Benchmark(prefix),
+    "strategies": Benchmark(strategies),
+}

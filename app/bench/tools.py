@@ -1,0 +1,45 @@
+"""Native tools that are compared with: where they are, and the environment that they run in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from runtimes.errors import IngotError
+
+HOW_TO_BUILD = "docs/benchmarks.md says how to build it"
+_OPENMP = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+
+
+class ToolMissingError(IngotError):
+    """A benchmark needs a program that was not named or is not there."""
+
+    exit_code = 2
+
+
+def require_tool(path: Path | None, option: str, name: str) -> Path:
+    """``path`` if it is a program. Raises ToolMissingError that says where to get it."""
+    if path is None:
+        raise ToolMissingError(f"name the program {name} with {option}; {HOW_TO_BUILD}")
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise ToolMissingError(f"{option}: {path} is no program; {HOW_TO_BUILD}")
+    return path
+
+
+def environments() -> dict[str, dict[str, str]]:
+    """Environments for a native tool, by the name of how its idle threads wait.
+
+    Loading llama.cpp sets GOMP_SPINCOUNT in this process (runtimes.llamacpp.native); a child would
+    inherit that. So: the tool's own default, and what this process has.
+    """
+    own = {name: value for name, value in os.environ.items() if name not in _OPENMP}
+    ours = {name: os.environ[name] for name in _OPENMP if name in os.environ}
+    known = {"own spinning": own}
+    if ours:
+        known[", ".join(f"{name}={value}" for name, value in ours.items())] = {**own, **ours}
+    return known
+
+
+def tail(text: str, lines: int = 8) -> str:
+    """The last lines of a tool's output, for an error."""
+    return "\n".join(text.strip().splitlines()[-lines:]) or "it said nothing"

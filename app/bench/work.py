@@ -1,0 +1,179 @@
+"""The work that benchmarks give an engine, and what it did between two moments."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtimes.api import EngineApi
+from runtimes.engine import Engine
+from runtimes.errors import IngotError
+from runtimes.metrics import EngineStats
+from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.stream import Stream
+
+# Reading the figures takes the interpreter from the engine: seldom enough to cost nothing.
+_POLL_S = 0.002
+_SILENCE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Decoding between two moments of an engine, prefill of new rows among it if there was any.
+
+    ``wall_s`` is all the time that passed, ``step_s`` that of decode steps alone, ``host_s`` what
+    the engine spent outside the native library in steps of either kind. ``graphs_reused`` is None
+    where the runtime does not tell.
+    """
+
+    tokens: int
+    prompt_tokens: int
+    steps: int
+    wall_s: float
+    step_s: float
+    host_s: float
+    graphs_reused: int | None
+
+    @property
+    def wall_tps(self) -> float:
+        """Decoded tokens a second of all the time."""
+        return self.tokens / self.wall_s
+
+    @property
+    def step_tps(self) -> float:
+        """Decoded tokens a second of decode steps."""
+        return self.tokens / self.step_s
+
+    @property
+    def host_share(self) -> float:
+        """The engine's own part of the steps' time; of a window without prefill."""
+        return self.host_s / self.step_s
+
+
+def greedy(tokens: int, *, top_logprobs: int = 0) -> SamplingParams:
+    """Exactly ``tokens`` likeliest tokens."""
+    return SamplingParams(max_tokens=tokens, ignore_eos=True, top_logprobs=top_logprobs)
+
+
+def random_prompts(engine: EngineApi, lengths: Iterable[int], seed: int) -> list[list[int]]:
+    """Prompts of these lengths; the same seed gives the same tokens."""
+    dice = random.Random(seed)
+    return [[dice.randrange(engine.vocab_size) for _ in range(length)] for length in lengths]
+
+
+@contextmanager
+def loaded(
+    path: Path, settings: RunnerSettings, scheduling: SchedulerSettings | None = None
+) -> Iterator[Engine]:
+    """An engine that has touched its weights and grown its buffers to what all rows need.
+
+    Have one at a time: GNU OpenMP counts the threads of every engine in the process, idle or not,
+    and once they are more than the cores its threads hardly spin (libgomp's throttled spin count);
+    with two engines, decoding of a small model fell to half its speed.
+    """
+    with Engine.load(path, settings, scheduling) as engine:
+        warm_up(engine)
+        yield engine
+
+
+def warm_up(engine: EngineApi) -> None:
+    """A short run on every slot."""
+    run(engine, random_prompts(engine, [8] * engine.slots, seed=-1), [greedy(3)] * engine.slots)
+
+
+def run(
+    engine: EngineApi, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
+) -> list[Completion]:
+    """Submit everything at once and wait for the end. Raises IngotError if a request fails."""
+    streams = [
+        engine.submit(Request(prompt, wanted))
+        for prompt, wanted in zip(prompts, params, strict=True)
+    ]
+    return finished(streams)
+
+
+def finished(streams: Iterable[Stream]) -> list[Completion]:
+    """Wait for completions. Raises IngotError for one that did not run to its full length."""
+    done = [stream.result() for stream in streams]
+    for completion in done:
+        if completion.finish_reason is not FinishReason.LENGTH:
+            reason = completion.error or f"it ended with {completion.finish_reason}"
+            raise IngotError(f"a request of the benchmark did not run to its end: {reason}")
+    return done
+
+
+def lockstep(engine: EngineApi, prompts: Sequence[list[int]], tokens: int) -> Window:
+    """Decode ``tokens`` on every prompt together; prefill is before the window.
+
+    The engine must prefill every prompt before the first decodes (``max_stall_s`` None). Raises
+    IngotError when rows were not together after all.
+    """
+    rows = len(prompts)
+    start = engine.stats()
+    begun = first_tokens(start) + rows
+    streams = [engine.submit(Request(prompt, greedy(tokens + 1))) for prompt in prompts]
+    first, _ = wait_for(engine, lambda stats: first_tokens(stats) >= begun)
+    done = finished(streams)
+    last = engine.stats()
+    seen = between(first, 0.0, last, 0.0)  # decode steps only, but for the first few of them
+    if seen.tokens != rows * seen.steps:
+        raise IngotError(
+            f"the rows were not in lockstep: {seen.steps} steps made {seen.tokens} tokens of {rows}"
+        )
+    whole = between(start, 0.0, last, 0.0)
+    part = seen if seen.steps else whole  # the whole was shorter than a look at it
+    return Window(
+        tokens=rows * tokens,
+        prompt_tokens=0,
+        steps=tokens,
+        # The row that had its first token last decoded from the first common step to the last.
+        wall_s=min(completion.timings.decode_s for completion in done),
+        step_s=whole.step_s,
+        host_s=whole.step_s * part.host_share,
+        graphs_reused=seen.graphs_reused,
+    )
+
+
+def first_tokens(stats: EngineStats) -> int:
+    """How many requests have had a token since the engine started."""
+    return stats.completion_tokens - stats.decode_tokens
+
+
+def wait_for(
+    engine: EngineApi, reached: Callable[[EngineStats], bool]
+) -> tuple[EngineStats, float]:
+    """The first figures that satisfy ``reached``, and when that was."""
+    limit = time.perf_counter() + _SILENCE_S
+    while True:
+        stats, now = engine.stats(), time.perf_counter()
+        if reached(stats):
+            return stats, now
+        if now > limit:
+            raise IngotError(f"the engine did not get through the work in {_SILENCE_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def between(before: EngineStats, begin: float, after: EngineStats, end: float) -> Window:
+    """What happened from one snapshot to the next."""
+    return Window(
+        tokens=after.decode_tokens - before.decode_tokens,
+        prompt_tokens=after.prompt_tokens - before.prompt_tokens,
+        steps=after.steps - before.steps,
+        wall_s=end - begin,
+        step_s=after.decode_s - before.decode_s,
+        host_s=1e-6 * (_host_us(after) - _host_us(before)),
+        graphs_reused=_difference(after.graphs_reused, before.graphs_reused),
+    )
+
+
+def _host_us(stats: EngineStats) -> float:
+    return stats.host_us_per_step * stats.steps
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before

@@ -1,0 +1,301 @@
+"""`ingot bench` with counts so small that only what holds at any speed is looked at."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.bench import options as bench_options
+from app.bench.batched_bench import parse
+from app.bench.genai import GenaiProcess, genai
+from app.bench.llama_server import LlamaServer, parse_slots
+from app.bench.options import BenchOptions
+from app.bench.prompts import PromptFileError, bench_prompts, read_texts
+from app.bench.strategies import compare
+from app.bench.suite import BENCHMARKS
+from app.bench.tools import ToolMissingError, environments
+from app.bench.work import greedy, loaded, lockstep, random_prompts, run
+from runtimes.errors import IngotError
+from runtimes.request import Completion, FinishReason, Timings, Usage
+from runtimes.settings import SchedulerSettings
+
+# One thread: threads that wait for each other crawl where the processor is shared.
+TINY = BenchOptions(
+    rows=3, prompt_tokens=6, decode_tokens=6, requests=4, repeats=1, steps=20, threads=1
+)
+
+# What llama-batched-bench and llama-server of llama-cpp-python 0.3.36's llama.cpp said on Pebble.
+BATCHED_BENCH = """\
+
+{"n_kv_max": 8192, "n_batch": 512, "n_ubatch": 512, "flash_attn": -1, "is_pp_shared": 0, \
+"n_gpu_layers": -1, "n_threads": 2, "n_threads_batch": 2, "pp": 128, "tg": 64, "pl": 16, \
+"n_kv": 3072, "t_pp": 0.209263, "speed_pp": 9786.727539, "t_tg": 0.261132, \
+"speed_tg": 3921.388428, "t": 0.470395, "speed": 6530.681641}
+
+"""
+SERVER_LOG = """\
+0.00.023.842 I cmn          init: llama threadpool init, n_threads = 2
+0.00.032.466 I srv    load_model: initializing, n_slots = 16, n_ctx_slot = 256, kv_unified = 'false'
+0.00.035.053 I srv  llama_server: model loaded
+"""
+
+
+def figures(value: Any) -> Iterator[float]:
+    """Every number in a document."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from figures(item)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+def tool(variable: str) -> Path:
+    """The program that an environment variable names; without, the test is skipped."""
+    if variable not in os.environ:
+        pytest.skip(f"{variable} names no program")
+    return Path(os.environ[variable])
+
+
+@pytest.fixture(scope="module")
+def int4(pebble_built: Path) -> Path:
+    from quantize.resolve import resolve
+
+    return resolve(pebble_built, recipe="onnx-int4")
+
+
+def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
+    names = ["churn", "prefix", "strategies"]
+    arguments = ["--rows", "3", "--prompt-tokens", "6", "--decode-tokens", "6", "--threads", "1"]
+    arguments += ["--requests", "4", "--repeats", "1", "--json", "--what", ",".join(names)]
+    done = ingot("bench", pebble_built, "--recipe", "q8_0", *arguments)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [entry["what"] for entry in report] == names
+    for entry in report:
+        assert entry["file"].endswith(".gguf")
+        assert all(math.isfinite(figure) and figure >= 0 for figure in figures(entry))
+    churned, prefixed, strategic = report
+    assert set(churned["layouts"]) == {"split", "unified"}
+    for layout in churned["layouts"].values():
+        assert layout["lockstep"]["decode_tokens"] == [3 * 6]
+        assert layout["churn"]["decode_tokens"][0] >= 3 * 6
+        assert layout["ratio_of_steps"] > 0
+    # All but the first prompt find the common tokens.
+    assert prefixed["cached_tokens"] == [3 * 500]
+    assert prefixed["ratio"] > 0
+    for figure in strategic["strategies"].values():
+        assert figure["tps"] > 0
+        assert figure["answers_apart_otherwise"] == []
+    assert strategic["strategies"]["sequential"]["ratio_to_sequential"] == 1
+
+
+def test_onnx_against_its_own_library(int4: Path) -> None:
+    result = genai(int4, TINY)
+    report = json.loads(json.dumps(result.to_json()))
+    assert report["ratio"] > 0
+    assert 0 < report["host_share_1_row"][0] < 1
+    assert 0 < report["host_share_rows"][0] < 1
+    assert report["memory_steps"] >= TINY.steps
+    assert "ratio" in result.lines()[0]
+
+
+def test_a_folder_that_genai_cannot_load(tmp_path: Path) -> None:
+    with pytest.raises(IngotError, match="onnxruntime-genai failed"), GenaiProcess(tmp_path, 1):
+        pass
+
+
+def test_rows_are_in_lockstep(pebble_file: Path) -> None:
+    scheduling = SchedulerSettings(max_stall_s=None, prefix_cache=False)
+    with loaded(pebble_file, TINY.settings(64), scheduling) as engine:
+        window = lockstep(engine, random_prompts(engine, [5, 20, 9], 1), 24)
+    assert (window.tokens, window.steps) == (3 * 24, 24)
+    # The steps' own time is in the time that passed, but for the clocks' reading.
+    assert 0 < window.step_s < 1.05 * window.wall_s
+    assert 0 < window.host_share < 1
+
+
+def test_rows_that_are_not_in_lockstep_are_an_error(onnx_folder: Path) -> None:
+    scheduling = SchedulerSettings(strategy="sequential", prefix_cache=False)
+    with (
+        loaded(onnx_folder, TINY.settings(64), scheduling) as engine,
+        pytest.raises(IngotError, match="not in lockstep"),
+    ):
+        lockstep(engine, random_prompts(engine, [5, 5], 1), 24)
+
+
+def test_a_request_that_does_not_end_as_asked_is_an_error(gguf_file: Path) -> None:
+    with loaded(gguf_file, TINY.settings(64)) as engine:
+        [prompt] = random_prompts(engine, [8], 1)
+        with pytest.raises(IngotError, match="did not run to its end: it ended with context"):
+            run(engine, [prompt], [greedy(engine.context)])
+
+
+def test_native_tool(pebble_built: Path, gguf_file: Path) -> None:
+    program = tool("INGOT_BATCHED_BENCH")
+    result = BENCHMARKS["native"].run(gguf_file, with_tools(batched_bench=program))
+    report = json.loads(json.dumps(result.to_json()))
+    assert set(report["ingot"]) == {"split", "unified"}
+    assert len(report["llama_batched_bench"]) == 4
+    assert all(figure > 0 for figure in figures(report["llama_batched_bench"]))
+    assert report["ratio_of_best"] >= report["ratio_of_default"] > 0
+
+
+def test_native_server(gguf_file: Path) -> None:
+    program = tool("INGOT_LLAMA_SERVER")
+    result = BENCHMARKS["server"].run(gguf_file, with_tools(llama_server=program))
+    report = json.loads(json.dumps(result.to_json()))
+    assert report["completion_tokens"] == TINY.requests * TINY.decode_tokens
+    assert report["llama_server_slots"]["slots"] == TINY.rows
+    assert report["llama_server_slots"]["context"] == report["context"]
+    assert report["ratio_of_best"] >= report["ratio_of_default"] > 0
+
+
+def test_the_server_ends_whatever_happens(gguf_file: Path, tmp_path: Path) -> None:
+    import psutil
+
+    program = tool("INGOT_LLAMA_SERVER")
+    settings = TINY.settings(64)
+
+    def children() -> list[psutil.Process]:
+        return [c for c in psutil.Process().children() if c.name() == program.name]
+
+    with LlamaServer(program, gguf_file, settings, environment=os.environ) as server:
+        assert len(children()) == 1
+        with pytest.raises(IngotError, match="llama-server answered 4"):
+            server.complete([[7] * 300], 4, 1)  # more than a slot holds
+    assert children() == []
+    nothing = tmp_path / "none.gguf"
+    with (
+        pytest.raises(IngotError, match="exit code"),
+        LlamaServer(program, nothing, settings, environment=os.environ),
+    ):
+        pass
+    assert children() == []
+
+
+def with_tools(**programs: Path) -> BenchOptions:
+    from dataclasses import replace
+
+    return replace(TINY, **programs)
+
+
+def test_what_the_native_tools_print() -> None:
+    line = parse(BATCHED_BENCH)
+    assert (line.rows, line.prompt_tokens, line.decode_tokens) == (16, 128, 64)
+    assert (line.threads, line.cells, line.batch, line.ubatch) == (2, 8192, 512, 512)
+    assert line.decode_tps == pytest.approx(16 * 64 / 0.261132, rel=1e-4)
+    assert line.prefill_tps == pytest.approx(16 * 128 / 0.209263, rel=1e-4)
+    with pytest.raises(IngotError, match="0 results"):
+        parse("\n")
+    with pytest.raises(IngotError, match="2 results"):
+        parse(BATCHED_BENCH * 2)
+    assert parse_slots(SERVER_LOG) == {"slots": 16, "context": 256, "unified_kv": False}
+    assert parse_slots("") == {}
+
+
+def test_a_native_tool_does_not_inherit_our_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    arms = environments()
+    assert list(arms) == ["own spinning", "GOMP_SPINCOUNT=1000"]
+    assert "GOMP_SPINCOUNT" not in arms["own spinning"]
+    assert arms["own spinning"]["PATH"] == os.environ["PATH"]
+    assert arms["GOMP_SPINCOUNT=1000"]["GOMP_SPINCOUNT"] == "1000"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    assert list(environments()) == ["own spinning"]
+
+
+def test_both_sides_hold_as_many_cells() -> None:
+    # llama.cpp rounds up by itself; asked for less, the two sides would differ.
+    assert [TINY.settings(n).context for n in (1, 256, 257)] == [256, 256, 512]
+    assert TINY.settings(1).batch == bench_options.BATCH
+
+
+@pytest.mark.parametrize("name", ["native", "server"])
+def test_a_program_that_is_missing(
+    ingot: Any, gguf_file: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("INGOT_BATCHED_BENCH", raising=False)
+    monkeypatch.delenv("INGOT_LLAMA_SERVER", raising=False)
+    with pytest.raises(ToolMissingError, match=r"docs/benchmarks\.md") as caught:
+        BENCHMARKS[name].run(gguf_file, TINY)
+    assert caught.value.exit_code == 2
+    option = {"native": "--batched-bench", "server": "--llama-server"}[name]
+    done = ingot("bench", gguf_file, "--what", name, option, tmp_path / "none")
+    assert done.returncode == 2
+    assert "docs/benchmarks.md" in done.stderr
+    assert done.stdout == ""
+
+
+def test_names(ingot: Any, gguf_file: Path) -> None:
+    done = ingot("bench", gguf_file, "--what", "speed,warp")
+    assert done.returncode == 2
+    for name in ("warp", "speed", *BENCHMARKS):
+        assert name in done.stderr
+    done = ingot("bench", gguf_file, "--what", "genai")
+    assert done.returncode == 2
+    assert "onnx" in done.stderr
+    shown = ingot("bench", "--help").stdout
+    assert all(name in shown for name in BENCHMARKS)
+
+
+def answer(tokens: list[int], gaps: list[float] | None = None) -> Completion:
+    tops = None
+    if gaps is not None:
+        tops = tuple({t: -0.5, 999: -0.5 - gap} for t, gap in zip(tokens, gaps, strict=True))
+    count = len(tokens)
+    return Completion(
+        id="x",
+        text="",
+        token_ids=tuple(tokens),
+        finish_reason=FinishReason.LENGTH,
+        usage=Usage(1, count),
+        timings=Timings(0, 0, 0, 0, 0, 1, count),
+        top_logprobs=tops,
+    )
+
+
+def test_answers_that_differ_at_a_near_tie_are_told_from_others() -> None:
+    gaps = [1.0, 0.015, 0.3]
+    reference = [answer([1, 2, 3], gaps)] * 4
+    # Equal; apart at position 1; the same, with more that differs behind it; apart at position 2.
+    made = [answer([1, 2, 3]), answer([1, 9, 3]), answer([1, 9, 9]), answer([1, 2, 9])]
+    found = compare(reference, made)
+    assert found.near_ties == pytest.approx([0.015, 0.015])
+    assert found.others == pytest.approx([0.3])
+    assert found.equal == 1
+
+
+def test_prompts_of_a_file(tmp_path: Path, gguf_file: Path) -> None:
+    plain = tmp_path / "prompts.txt"
+    plain.write_text("one\n\ntwo\n")
+    assert read_texts(plain) == ["one", "two"]
+    lines = [{"prompt": "a"}, {"question_id": 1, "turns": ["b", "c"]}, {"text": "d"}]
+    objects = tmp_path / "prompts.jsonl"
+    objects.write_text("\n".join(map(json.dumps, lines)))
+    assert read_texts(objects) == ["a", "b", "d"]
+    encoded = bench_prompts(gguf_file, with_tools(prompts=objects))
+    assert len(encoded) == 3
+    assert len(encoded[0]) > 3  # the chat template is around it
+
+    for text, problem in (("{", "no JSON"), ('{"x": 1}', "line 1 has no"), ("", "no prompt")):
+        objects.write_text(text)
+        with pytest.raises(PromptFileError, match=problem):
+            read_texts(objects)
+    with pytest.raises(PromptFileError, match="cannot be read"):
+        read_texts(tmp_path / "none.txt")
+
+
+def test_random_prompts_are_the_same_for_everybody(gguf_file: Path) -> None:
+    first = bench_prompts(gguf_file, TINY)
+    assert bench_prompts(gguf_file, TINY) == first
+    assert len(first) == TINY.requests
+    assert all(3 <= len(prompt) <= 9 for prompt in first)
