@@ -44,6 +44,7 @@ def state(seed: int = 0, prompt: tuple[int, ...] = (), **fields) -> SamplerState
         {"temperature": 1.0, "min_p": 0.05},
         {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
         {"temperature": 3.0, "top_p": 0.999},
+        {"temperature": 1.0, "top_p": 0.95, "min_p": 0.05},
     ],
 )
 def test_draws_follow_the_distribution(fields, vocabulary):

@@ -181,13 +181,14 @@ def test_the_nucleus_of_a_large_flat_vocabulary(spread, top_p):
         assert fits(row, int(sample(logits[None], [row.state])[0]))
 
 
-def test_a_sample_that_misleads_does_not_change_the_nucleus():
-    """Every 4th token, just those that the sample sees, is likelier than all others."""
-    logits = np.zeros(30_011, np.float32)
-    logits[::4] = 4.0
-    for uniform in (0.0, 0.3, 1 - 2**-53):
-        row = Row(logits, SamplingParams(temperature=1.0, top_p=0.9), uniform=uniform)
-        assert fits(row, int(sample(logits[None], [row.state])[0]))
+@pytest.mark.parametrize("top_p", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("bump", [-1.0, 1.0, 4.0])
+def test_a_sample_that_misleads_does_not_change_the_nucleus(bump, top_p):
+    """Every 4th token, just those that the sample sees, is likelier or less likely than others."""
+    logits = np.random.default_rng(5).normal(0, 0.05, 30_011).astype(np.float32)
+    logits[::4] += bump
+    row = Row(logits, SamplingParams(temperature=1.0, top_p=top_p), uniform=0.7)
+    assert fits(row, int(sample(logits[None], [row.state])[0]))
 
 
 @pytest.mark.parametrize("vocabulary", [300, 6001])
@@ -197,3 +198,11 @@ def test_the_ends_of_the_uniform_numbers_are_the_first_and_the_last_token(vocabu
     for uniform, token in ((0.0, 0), (1 - 2**-53, vocabulary - 1)):
         states = [fixed(uniform)(SamplingParams(temperature=1.0)) for _ in logits]
         assert sample(logits, states).tolist() == [token] * 50
+
+
+@pytest.mark.parametrize("vocabulary", [300, 6001])
+def test_weights_that_a_great_temperature_makes_equal_rank_by_logit(vocabulary):
+    logits = np.random.default_rng(6).normal(0, 1, vocabulary).astype(np.float32)
+    for uniform in np.linspace(0.05, 0.95, 7):
+        row = Row(logits, SamplingParams(temperature=1e12, top_p=0.5), uniform=float(uniform))
+        assert fits(row, int(sample(logits[None], [row.state])[0]))
