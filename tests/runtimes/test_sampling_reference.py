@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from runtimes.request import SamplingParams
 from runtimes.sampling import SamplerState, sample
+from runtimes.sampling.nucleus import in_nucleus
 
 # float32 sums over a vocabulary may differ from float64's by this share.
 ROUNDING = 1e-6
@@ -206,3 +207,18 @@ def test_weights_that_a_great_temperature_makes_equal_rank_by_logit(vocabulary):
     for uniform in np.linspace(0.05, 0.95, 7):
         row = Row(logits, SamplingParams(temperature=1e12, top_p=0.5), uniform=float(uniform))
         assert fits(row, int(sample(logits[None], [row.state])[0]))
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
+def test_the_nucleus_ends_within_equal_logits_at_the_lowest_ids(spread):
+    rng = np.random.default_rng(7)
+    logits = rng.permutation(np.repeat(rng.normal(0, spread, 3800), 8)).astype(np.float32)
+    weights = np.exp(logits - logits.max())
+    total = float(weights.sum(dtype=np.float64))
+    order = np.argsort(-logits, kind="stable")
+    reached = np.cumsum(weights[order], dtype=np.float64)
+    for share in np.linspace(0.1, 0.99, 20):
+        found = np.flatnonzero(in_nucleus(weights, logits, share, total))
+        size = int(np.searchsorted(reached, share * total)) + 1
+        assert abs(len(found) - size) <= 1, "rounding may move the edge by a token, no more"
+        assert set(found) == set(order[: len(found)])
