@@ -14,13 +14,14 @@ from runtimes.errors import RuntimeMissingError
 
 logger = logging.getLogger(__name__)
 
-_CONTINUED, _ERROR, _WARN = 5, 3, 2  # ggml_log_level
+_WARN, _ERROR = 3, 4  # ggml_log_level of ggml.h
 # llama.cpp's threads meet hundreds of times a token. GNU's OpenMP lets the early ones spin for
 # milliseconds; beside any other busy process the one that is waited for is then kept off its core,
 # and decoding falls to a hundredth of its speed. A thousand spins cover a free core's skew.
 _SPINS = "1000"
 
 _recent_errors: deque[str] = deque(maxlen=8)
+_last_warning: deque[str] = deque(maxlen=1)
 _callbacks: list[Any] = []  # a collected ctypes callback would leave llama.cpp a dangling pointer
 
 
@@ -30,14 +31,20 @@ def _log(level: int, text: bytes | None, _user: Any) -> None:
         return
     if level == _ERROR:
         _recent_errors.append(line)
+    elif level == _WARN:
+        _last_warning.append(line)
     # llama.cpp's warnings are about its own defaults; they matter with -v only.
     logger.log(logging.INFO if level in (_ERROR, _WARN) else logging.DEBUG, "%s", line)
 
 
 def recent_errors() -> str:
-    """What llama.cpp has said of its errors since the last call, in one line."""
-    text = "; ".join(_recent_errors)
+    """What llama.cpp has said of its errors since the last call, in one line.
+
+    Of some failures it only warns; without an error it is the last warning.
+    """
+    text = "; ".join(_recent_errors or _last_warning)
     _recent_errors.clear()
+    _last_warning.clear()
     return text
 
 

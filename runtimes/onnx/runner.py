@@ -150,6 +150,7 @@ class OnnxRunner:
 
     def _prefill(self, slot: int, position: int, tokens: Sequence[int]) -> Logits:
         """One slot's tokens behind the ``position`` it holds; logits [1 or len(tokens), vocab]."""
+        self._check(tokens)
         graph, end = self._graph, position + len(tokens)
         binding = graph.session.io_binding()
         ids = np.array([tokens], graph.index_dtype)
@@ -173,7 +174,9 @@ class OnnxRunner:
         """
         kv, slots = self._kv, [row.slot for row in rows]
         low, high = self._range(slots[0], slots[-1] + 1)
-        self._ids[slots, 0] = [row.tokens[0] for row in rows]
+        tokens = [row.tokens[0] for row in rows]
+        self._check(tokens)
+        self._ids[slots, 0] = tokens
         positions = [row.position for row in rows]
         self._positions[slots, 0] = positions
         kv.mask[slots, positions] = 1
@@ -195,6 +198,12 @@ class OnnxRunner:
         at = slice(picked[0], picked[-1] + 1) if whole else picked  # a slice copies nothing
         logits: Logits = self._logits[at, 0]
         return logits.astype(np.float32, copy=False)
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        """For an id that its table has not, a graph would read whatever lies behind it."""
+        if min(tokens) < 0 or max(tokens) >= self._capabilities.vocab_size:
+            wrong = min(tokens) if min(tokens) < 0 else max(tokens)
+            raise ModelError(f"the model has no token {wrong}")
 
     def _range(self, low: int, high: int) -> tuple[int, int]:
         """The slots to run for [low, high): a lone one beside a neighbour that has room."""

@@ -370,3 +370,15 @@ def test_steps_keep_no_memory(pebble_built: Path, recipe: str):
     runner.close()
     # A prompt's keys and values alone would be 30 times 0.5 MiB, its logits 60 times as much.
     assert grown < 4 * 2**20
+
+
+def test_a_failed_step_says_why_and_leaves_every_slot_as_it_was(runner, close):
+    expected = [fresh(runner, PROMPT, 60, 1, slot=slot) for slot in (0, 2)]
+    for slot in (0, 2):
+        step(runner, (slot, 0, PROMPT[:60]))
+    for bad in ([1_000_000], [5, 1_000_000]):
+        with pytest.raises(ModelError, match="1000000"):
+            step(runner, (0, 60, [5]), (2, 60, bad))
+    together = step(runner, (0, 60, PROMPT[60:]), (2, 60, PROMPT[60:]))
+    for row, alone in zip(together, expected, strict=True):
+        assert close(row[None], alone)
