@@ -83,6 +83,16 @@ def test_penalties_by_hand():
     assert sample(logits, [present])[0] == 0
 
 
+def test_penalties_count_every_token_of_a_long_text():
+    row = state(prompt=(400, 401), frequency_penalty=0.5)
+    text = [token for token in range(300) for _ in range(token % 3 + 1)]
+    for token in text:
+        row.accept(token)
+    logits = np.zeros(500, np.float32)
+    row.edit(logits)
+    assert logits.tolist() == (-0.5 * np.bincount(text, minlength=500)).tolist()
+
+
 def test_logits_are_left_as_they_are():
     logits = np.random.default_rng(0).normal(size=(2, 3000)).astype(np.float32)
     before = logits.copy()
