@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from app.bench.batched_bench import BatchedBench, run_batched_bench
-from app.bench.options import BenchOptions, median, rounded
+from app.bench.options import BATCH, BenchOptions, median, rounded
 from app.bench.tools import environments, require_tool
 from app.bench.work import Window, loaded, lockstep, random_prompts
 from runtimes.errors import IngotError
@@ -113,7 +113,13 @@ def native(path: Path, options: BenchOptions) -> NativeResult:
     program = require_tool(options.batched_bench, "--batched-bench", "llama-batched-bench")
     # One token more than is timed comes with the prefill.
     need = options.prompt_tokens + options.decode_tokens + 1
-    settings = {name: options.settings(need, unified=kvu) for name, kvu in _LAYOUTS.items()}
+    # Every prompt in one step, on both sides: with one cache for all, rows would otherwise begin to
+    # decode while others prefill, and end as much earlier.
+    batch = max(BATCH, options.rows * options.prompt_tokens)
+    settings = {
+        name: replace(options.settings(need, unified=kvu), batch=batch)
+        for name, kvu in _LAYOUTS.items()
+    }
     scheduling = SchedulerSettings(max_stall_s=None, prefix_cache=False)
     ours: dict[str, list[Window]] = {name: [] for name in _LAYOUTS}
     theirs: dict[str, list[float]] = {}

@@ -1,5 +1,6 @@
 """The same prompts to the same end: the engine against `llama-server` of the same llama.cpp.
 
+The engine runs in a worker process, as for every front end.
 Everybody starts afresh each round, so that no round finds the prompts of the one before in a cache.
 The server gets token ids and answers over the loopback interface, two requests a slot at a time.
 """
@@ -130,7 +131,7 @@ def _our_seconds(
     path: Path, settings: RunnerSettings, prompts: Sequence[list[int]], tokens: int
 ) -> float:
     # A batch: nobody watches a row, so that prompts may go in without bounds.
-    with loaded(path, settings, SchedulerSettings(max_stall_s=None)) as engine:
+    with loaded(path, settings, SchedulerSettings(max_stall_s=None), worker=True) as engine:
         begin = time.perf_counter()
         run(engine, prompts, [greedy(tokens)] * len(prompts))
         return time.perf_counter() - begin

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.bench.work import loaded
+from runtimes.engine import Engine
 from runtimes.measure import SpeedFigures, Workload, measure_speed, prefill_tps
 from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
@@ -60,7 +60,8 @@ def compare_kernels(path: Path, prompt_tokens: int, *, repeats: int, threads: in
         )
 
     def one(extra: bool) -> float:
-        with loaded(path, settings(extra)) as engine:
+        # One engine at a time: see app.bench.work.loaded.
+        with Engine.load(path, settings(extra)) as engine:
             prefill_tps(engine, prompt_tokens)
             return prefill_tps(engine, prompt_tokens)
 

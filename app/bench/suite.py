@@ -11,6 +11,7 @@ from app.bench.genai import genai
 from app.bench.native import native
 from app.bench.options import BenchOptions, Result
 from app.bench.prefix import prefix
+from app.bench.sampling import SamplingShare, sampling_share
 from app.bench.server import server
 from app.bench.strategies import strategies
 
@@ -25,6 +26,10 @@ class Benchmark:
     runtimes: tuple[str, ...] = _BOTH
 
 
+def _sampling(path: Path, options: BenchOptions) -> SamplingShare:
+    return sampling_share(path, options.rows, options.repeats, threads=options.cores)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "native": Benchmark(native, ("llamacpp",)),
     "churn": Benchmark(churn),
@@ -32,4 +37,5 @@ BENCHMARKS: dict[str, Benchmark] = {
     "genai": Benchmark(genai, ("onnx",)),
     "prefix": Benchmark(prefix),
     "strategies": Benchmark(strategies),
+    "sampling": Benchmark(_sampling),
 }

@@ -16,6 +16,7 @@ from runtimes.metrics import EngineStats
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
+from runtimes.worker.engine import WorkerEngine
 
 # Reading the figures takes the interpreter from the engine: seldom enough to cost nothing.
 _POLL_S = 0.002
@@ -68,15 +69,26 @@ def random_prompts(engine: EngineApi, lengths: Iterable[int], seed: int) -> list
 
 @contextmanager
 def loaded(
-    path: Path, settings: RunnerSettings, scheduling: SchedulerSettings | None = None
-) -> Iterator[Engine]:
-    """An engine that has touched its weights and grown its buffers to what all rows need.
+    path: Path,
+    settings: RunnerSettings,
+    scheduling: SchedulerSettings | None = None,
+    *,
+    worker: bool = False,
+) -> Iterator[EngineApi]:
+    """An engine that has touched its weights and grown its buffers to what all rows need; with
+    ``worker`` in a process of its own. Raises IngotError when it took fewer slots than asked for.
 
-    Have one at a time: GNU OpenMP counts the threads of every engine in the process, idle or not,
-    and once they are more than the cores its threads hardly spin (libgomp's throttled spin count);
-    with two engines, decoding of a small model fell to half its speed.
+    Have one at a time here: GNU OpenMP counts the threads of every engine in the process, idle or
+    not, and once they are more than the cores its threads hardly spin (libgomp's throttled spin
+    count); with two engines, decoding of a small model fell to half its speed.
     """
-    with Engine.load(path, settings, scheduling) as engine:
+    kind = WorkerEngine if worker else Engine
+    with kind.load(path, settings, scheduling) as engine:
+        if engine.slots != settings.slots:
+            # After deaths, a worker comes back with safer settings and remembers them.
+            raise IngotError(
+                f"{path.name} runs with {engine.slots} slots instead of {settings.slots}"
+            )
         warm_up(engine)
         yield engine
 
@@ -110,8 +122,8 @@ def finished(streams: Iterable[Stream]) -> list[Completion]:
 def lockstep(engine: EngineApi, prompts: Sequence[list[int]], tokens: int) -> Window:
     """Decode ``tokens`` on every prompt together; prefill is before the window.
 
-    The engine must prefill every prompt before the first decodes (``max_stall_s`` None). Raises
-    IngotError when rows were not together after all.
+    The engine must prefill every prompt before the first decodes: ``max_stall_s`` None, and where
+    steps are mixed, room for all in one. Raises IngotError when rows were not together after all.
     """
     rows = len(prompts)
     start = engine.stats()
