@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from array import array
 from dataclasses import dataclass, field
-
-import numpy as np
+from itertools import islice
 
 from app.batch.matching import Matcher
 from app.batch.settings import row_key
@@ -57,7 +57,8 @@ def survey(source: Source, matcher: Matcher, digest: bytes) -> Survey:
         raise RequestError(f"{source.name} has no rows")
     if lacking and found.invalid == found.rows and fields:
         raise RequestError(_no_field(source, list(fields)))
-    found.shared_ids = found.rows - len(np.unique(np.array(ids, dtype=np.int64)))
+    ordered = sorted(ids)
+    found.shared_ids = sum(map(operator.eq, ordered, islice(ordered, 1, None)))
     return found
 
 
