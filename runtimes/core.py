@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
+from runtimes.drawing import NO_TOKEN, draw
 from runtimes.errors import IngotError
 from runtimes.generation import Generation, Ticket
 from runtimes.metrics import Metrics
@@ -16,7 +17,6 @@ from runtimes.prefix import LEAST_SHARED, PrefixCache, common_prefix
 from runtimes.request import FinishReason
 from runtimes.row import Row
 from runtimes.runner import Logits, Runner
-from runtimes.sampling import log_probability, sample, top_log_probabilities
 from runtimes.scheduler import Scheduler, Step
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
@@ -125,7 +125,7 @@ class EngineCore:
             native_begin = time.perf_counter()
             logits = self._runner.execute(step.plan)
             native = time.perf_counter() - native_begin
-            tokens = self._sample(step, logits)
+            tokens, broken = self._draw(step, logits)
         except IngotError as error:
             self._fail(step, str(error))
             return
@@ -147,7 +147,14 @@ class EngineCore:
         )
         # Last, so that whoever sees a completion sees its tokens in the figures too.
         for generation, reason in ended:
-            self._end(generation, reason)
+            self._end(generation, reason, broken if reason is FinishReason.ERROR else None)
+
+    def _draw(self, step: Step, logits: Logits) -> tuple[list[int], str | None]:
+        return (
+            draw([self._of_row[row] for row in step.sampled], logits)
+            if step.sampled
+            else ([], None)
+        )
 
     def _expire(self, now: float) -> None:
         if self._deadlines:
@@ -206,34 +213,17 @@ class EngineCore:
         row.dropped += discard
         return True
 
-    def _sample(self, step: Step, logits: Logits) -> list[int]:
-        if not step.sampled:
-            return []
-        generations = [self._of_row[row] for row in step.sampled]
-        return self._draw(generations, logits)
-
-    def _draw(self, generations: list[Generation], logits: Logits) -> list[int]:
-        tokens = sample(logits, [generation.sampler for generation in generations])
-        most = max(g.request.params.top_logprobs for g in generations)
-        if most:
-            found = top_log_probabilities(logits, tokens, most)
-            for i, generation in enumerate(generations):
-                generation.logprobs.append(float(found.chosen[i]))
-                count = generation.request.params.top_logprobs
-                best = list(found.as_mapping(i).items())[:count]
-                generation.top_logprobs.append(dict(best))
-        elif any(g.request.params.wants_logprobs for g in generations):
-            values = log_probability(logits, tokens).tolist()
-            for generation, value in zip(generations, values, strict=True):
-                generation.logprobs.append(value)
-        return [int(token) for token in tokens]
-
     def _accept(self, step: Step, tokens: Sequence[int]) -> list[tuple[Generation, FinishReason]]:
         """Hand out the sampled tokens; return which samples end with them, and why."""
         ended = []
         context = None if self._shifts else self._context
         for row, token in zip(step.sampled, tokens, strict=True):
             generation = self._of_row[row]
+            if token == NO_TOKEN:
+                row.output.pop()
+                row.dropped = row.dropped or row.cached  # what its slot holds is no better
+                ended.append((generation, FinishReason.ERROR))
+                continue
             reason = generation.accept(token, context)
             if reason is not None:
                 ended.append((generation, reason))
@@ -255,7 +245,7 @@ class EngineCore:
                 other = Generation(ticket, placeholder, self._runner.tokenizer, index)
                 other.started = self._of_row[row].started
                 others.append(other)
-            first = self._draw(others, logits[[number] * len(others)])
+            first, _ = draw(others, logits[[number] * len(others)])
             for other, token in zip(others, first, strict=True):
                 other.row = self.scheduler.fork(row, other.index, token)
                 other.row.reused = len(row.request.prompt)

@@ -7,12 +7,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quantize.resolve import resolve
+from runtimes.drawing import NO_TOKEN, draw
 from runtimes.engine import Engine
 from runtimes.errors import ModelError, RequestError
+from runtimes.generation import Generation, Ticket
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
+from runtimes.row import Row
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings
 from tests.runtimes.test_engine import QUESTIONS, chat
 from tests.runtimes.ties import near_ties
@@ -224,6 +228,19 @@ def test_a_full_context_can_be_shifted(gguf):
         assert len(done.token_ids) == 300
         again = run(engine, "Tell me a story about a fox.", GREEDY)
         assert again.token_ids[:20] == done.token_ids[:20]
+
+
+def test_a_row_without_a_distribution_does_not_harm_the_others(engine):
+    sink = engine.submit(Request([5], SamplingParams(max_tokens=1)))
+    tickets = [Ticket(Request([5], SamplingParams(logprobs=True)), sink, 0.0) for _ in range(3)]
+    rows = [Generation(ticket, Row(ticket.request), engine.tokenizer) for ticket in tickets]
+    logits = np.zeros((3, engine.vocab_size), np.float32)
+    logits[0, 7] = logits[2, 9] = 4
+    logits[1, 3] = np.nan
+    tokens, why = draw(rows, logits)
+    assert tokens == [7, NO_TOKEN, 9]
+    assert "no numbers" in why
+    assert [len(row.logprobs) for row in rows] == [1, 0, 1]
 
 
 def test_stats_say_what_the_engine_does(engine):
