@@ -14,6 +14,7 @@ from app.bench.prefix import prefix
 from app.bench.sampling import SamplingShare, sampling_share
 from app.bench.server import server
 from app.bench.strategies import strategies
+from app.bench.worker import worker_overhead
 
 _BOTH = ("llamacpp", "onnx")
 
@@ -38,4 +39,5 @@ BENCHMARKS: dict[str, Benchmark] = {
     "prefix": Benchmark(prefix),
     "strategies": Benchmark(strategies),
     "sampling": Benchmark(_sampling),
+    "worker": Benchmark(worker_overhead),
 }

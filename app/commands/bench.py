@@ -36,8 +36,8 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="speed (the default), native, churn, server, genai, prefix, strategies "
-            "or sampling; repeatable, or separated by commas.",
+            help="speed (the default), native, churn, server, genai, prefix, strategies, "
+            "sampling or worker; repeatable, or separated by commas.",
         ),
     ] = None,
     batch_sizes: Annotated[

@@ -72,7 +72,7 @@ def int4(pebble_built: Path) -> Path:
 
 
 def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
-    names = ["churn", "prefix", "strategies"]
+    names = ["churn", "prefix", "strategies", "sampling", "worker"]
     arguments = ["--rows", "3", "--prompt-tokens", "6", "--decode-tokens", "6", "--threads", "1"]
     arguments += ["--requests", "4", "--repeats", "1", "--json", "--what", ",".join(names)]
     done = ingot("bench", pebble_built, "--recipe", "q8_0", *arguments)
@@ -81,8 +81,13 @@ def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
     assert [entry["what"] for entry in report] == names
     for entry in report:
         assert entry["file"].endswith(".gguf")
-        assert all(math.isfinite(figure) and figure >= 0 for figure in figures(entry))
-    churned, prefixed, strategic = report
+        assert all(math.isfinite(figure) for figure in figures(entry))
+    churned, prefixed, strategic, sampled, beside = report
+    assert all(cost["share"] > 0 for cost in sampled["sampling"].values())
+    assert {rows: figure["tps_ratio"] > 0 for rows, figure in beside["rows"].items()} == {
+        "1": True,
+        "3": True,
+    }
     assert set(churned["layouts"]) == {"split", "unified"}
     for layout in churned["layouts"].values():
         assert layout["lockstep"]["decode_tokens"] == [3 * 6]
@@ -120,6 +125,14 @@ def test_rows_are_in_lockstep(pebble_file: Path) -> None:
     # The steps' own time is in the time that passed, but for the clocks' reading.
     assert 0 < window.step_s < 1.05 * window.wall_s
     assert 0 < window.host_share < 1
+
+
+def test_mixed_steps_are_in_lockstep_when_every_prompt_fits_one(gguf_file: Path) -> None:
+    settings = TINY.settings(64, unified=True)
+    scheduling = SchedulerSettings(max_stall_s=None, prefix_cache=False)
+    with loaded(gguf_file, settings, scheduling) as engine:
+        window = lockstep(engine, random_prompts(engine, [5, 20, 9], 1), 24)
+    assert (window.tokens, window.steps) == (3 * 24, 24)
 
 
 def test_rows_that_are_not_in_lockstep_are_an_error(onnx_folder: Path) -> None:
