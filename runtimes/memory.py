@@ -1,63 +1,208 @@
-"""How much memory a model needs with given settings, known before anything is loaded."""
+"""How much memory a model needs with given settings, known in milliseconds and without loading it.
+
+What is counted is what must be free for the model to run without swapping: all memory that the
+process allocates, plus those pages of mapped files that steps read. It is not the resident size,
+which also has pages that were read while loading and never again; the kernel takes those back
+without writing anything. Keys and values are counted for slots that are full to the last token.
+Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`` bounds them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from runtimes import memory_llamacpp, memory_onnx
 from runtimes.errors import OutOfMemoryError
 from runtimes.modelfile import ModelFile
+from runtimes.settings import KV_TYPES, KvType, RunnerSettings
 
-# llama.cpp keeps keys and values in f16; the CPU graphs of the ONNX builder in f32.
+DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones are for the asking
 _LEAST_CONTEXT = 64  # a smaller one is no advice
-_KV_ELEMENT_BYTES = {"llamacpp": 2, "onnx": 4}
+_MOST_SLOTS = 256
+_BATCH = RunnerSettings().batch
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes of weights, and of keys and values for every slot. Compute buffers come on top."""
+    """Bytes. ``compute`` is activations and logits; ``overhead`` the tokenizer and the runtime."""
 
     weights: int
     kv: int
+    compute: int = 0
+    overhead: int = 0
 
     @property
     def total(self) -> int:
-        """Weights, keys and values."""
-        return self.weights + self.kv
+        """Everything together."""
+        return self.weights + self.kv + self.compute + self.overhead
+
+    def to_json(self) -> dict[str, int]:
+        """The parts and their sum."""
+        return {
+            "weights": self.weights,
+            "kv": self.kv,
+            "compute": self.compute,
+            "overhead": self.overhead,
+            "total": self.total,
+        }
 
 
-def estimate(model: ModelFile, slots: int, context: int) -> MemoryEstimate:
-    """What ``slots`` slots of ``context`` tokens need at the least.
+def estimate(
+    model: ModelFile,
+    slots: int,
+    context: int,
+    *,
+    kv_type: KvType = "f16",
+    batch: int = _BATCH,
+    unified_kv: bool = False,
+) -> MemoryEstimate:
+    """What ``slots`` slots of ``context`` tokens need, with steps of up to ``batch`` tokens.
 
-    A model with a sliding window is counted as if every layer had it, since llama.cpp allocates
-    only the window for such layers: a lower bound.
+    ``kv_type`` and ``unified_kv`` are llama.cpp's; ONNX graphs fix their own. Raises ModelError for
+    an ONNX graph that cannot be read.
     """
-    tokens = context
-    if model.runtime == "llamacpp" and model.sliding_window:
-        tokens = min(context, model.sliding_window)
-    per_token = model.kv_bytes_per_token(_KV_ELEMENT_BYTES[model.runtime])
-    return MemoryEstimate(model.nbytes, slots * tokens * per_token)
-
-
-def require_fit(model: ModelFile, slots: int, context: int, available: int) -> None:
-    """Raise OutOfMemoryError, saying what would fit, if ``available`` bytes are too few."""
-    need = estimate(model, slots, context)
-    if need.total <= available:
-        return
-    if need.weights >= available:
-        raise OutOfMemoryError(
-            f"{model.path} needs {_gib(need.weights)} for its weights alone; "
-            f"{_gib(available)} of memory are free"
+    batch = max(batch, slots)
+    if model.runtime == "onnx":
+        graph = memory_onnx.graph_of(model)
+        return MemoryEstimate(
+            memory_onnx.weight_bytes(graph),
+            memory_onnx.kv_bytes(model, graph, slots, context),
+            memory_onnx.compute_bytes(model, graph, slots, context, batch),
+            memory_onnx.overhead_bytes(model),
         )
-    per_token = model.kv_bytes_per_token(_KV_ELEMENT_BYTES[model.runtime])
-    room = (available - need.weights) // per_token  # tokens over all slots
-    fits = [f"--slots {max(1, room // context)} --context {min(context, room)}"]
-    if room // slots >= _LEAST_CONTEXT:
-        fits.append(f"--slots {slots} --context {room // slots}")
-    raise OutOfMemoryError(
-        f"{model.path} with {slots:,} slots x {context:,} tokens needs {_gib(need.total)}; "
-        f"{_gib(available)} are free. What fits: {', or '.join(fits)}"
+    return MemoryEstimate(
+        memory_llamacpp.weight_bytes(model),
+        memory_llamacpp.kv_bytes(model, slots, context, batch, kv_type, unified=unified_kv),
+        memory_llamacpp.compute_bytes(model, slots, context, batch, unified=unified_kv),
+        memory_llamacpp.overhead_bytes(model),
     )
 
 
-def _gib(count: int) -> str:
+def estimate_settings(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
+    """``estimate`` of what a runner would be asked for."""
+    return estimate(
+        model,
+        settings.slots,
+        min(settings.context or DEFAULT_CONTEXT, model.context_length),
+        kv_type=settings.kv_type,
+        batch=settings.batch,
+        unified_kv=settings.unified_kv,
+    )
+
+
+def largest_slots(
+    model: ModelFile,
+    context: int,
+    available: int,
+    *,
+    most: int = _MOST_SLOTS,
+    kv_type: KvType = "f16",
+    batch: int = _BATCH,
+    unified_kv: bool = False,
+) -> int:
+    """The most slots, up to ``most``, that fit ``available`` bytes; 0 when not even one does."""
+
+    def fits(slots: int) -> bool:
+        need = estimate(model, slots, context, kv_type=kv_type, batch=batch, unified_kv=unified_kv)
+        return need.total <= available
+
+    return _largest(fits, most)
+
+
+def largest_context(
+    model: ModelFile,
+    slots: int,
+    available: int,
+    *,
+    kv_type: KvType = "f16",
+    batch: int = _BATCH,
+    unified_kv: bool = False,
+) -> int:
+    """The most tokens a slot, up to the model's own limit, that fit; 0 when not even one does."""
+
+    def fits(context: int) -> bool:
+        need = estimate(model, slots, context, kv_type=kv_type, batch=batch, unified_kv=unified_kv)
+        return need.total <= available
+
+    return _largest(fits, model.context_length)
+
+
+def require_fit(
+    model: ModelFile,
+    slots: int,
+    context: int,
+    available: int,
+    *,
+    kv_type: KvType = "f16",
+    batch: int = _BATCH,
+    unified_kv: bool = False,
+) -> None:
+    """Raise OutOfMemoryError, saying what would fit, if ``available`` bytes are too few."""
+    need = estimate(model, slots, context, kv_type=kv_type, batch=batch, unified_kv=unified_kv)
+    if need.total <= available:
+        return
+    if need.weights + need.overhead >= available:
+        raise OutOfMemoryError(
+            f"{model.path} needs {gib(need.weights + need.overhead)} for its weights alone; "
+            f"{gib(available)} of memory are free"
+        )
+    fits = _advice(model, slots, context, available, kv_type, batch, unified_kv=unified_kv)
+    raise OutOfMemoryError(
+        f"{model.path} with {slots:,} slots x {context:,} tokens needs {gib(need.total)}; "
+        f"{gib(available)} are free. "
+        + (f"What fits: {', or '.join(fits)}" if fits else "Not even one short slot fits")
+    )
+
+
+def gib(count: int) -> str:
+    """Bytes for people."""
     return f"{count / 2**30:.2f} GiB"
+
+
+def _advice(
+    model: ModelFile,
+    slots: int,
+    context: int,
+    available: int,
+    kv_type: KvType,
+    batch: int,
+    *,
+    unified_kv: bool,
+) -> list[str]:
+    """The largest settings that fit: fewer slots, a smaller context, smaller keys and values."""
+
+    def context_of(count: int) -> int:
+        return largest_context(
+            model, count, available, kv_type=kv_type, batch=batch, unified_kv=unified_kv
+        )
+
+    fits = []
+    fewer = largest_slots(
+        model, context, available, most=slots, kv_type=kv_type, batch=batch, unified_kv=unified_kv
+    )
+    if fewer:
+        fits.append(f"--slots {fewer} --context {context}")
+    elif (alone := context_of(1)) >= 1:
+        fits.append(f"--slots 1 --context {alone}")
+    shorter = context_of(slots)
+    if slots > 1 and shorter >= _LEAST_CONTEXT:
+        fits.append(f"--slots {slots} --context {shorter}")
+    if model.runtime == "llamacpp" and model.head_dim % 32 == 0:
+        for smaller in KV_TYPES[KV_TYPES.index(kv_type) + 1 :]:
+            need = estimate(
+                model, slots, context, kv_type=smaller, batch=batch, unified_kv=unified_kv
+            )
+            if need.total <= available:
+                fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")
+                break
+    return fits
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number up to ``most`` that fits, where every smaller one fits too; 0 for none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from runtimes.errors import ModelError
 from runtimes.gguf import GgufHeader, read_header
+from runtimes.gguf_layers import cache_shape
 
 RuntimeName = Literal["llamacpp", "onnx"]
 
@@ -21,7 +22,11 @@ class ModelFile:
     """A GGUF file, or a folder with an ONNX graph, and what its metadata says of the model.
 
     ``path`` is the .gguf file or the ONNX folder; ``nbytes`` all bytes that the runtime reads;
-    ``sliding_window`` is None for full attention.
+    ``sliding_window`` is None for full attention. ``kv_elements`` and ``window_elements`` are the
+    elements of keys and values that a token adds to the layers that keep every token, and to those
+    that keep the window only. ``feed_forward`` is the widest activation of a layer for one token
+    (of a mixture, over the experts that it uses); 0 where the metadata does not say. ``merges``
+    is the number of the tokenizer's merge rules where known.
     """
 
     path: Path
@@ -38,6 +43,11 @@ class ModelFile:
     vocab_size: int
     sliding_window: int | None
     chat_template: str | None = field(repr=False)
+    kv_elements: int = 0
+    window_elements: int = 0
+    hidden: int = 0
+    feed_forward: int = 0
+    merges: int = 0
 
     @classmethod
     def read(cls, path: str | Path) -> ModelFile:
@@ -52,8 +62,8 @@ class ModelFile:
         return _read_gguf(path)
 
     def kv_bytes_per_token(self, element_bytes: float) -> int:
-        """Bytes of keys and values that one token occupies over all layers."""
-        return int(2 * self.layers * self.kv_heads * self.head_dim * element_bytes)
+        """Bytes of keys and values that one token occupies over all layers, windows not counted."""
+        return int((self.kv_elements + self.window_elements) * element_bytes)
 
 
 def _read_gguf(path: Path) -> ModelFile:
@@ -69,7 +79,8 @@ def _read_gguf(path: Path) -> ModelFile:
         return int(max(value)) if isinstance(value, list) else int(value)
 
     heads = number("attention.head_count", 1)
-    embedding = number("embedding_length", 0)
+    cache = cache_shape(arch, meta)
+    experts = number("expert_used_count", 0) * number("expert_feed_forward_length", 0)
     return ModelFile(
         path=path,
         runtime="llamacpp",
@@ -80,11 +91,16 @@ def _read_gguf(path: Path) -> ModelFile:
         context_length=number("context_length", 2048),
         layers=number("block_count", 1),
         heads=heads,
-        kv_heads=number("attention.head_count_kv", heads),
-        head_dim=number("attention.key_length", embedding // max(heads, 1)),
+        kv_heads=cache.heads,
+        head_dim=cache.head_dim,
         vocab_size=header.array_lengths.get("tokenizer.ggml.tokens", number("vocab_size", 0)),
-        sliding_window=number("attention.sliding_window", 0) or None,
+        sliding_window=number("attention.sliding_window", 0) or cache.window,
         chat_template=meta.get("tokenizer.chat_template"),
+        kv_elements=cache.full,
+        window_elements=cache.windowed,
+        hidden=number("embedding_length", 0),
+        feed_forward=max(number("feed_forward_length", 0), experts),
+        merges=header.array_lengths.get("tokenizer.ggml.merges", 0),
     )
 
 
@@ -118,6 +134,8 @@ def _read_onnx(folder: Path) -> ModelFile:
     try:
         graph = folder / str(decoder["filename"])
         heads = int(decoder["num_attention_heads"])
+        kv_heads = int(decoder.get("num_key_value_heads", heads))
+        layers, head_dim = int(decoder["num_hidden_layers"]), int(decoder["head_size"])
         described = ModelFile(
             path=folder,
             runtime="onnx",
@@ -126,13 +144,15 @@ def _read_onnx(folder: Path) -> ModelFile:
             quantization=_onnx_quantization(folder),
             nbytes=sum(f.stat().st_size for f in folder.glob(graph.name + "*")),
             context_length=int(model["context_length"]),
-            layers=int(decoder["num_hidden_layers"]),
+            layers=layers,
             heads=heads,
-            kv_heads=int(decoder.get("num_key_value_heads", heads)),
-            head_dim=int(decoder["head_size"]),
+            kv_heads=kv_heads,
+            head_dim=head_dim,
             vocab_size=int(model["vocab_size"]),
             sliding_window=_onnx_window(decoder),
             chat_template=_onnx_chat_template(folder),
+            kv_elements=2 * layers * kv_heads * head_dim,
+            hidden=int(decoder.get("hidden_size", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{folder / GENAI_CONFIG} lacks or garbles {error}") from error

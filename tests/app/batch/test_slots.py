@@ -20,7 +20,9 @@ def test_slots_follow_rows_and_memory(kind: str, request: pytest.FixtureRequest)
     assert default_slots(model, None, 3, plenty) == 3
     assert default_slots(model, None, 1000, 0) == 1
 
-    need = estimate(model, slots=1, context=model.context_length)
-    for_four = need.weights + int(4.5 * need.kv / 0.6)
-    assert default_slots(model, None, 1000, for_four) == 4
-    assert default_slots(model, model.context_length // 2, 1000, for_four) >= 8
+    # A quarter of the free memory is left alone.
+    for slots in (4, 5):
+        need = estimate(model, slots, model.context_length).total
+        assert default_slots(model, None, 1000, int(need / 0.75) + 2) == slots
+        assert default_slots(model, None, 1000, int(need / 0.75) - 2) == slots - 1
+    assert default_slots(model, model.context_length // 2, 1000, int(need / 0.75) + 2) >= 7

@@ -1,0 +1,98 @@
+"""What llama.cpp takes, from a GGUF file's header alone.
+
+The terms follow llama-cpp-python 0.3.36's llama.cpp and were checked against its own `no_alloc`
+loads (which report the same buffer sizes without allocating) for nine shapes from 135M to 8B, with
+1 to 32 slots, batches of 32 to 2048 tokens and both cache layouts.
+"""
+
+from __future__ import annotations
+
+from runtimes.modelfile import ModelFile
+from runtimes.settings import KvType
+
+# Bytes of an element: q8_0 is 34 bytes for 32 elements, q4_0 18 (ggml's block types).
+KV_ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
+_CELL_BLOCK = 256  # llama.cpp rounds the length of a cache up to this
+_LEAST_OUTPUTS = 32  # rows of logits that the runner reserves at the least
+_MASK_BYTES = 2  # flash attention's mask is f16
+_FLOAT = 4
+_QUANTIZED_ACTIVATION = 34 / 32
+
+# The vocabulary as llama_vocab keeps it: two tables of strings, a hash map, and the pieces.
+# Measured with 150,000 tokens, with and without merges.
+_TOKEN_BYTES, _MERGE_BYTES = 185, 125
+# Graphs, thread pool, and the library's own code that a step touches.
+_RUNTIME_BYTES = 5 * 2**20
+
+
+def weight_bytes(model: ModelFile) -> int:
+    """The file's size, mapped or repacked.
+
+    With extra buffers llama.cpp copies some tensors into another layout of the same size, and steps
+    no longer read the pages of the file that they came from. Those stay in the process's resident
+    size until the kernel needs them for something else; they are not counted.
+    """
+    return model.nbytes
+
+
+def kv_bytes(
+    model: ModelFile, slots: int, context: int, batch: int, kv_type: KvType, *, unified: bool
+) -> int:
+    """Every cell of every slot; all are written when the context is made.
+
+    Layers with a sliding window keep ``window`` cells and those of the batch that is going in
+    (``llama_kv_cache_iswa``), in one cache for all slots or in one for each.
+    """
+    full, windowed = _cells(model, slots, context, batch, unified=unified)
+    elements = full * model.kv_elements + windowed * model.window_elements
+    return int(elements * (1 if unified else slots) * KV_ELEMENT_BYTES[kv_type])
+
+
+def compute_bytes(model: ModelFile, slots: int, context: int, batch: int, *, unified: bool) -> int:
+    """The graph's buffer, a row of logits for each slot that is copied out of it, and the work
+    space of the kernels, which is mostly the widest activation in 8 bits."""
+    wide = max(model.feed_forward, model.heads * model.head_dim, model.hidden)
+    return (
+        graph_bytes(model, slots, context, batch, unified=unified)
+        + _FLOAT * slots * model.vocab_size
+        + int(_QUANTIZED_ACTIVATION * batch * wide)
+    )
+
+
+def graph_bytes(model: ModelFile, slots: int, context: int, batch: int, *, unified: bool) -> int:
+    """What llama.cpp reports as its compute buffer: activations of the largest batch, and masks.
+
+    ggml-alloc reuses what is dead, so the peak is that of one place in the graph, in floats per
+    token: the feed-forward block, 3 feed_forward + 3 hidden + max(hidden, heads x head_dim); the
+    attention block, 2 heads x head_dim + 2 kv + 2 hidden; or, after the last layer, rows of logits
+    beside the hidden states. The mask lives through all layers: a half for each token and cell, and
+    once more where some layers have a window.
+    """
+    query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    outputs = min(batch, max(slots, _LEAST_OUTPUTS))
+    feed_forward = batch * (3 * model.feed_forward + 3 * model.hidden + max(model.hidden, query))
+    attention = batch * 2 * (query + kv + model.hidden)
+    logits = outputs * (model.vocab_size + model.hidden) + batch * model.hidden
+    cells = sum(_cells(model, slots, context, batch, unified=unified))
+    mask = _MASK_BYTES * batch * cells
+    return max(_FLOAT * max(feed_forward, attention) + mask, _FLOAT * logits)
+
+
+def overhead_bytes(model: ModelFile) -> int:
+    """The vocabulary, and what the runtime itself takes."""
+    return _TOKEN_BYTES * model.vocab_size + _MERGE_BYTES * model.merges + _RUNTIME_BYTES
+
+
+def _cells(
+    model: ModelFile, slots: int, context: int, batch: int, *, unified: bool
+) -> tuple[int, int]:
+    """The length of one cache: of layers that keep everything, and of those with a window."""
+    full = _padded(slots * context if unified else context)
+    if not (model.window_elements and model.sliding_window):
+        return full, 0
+    windows = model.sliding_window * (slots if unified else 1)
+    return full, _padded(min(full, windows + batch))
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // _CELL_BLOCK) * _CELL_BLOCK

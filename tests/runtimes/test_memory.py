@@ -1,0 +1,220 @@
+"""The estimate against real processes, against llama.cpp's own sums, and what is said of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.bench.memory import memory_check
+from runtimes import memory_llamacpp
+from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.memory import (
+    estimate,
+    estimate_settings,
+    largest_context,
+    largest_slots,
+    require_fit,
+)
+from runtimes.modelfile import ModelFile
+from runtimes.onnxgraph import read_graph
+from runtimes.settings import RunnerSettings
+from tests.runtimes.sparse_gguf import write_sparse_gguf
+
+MIB = 2**20
+# Two loads of the same file differ by this much; Pebble is small enough for it to show.
+NOISE = 2 * MIB
+
+SETTINGS = (
+    RunnerSettings(slots=1, context=512, gpu_layers=0),
+    RunnerSettings(slots=4, context=1024, batch=256, gpu_layers=0),
+)
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="no /proc to measure memory with"
+)
+
+
+@needs_proc
+def test_estimates_are_what_processes_take(pebble_file: Path) -> None:
+    for row in memory_check(pebble_file, SETTINGS):
+        off = abs(row.estimate.total - row.measured)
+        assert off <= 0.1 * row.measured + NOISE, row
+        assert row.resident >= row.measured
+
+
+@needs_proc
+def test_packed_keys_and_values_are_measured_too(gguf: Path) -> None:
+    plain = RunnerSettings(slots=16, context=1024, batch=64, gpu_layers=0)
+    wide, packed = memory_check(gguf, (plain, replace(plain, kv_type="q4_0")))
+    saved = wide.estimate.kv - packed.estimate.kv
+    assert saved > 20 * MIB
+    assert abs((wide.measured - packed.measured) - saved) <= 0.1 * saved + NOISE
+
+
+@pytest.fixture
+def gguf(pebble_built: Path) -> Path:
+    from quantize.resolve import resolve
+
+    return resolve(pebble_built, recipe="q8_0")
+
+
+@pytest.fixture
+def onnx(pebble_built: Path) -> Path:
+    from quantize.resolve import resolve
+
+    return resolve(pebble_built, recipe="onnx-int4")
+
+
+SHAPES = {
+    "llama": {"hidden": 576, "feed_forward": 1536, "heads": 9, "kv_heads": 3, "head_dim": 64},
+    "qwen3": {"hidden": 512, "feed_forward": 512, "heads": 32, "kv_heads": 4, "head_dim": 128},
+    "gemma2": {"hidden": 2304, "feed_forward": 9216, "heads": 8, "kv_heads": 4, "head_dim": 256},
+    "gemma3": {"hidden": 640, "feed_forward": 2048, "heads": 4, "kv_heads": 1, "head_dim": 256},
+}
+WINDOWS = {"gemma2": 4096, "gemma3": 512}
+
+
+@pytest.mark.parametrize("arch", SHAPES)
+def test_llama_cpps_own_sums(arch: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Compute buffer and lengths of the caches, as a load that allocates nothing reports them."""
+    extra = {"attention.sliding_window": WINDOWS[arch]} if arch in WINDOWS else {}
+    path = write_sparse_gguf(
+        tmp_path / "m.gguf", arch, layers=6, vocab=49152, extra=extra, **SHAPES[arch]
+    )
+    model = ModelFile.read(path)
+    for slots, context, batch, unified in (
+        (1, 512, 512, False),
+        (4, 8192, 512, False),
+        (4, 4096, 64, False),
+        (8, 1024, 128, True),
+        (32, 300, 32, False),
+    ):
+        caplog.clear()
+        buffer, cells = _dry_load(path, slots, context, batch, unified, caplog)
+        said = memory_llamacpp.graph_bytes(model, slots, context, batch, unified=unified)
+        assert said == pytest.approx(buffer, rel=0.1), (slots, context, batch, unified)
+        kv = memory_llamacpp.kv_bytes(model, slots, context, batch, "f16", unified=unified)
+        streams = 1 if unified else slots
+        full = model.kv_elements * cells[0]
+        windowed = model.window_elements * (cells[1] if len(cells) > 1 else 0)
+        assert kv == 2 * streams * (full + windowed)
+
+
+def _dry_load(
+    path: Path,
+    slots: int,
+    context: int,
+    batch: int,
+    unified: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> tuple[float, list[int]]:
+    from runtimes.llamacpp.native import library
+
+    lib = library()
+    model_params = lib.llama_model_default_params()
+    model_params.no_alloc, model_params.load_mode, model_params.n_gpu_layers = True, 0, 0
+    params = lib.llama_context_default_params()
+    params.n_ctx, params.n_seq_max, params.kv_unified = slots * context, slots, unified
+    params.n_batch = params.n_ubatch = batch
+    params.n_outputs_max, params.swa_full = max(slots, 32), False
+    with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
+        model = lib.llama_model_load_from_file(str(path).encode(), model_params)
+        native = lib.llama_init_from_model(model, params)
+        assert native
+        lib.llama_free(native)
+        lib.llama_model_free(model)
+    buffer = re.findall(r"compute buffer size = +([\d.]+) MiB", caplog.text)
+    windows = re.findall(r"creating +(?:non-)?SWA KV cache, size = (\d+) cells", caplog.text)
+    lengths = windows or re.findall(r"n_ctx_seq += (\d+)", caplog.text)[:1]
+    if unified and not windows:
+        lengths = re.findall(r"n_ctx += (\d+)", caplog.text)[-1:]
+    return float(buffer[-1]) * MIB, [int(cells) for cells in lengths]
+
+
+def test_a_window_that_llama_cpp_ignores_does_not_count(tmp_path: Path) -> None:
+    shape = {**SHAPES["llama"], "layers": 4, "vocab": 256}
+    extra = {"attention.sliding_window": 16}
+    path = write_sparse_gguf(tmp_path / "a.gguf", "llama", extra=extra, **shape)
+    assert ModelFile.read(path).window_elements == 0
+    # One of six layers keeps everything; the pattern may be in the file too.
+    path = write_sparse_gguf(tmp_path / "b.gguf", "gemma3", extra=extra, **{**shape, "layers": 12})
+    model = ModelFile.read(path)
+    assert model.window_elements == 5 * model.kv_elements
+    extra["attention.sliding_window_pattern"] = 3
+    path = write_sparse_gguf(tmp_path / "c.gguf", "gemma3", extra=extra, **{**shape, "layers": 12})
+    model = ModelFile.read(path)
+    assert model.window_elements == 2 * model.kv_elements
+
+
+def test_more_of_anything_takes_more(pebble_file: Path) -> None:
+    model = ModelFile.read(pebble_file)
+    least = estimate(model, 1, 256, batch=32).total
+    assert estimate(model, 2, 256, batch=32).total > least
+    assert estimate(model, 1, 512, batch=32).total > least
+    assert estimate(model, 1, 256, batch=64).total > least
+    assert estimate_settings(model, RunnerSettings(slots=2, context=256, batch=32)) == estimate(
+        model, 2, 256, batch=32
+    )
+
+
+def test_the_largest_settings_fit_and_one_more_does_not(pebble_file: Path) -> None:
+    model = ModelFile.read(pebble_file)
+    free = estimate(model, 6, 700).total + 1000
+    slots = largest_slots(model, 700, free)
+    assert slots == 6
+    context = largest_context(model, 3, free)
+    assert estimate(model, 3, context).total <= free
+    if context < model.context_length:
+        assert estimate(model, 3, context + 256).total > free
+    assert largest_slots(model, 700, 1000) == largest_context(model, 1, 1000) == 0
+
+
+def test_what_fits_is_said_as_flags_and_is_true(pebble_file: Path) -> None:
+    model = ModelFile.read(pebble_file)
+    free = estimate(model, 4, 1000).total
+    require_fit(model, 4, 1000, free)
+    with pytest.raises(OutOfMemoryError, match="What fits") as caught:
+        require_fit(model, 8, 1000, free)
+    advice = re.findall(r"--slots (\d+) --context (\d+)(?: --kv-type (\w+))?", str(caught.value))
+    assert len(advice) >= 2
+    assert ("4", "1000", "") in advice
+    for slots, context, kv_type in advice:
+        need = estimate(model, int(slots), int(context), kv_type=kv_type or "f16")
+        assert need.total <= free
+    if model.runtime == "llamacpp":
+        assert any(kv_type for _, _, kv_type in advice)
+    with pytest.raises(OutOfMemoryError, match="weights alone"):
+        require_fit(model, 1, 64, model.nbytes // 2)
+
+
+def test_a_graph_that_is_none(tmp_path: Path, onnx: Path) -> None:
+    data = (onnx / "model.onnx").read_bytes()
+    for name, content in (("text", b"not a graph"), ("half", data[: len(data) // 2]), ("no", b"")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match="no ONNX graph"):
+            read_graph(path)
+    with pytest.raises(ModelError, match="cannot read"):
+        read_graph(tmp_path / "missing")
+
+
+def test_the_graph_is_read_right(onnx: Path) -> None:
+    import onnx as reference
+
+    expected = reference.load(onnx / "model.onnx", load_external_data=False).graph
+    graph = read_graph(onnx / "model.onnx")
+    assert [(n.name, n.kind, n.inputs, n.outputs) for n in graph.nodes] == [
+        (n.name, n.op_type, tuple(n.input), tuple(n.output)) for n in expected.node
+    ]
+    assert {t.name: t.shape for t in graph.initializers.values()} == {
+        t.name: tuple(t.dims) for t in expected.initializer
+    }
+    assert graph.cache_bytes == 4
+    assert graph.pruned
+    inside = sum(t.nbytes for t in graph.initializers.values())
+    on_disk = sum(f.stat().st_size for f in onnx.glob("model.onnx*"))
+    assert inside <= on_disk <= inside + (onnx / "model.onnx").stat().st_size + 512 * 4096
