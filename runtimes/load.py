@@ -40,19 +40,27 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
     if model.runtime == "onnx":
         from runtimes.onnx.runner import OnnxRunner
 
-        _require_fit_in_ram(model, settings.slots, context)
+        _require_fit_in_ram(model, settings, context)
         onnx = OnnxRunner.open(model, settings)
         return onnx, onnx.tokenizer
     from runtimes.llamacpp.native import library
     from runtimes.llamacpp.runner import LlamaRunner
 
     if settings.gpu_layers == 0 or not library().llama_supports_gpu_offload():
-        _require_fit_in_ram(model, settings.slots, context)
+        _require_fit_in_ram(model, settings, context)
     llama = LlamaRunner.open(model, settings)
     return llama, llama.tokenizer
 
 
-def _require_fit_in_ram(model: ModelFile, slots: int, context: int) -> None:
+def _require_fit_in_ram(model: ModelFile, settings: RunnerSettings, context: int) -> None:
     import psutil
 
-    require_fit(model, slots, context, psutil.virtual_memory().available)
+    require_fit(
+        model,
+        settings.slots,
+        context,
+        psutil.virtual_memory().available,
+        kv_type=settings.kv_type,
+        batch=settings.batch,
+        unified_kv=settings.unified_kv,
+    )
