@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.bench.churn import churn
 from app.bench.genai import genai
+from app.bench.memory import MemoryRow, memory_check, table
 from app.bench.native import native
 from app.bench.options import BenchOptions, Result
 from app.bench.prefix import prefix
 from app.bench.sampling import SamplingShare, sampling_share
 from app.bench.server import server
 from app.bench.strategies import strategies
+from app.bench.table import aligned
 from app.bench.worker import worker_overhead
 
 _BOTH = ("llamacpp", "onnx")
@@ -25,6 +28,25 @@ class Benchmark:
 
     run: Callable[[Path, BenchOptions], Result]
     runtimes: tuple[str, ...] = _BOTH
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryResult:
+    """One file at several settings."""
+
+    rows: list[MemoryRow]
+
+    def to_json(self) -> dict[str, Any]:
+        """Every setting."""
+        return {"settings": [row.to_json() for row in self.rows]}
+
+    def lines(self) -> list[str]:
+        """A table, MiB."""
+        return aligned(table(self.rows), left=3)
+
+
+def _memory(path: Path, _options: BenchOptions) -> MemoryResult:
+    return MemoryResult(memory_check(path))
 
 
 def _sampling(path: Path, options: BenchOptions) -> SamplingShare:
@@ -40,4 +62,5 @@ BENCHMARKS: dict[str, Benchmark] = {
     "strategies": Benchmark(strategies),
     "sampling": Benchmark(_sampling),
     "worker": Benchmark(worker_overhead),
+    "memory": Benchmark(_memory),
 }

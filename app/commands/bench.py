@@ -37,7 +37,7 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="speed (the default), native, churn, server, genai, prefix, strategies, "
-            "sampling or worker; repeatable, or separated by commas.",
+            "sampling, worker or memory; repeatable, or separated by commas.",
         ),
     ] = None,
     batch_sizes: Annotated[
@@ -167,6 +167,7 @@ def _speed(
 ) -> list[dict[str, Any]]:
     """Prefill and decode of every file, as one table."""
     from app.bench.speed import bench_file, table
+    from app.bench.table import aligned
     from app.console import emit, note
     from runtimes.measure import Workload
 
@@ -180,7 +181,7 @@ def _speed(
             )
         )
     if not as_json:
-        emit(_aligned(table(results, sizes)))
+        emit("\n".join(aligned(table(results, sizes))) + "\n")
         for result in results:
             if result.fast_over_safe is not None:
                 emit(
@@ -230,15 +231,3 @@ def _files(model: str | None, random: str | None, options: ModelOptions) -> list
     if options.recipe or options.file or not (folder / NAME).is_file():
         return [resolve(str(model), recipe=options.recipe, file=options.file)]
     return [entry_path(folder, entry) for entry in load_manifest(folder).files]
-
-
-def _aligned(lines: list[list[str]]) -> str:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    out = []
-    for line in lines:
-        cells = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        out.append("  ".join(cells).rstrip())
-    return "\n".join(out) + "\n"

@@ -15,10 +15,11 @@ from app.bench import options as bench_options
 from app.bench.batched_bench import parse
 from app.bench.genai import GenaiProcess, genai
 from app.bench.llama_server import LlamaServer, parse_slots
+from app.bench.memory import SETTINGS, memory_check
 from app.bench.options import BenchOptions
 from app.bench.prompts import PromptFileError, bench_prompts, read_texts
 from app.bench.strategies import compare
-from app.bench.suite import BENCHMARKS
+from app.bench.suite import BENCHMARKS, MemoryResult
 from app.bench.tools import ToolMissingError, environments
 from app.bench.work import greedy, loaded, lockstep, random_prompts, run
 from runtimes.errors import IngotError
@@ -110,6 +111,13 @@ def test_onnx_against_its_own_library(int4: Path) -> None:
     assert 0 < report["host_share_rows"][0] < 1
     assert report["memory_steps"] >= TINY.steps
     assert "ratio" in result.lines()[0]
+
+
+def test_memory(int4: Path) -> None:
+    result = MemoryResult(memory_check(int4, SETTINGS[:1]))
+    report = json.loads(json.dumps(result.to_json()))
+    assert all(row["measured"] > 0 and row["estimate"] for row in report["settings"])
+    assert len(result.lines()) == 1 + len(report["settings"])
 
 
 def test_a_folder_that_genai_cannot_load(tmp_path: Path) -> None:
