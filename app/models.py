@@ -16,8 +16,6 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 if TYPE_CHECKING:
     from runtimes.api import EngineApi
 
-_STEP_LIMIT = "INGOT_STEP_LIMIT_S"
-
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
     """What MODEL means, described without loading it. Raises ModelError or RequestError."""
@@ -50,9 +48,9 @@ def load_engine(
 
 
 def _step_limit() -> float:
-    from runtimes.worker.engine import STEP_LIMIT_S
+    from runtimes.worker.engine import STEP_LIMIT, STEP_LIMIT_S
 
-    text = os.environ.get(_STEP_LIMIT)
+    text = os.environ.get(STEP_LIMIT)
     if not text:
         return STEP_LIMIT_S
     try:
@@ -60,5 +58,5 @@ def _step_limit() -> float:
     except ValueError:
         limit = 0.0
     if not 0 < limit < math.inf:
-        raise RequestError(f"{_STEP_LIMIT} must be seconds above 0, not {text!r}")
+        raise RequestError(f"{STEP_LIMIT} must be seconds above 0, not {text!r}")
     return limit

@@ -12,36 +12,24 @@ from types import TracebackType
 from typing import Any
 
 from runtimes.chat import Message
-from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
+from runtimes.errors import IngotError, RequestError
 from runtimes.metrics import EngineStats
 from runtimes.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.flights import Flight, give_up_all
+from runtimes.worker.flights import Flight
 from runtimes.worker.problems import WorkerError, unpack
-from runtimes.worker.process import Cause, Death, WorkerProcess
 from runtimes.worker.recovery import DeathLimit, Recovery
+from runtimes.worker.supervisor import Supervisor
 from runtimes.worker.watchdog import Watchdog
-from runtimes.worker.wire import (
-    Call,
-    Cancel,
-    Close,
-    Done,
-    Load,
-    LogLine,
-    Pulse,
-    Ready,
-    Refused,
-    Reply,
-    Submit,
-)
+from runtimes.worker.wire import Call, Done, LogLine, Pulse, Ready, Reply, Submit
 
 log = logging.getLogger(__name__)
 
+STEP_LIMIT = "INGOT_STEP_LIMIT_S"  # the command line's environment variable for step_limit_s
 STEP_LIMIT_S = 120.0
 _STATS_S = 0.2  # how long figures are waited for before the last ones have to do
-_CLOSE_S = 3.0  # for the step that runs when an engine is closed without draining
 _CALL_TRIES = 3
 
 _Answer = queue.SimpleQueue[Reply | IngotError]
@@ -53,7 +41,7 @@ class WorkerEngine:
     When the process dies, every request that it had ends with an error that says of what, and is
     ``retryable``; the next request starts another (see runtimes.worker.recovery). Settings may then
     be safer, so that ``slots`` and ``context`` can become smaller, and ``stats`` counts anew. A
-    step that takes longer than ``step_limit_s`` counts as a death.
+    step that takes longer than ``step_limit_s`` counts as a death; loading may take any time.
 
     Requests that only the engine's own checks refuse end with an error instead of raising it. Done
     callbacks run on the thread that delivers everything else: what waits for the engine raises
@@ -64,19 +52,13 @@ class WorkerEngine:
         self, path: Path, scheduling: SchedulerSettings | None, recovery: Recovery, limit_s: float
     ) -> None:
         """Used by ``load``."""
-        self._path, self._scheduling, self._recovery = path, scheduling, recovery
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._flights: dict[int, Flight] = {}
         self._calls: dict[int, _Answer] = {}
-        self._held: list[Submit | Call] = []  # until a process is there
-        self._process: WorkerProcess | None = None  # ready
-        self._coming: WorkerProcess | None = None  # loading
-        self._starter: threading.Thread | None = None
-        self._closing = self._draining = False
-        self._steps = 0  # of the process in use, as far as is known
-        self._local = threading.local()
+        self._supervisor = Supervisor(path, scheduling, recovery, self, self._lock)
         self._watchdog = Watchdog(limit_s, self._busy, self._hangs)
+        self._steps = 0  # of the process in use, as far as is known
         self._ready: Ready
         self._stats: EngineStats
 
@@ -99,7 +81,7 @@ class WorkerEngine:
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit(), again=again)
         engine = cls(path, scheduling, recovery, step_limit_s)
         try:
-            engine._start()
+            engine._supervisor.start()
         except BaseException:
             engine.close()
             raise
@@ -128,7 +110,7 @@ class WorkerEngine:
     @property
     def pid(self) -> int | None:
         """The worker process; None while there is none."""
-        process = self._process
+        process = self._supervisor.process
         return process.pid if process else None
 
     def encode(self, text: str) -> list[int]:
@@ -156,10 +138,9 @@ class WorkerEngine:
             raise RequestError(f"the prompt has a token id outside 0..{self.vocab_size - 1}")
         flight = Flight(request, Stream(request.id, self.cancel))
         with self._lock:
-            self._refuse_when_closing()
             number = next(self._numbers)
+            self._supervisor.dispatch(Submit(number, request))
             self._flights[number] = flight
-            self._dispatch(Submit(number, request))
         self._watchdog.work()
         return flight.stream
 
@@ -174,32 +155,26 @@ class WorkerEngine:
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
         with self._lock:
-            if self._process is not None:
-                self._process.send(Cancel(request_id))
-                return
-            held, self._held = self._held, []
-            dropped = []
-            for item in held:
-                if isinstance(item, Submit) and item.request.id == request_id:
-                    dropped.append(self._flights.pop(item.number))
-                else:
-                    self._held.append(item)
-        give_up_all(dropped, FinishReason.CANCELLED, None)
+            dropped = self._supervisor.cancel(request_id)
+            flights = [self._flights.pop(number) for number in dropped]
+        for flight in flights:
+            flight.give_up(FinishReason.CANCELLED, None)
 
     def stats(self) -> EngineStats:
         """A snapshot of the figures; the last known ones when the process does not answer soon."""
-        if self._process is not None and not self._delivering:
+        if self.pid is not None and not self._supervisor.delivering:
             try:
-                self._call("stats", timeout=_STATS_S, tries=1)
+                self._call("stats", timeout=_STATS_S, tries=1, start=False)
             except (IngotError, TimeoutError) as error:
                 log.debug("no fresh figures: %s", error)
         return self._stats
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
-        if self._process is None:
+        try:
+            freed: int = self._call("trim", tries=1, start=False)
+        except WorkerError:  # with the process went its caches
             return 0
-        freed: int = self._call("trim")
         return freed
 
     def save_session(self, tokens: Sequence[int], path: Path) -> int:
@@ -217,23 +192,13 @@ class WorkerEngine:
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
-        with self._lock:
-            first, self._closing = not self._closing, True
-            self._draining = self._draining or (drain and first)
-            starter, process = self._starter, self._process
-            if self._coming is not None and not self._draining:
-                self._coming.kill()
-        if self._delivering:
-            if process is not None:
-                process.send(Close(drain=False))
+        self._supervisor.close(drain=drain)
+        if self._supervisor.delivering:
             return
-        if starter is not None and starter is not threading.current_thread():
-            starter.join()
-        self._end_process()
         self._watchdog.stop()
         with self._lock:
-            left, self._flights = list(self._flights.values()), {}
-        give_up_all(left, FinishReason.CANCELLED, None)
+            left = self.lost()
+        self.fail(left, FinishReason.CANCELLED, RequestError("the engine is closed"))
 
     def __enter__(self) -> WorkerEngine:
         """The engine itself."""
@@ -248,48 +213,28 @@ class WorkerEngine:
         """Close without draining."""
         self.close()
 
-    def _end_process(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        process.send(Close(self._draining))
-        try:
-            # A drained engine may take as long as its requests do; the watchdog sees to hangs.
-            if not process.ended.wait(None if self._draining else _CLOSE_S):
-                log.info("the worker process is still in a step; it is killed")
-        finally:
-            process.kill()
-            process.ended.wait(_CLOSE_S)
-
-    def _refuse_when_closing(self) -> None:
-        if self._closing:
-            raise RequestError("the engine is closed")
-
-    def _dispatch(self, item: Submit | Call) -> None:
-        """Send it, or hold it and start a process. With the lock held."""
-        if self._process is not None:
-            self._process.send(item)
-            return
-        self._held.append(item)
-        if self._starter is None:
-            self._starter = threading.Thread(
-                target=self._restart, name="ingot-worker-start", daemon=True
-            )
-            self._starter.start()
-
     def _call(
-        self, method: str, *arguments: Any, timeout: float | None = None, tries: int = _CALL_TRIES
+        self,
+        method: str,
+        *arguments: Any,
+        timeout: float | None = None,
+        tries: int = _CALL_TRIES,
+        start: bool = True,
     ) -> Any:
-        """Call the engine's method in the worker process; another one takes over where it dies."""
-        if self._delivering:
+        """Call the engine's method in the worker process; another one takes over where it dies.
+
+        Without ``start``, WorkerError is raised when there is no process.
+        """
+        if self._supervisor.delivering:
             raise RuntimeError(f"{method} would wait for itself: this is a done callback")
         while True:
             reply: _Answer = queue.SimpleQueue()
             with self._lock:
-                self._refuse_when_closing()
+                if self._supervisor.process is None and not start:
+                    raise WorkerError("there is no worker process")
                 number = next(self._numbers)
+                self._supervisor.dispatch(Call(number, method, arguments))
                 self._calls[number] = reply
-                self._dispatch(Call(number, method, arguments))
             self._watchdog.work()
             try:
                 answer = reply.get(timeout=timeout)
@@ -305,106 +250,21 @@ class WorkerEngine:
             if not isinstance(answer, WorkerError) or tries == 0:
                 raise answer
 
-    # Starting a process.
+    # The client of the supervisor: on its threads.
 
-    def _start(self, *, restart: bool = False) -> None:
-        """Load the model in a new process, with safer settings where it dies of it.
-
-        Raises ModelError, RuntimeMissingError or OutOfMemoryError.
-        """
-        while True:
-            process = self._new_process()
-            try:
-                outcome = process.outcome.get()
-                if isinstance(outcome, Ready) and self._adopt(process, outcome):
-                    return
-            except BaseException:  # Ctrl-C while it loads
-                process.kill()
-                raise
-            if isinstance(outcome, Ready):  # dead since
-                outcome = process.outcome.get()
-            if self._closing and not self._draining:
-                raise RequestError("the engine is closed")
-            if isinstance(outcome, Refused):
-                process.ended.wait(_CLOSE_S)
-                error = unpack(outcome.problem)
-                if restart and isinstance(error, OutOfMemoryError) and self._recovery.too_big():
-                    continue
-                raise error
-            assert isinstance(outcome, Death)
-            log.info("the worker process %s while it loaded %s", outcome.text, self._path.name)
-            if not self._recovery.died(outcome, None):
-                kind = OutOfMemoryError if outcome.cause is Cause.MEMORY else ModelError
-                raise kind(f"{self._path} cannot be loaded: the worker process {outcome.text}")
-
-    def _new_process(self) -> WorkerProcess:
-        refusal = self._recovery.refusal()
-        if refusal is not None:
-            raise ModelError(refusal)
-        level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "runtimes"))
-        order = Load(str(self._path), self._recovery.settings(), self._scheduling, level)
-        process = WorkerProcess(order, self)
-        with self._lock:
-            self._coming = process
-            if self._closing and not self._draining:
-                process.kill()
-        return process
-
-    def _adopt(self, process: WorkerProcess, ready: Ready) -> bool:
-        """Make a process that has loaded the one in use; False when it has died since."""
-        with self._lock:
-            self._coming = None
-            if process.death is not None:
-                return False
-            self._ready, self._stats = ready, ready.stats
-            self._process = process
-            held, self._held = self._held, []
-            for item in held:
-                process.send(item)
+    def adopted(self, ready: Ready) -> None:
+        """See runtimes.worker.supervisor.Client."""
+        self._ready, self._stats, self._steps = ready, ready.stats, 0
         self._watchdog.work()
-        return True
 
-    def _restart(self) -> None:
-        problem: IngotError | None = None
-        try:
-            self._start(restart=True)
-        except IngotError as error:
-            problem = error
-        except Exception as error:
-            log.exception("a worker process could not be started")
-            problem = WorkerError(f"a worker process could not be started: {error}")
-        with self._lock:
-            self._starter = None
-            if problem is None:
-                return
-            self._held = []
-            flights, self._flights = list(self._flights.values()), {}
-            calls = list(self._calls.values())
-        reason = FinishReason.CANCELLED if self._closing else FinishReason.ERROR
-        self._fail(flights, calls, reason, problem, retryable=False)
-
-    # The listener of a process: on its threads.
-
-    @property
-    def _delivering(self) -> bool:
-        """Whether this is the thread that hands out what comes, which must not wait for more."""
-        return bool(getattr(self._local, "delivering", False))
-
-    def received(self, process: WorkerProcess, items: list[Any]) -> None:
-        """See runtimes.worker.process.Listener."""
-        self._local.delivering = True
-        flights = self._flights
-        for item in items:
-            if type(item) is tuple:
-                flight = flights.get(item[0])
+    def received(self, item: Any) -> None:
+        """See runtimes.worker.supervisor.Client."""
+        match item:
+            case tuple():
+                flight = self._flights.get(item[0])
                 if flight is not None:
                     flight.take(item)
                     self._watchdog.moved()
-            else:
-                self._take(process, item)
-
-    def _take(self, process: WorkerProcess, item: object) -> None:
-        match item:
             case Done(number, completion):
                 self._watchdog.moved()
                 flight = self._flights.pop(number, None)
@@ -424,8 +284,6 @@ class WorkerEngine:
                 logger = logging.getLogger(name)
                 if logger.isEnabledFor(level):
                     logger.log(level, "%s", text)
-            case Ready() | Refused():
-                process.outcome.put(item)
 
     def _note(self, stats: EngineStats) -> None:
         self._stats = stats
@@ -433,47 +291,34 @@ class WorkerEngine:
             self._steps = stats.steps
             self._watchdog.moved()
 
-    def died(self, process: WorkerProcess) -> None:
-        """See runtimes.worker.process.Listener."""
-        death = process.death
-        assert death is not None
-        with self._lock:
-            if process is not self._process:
-                process.outcome.put(death)
-                return
-            self._process = None
-            flights, self._flights = list(self._flights.values()), {}
-            calls = list(self._calls.values())
-            if not self._closing:
-                log.warning(
-                    "the worker process %s; %d requests failed with it", death.text, len(flights)
-                )
-                self._recovery.died(death, self._ready)
-        reason, error = FinishReason.ERROR, WorkerError(f"the worker process {death.text}")
-        if self._closing and not self._draining:
-            reason = FinishReason.CANCELLED
-        self._fail(flights, calls, reason, error, retryable=True)
+    def lost(self) -> list[Flight | _Answer]:
+        """See runtimes.worker.supervisor.Client."""
+        lost: list[Flight | _Answer] = [*self._flights.values(), *self._calls.values()]
+        self._flights, self._calls = {}, {}
+        return lost
 
-    def _fail(
+    def fail(
         self,
-        flights: list[Flight],
-        calls: list[_Answer],
+        lost: list[Flight | _Answer],
         reason: FinishReason,
         error: IngotError,
         *,
-        retryable: bool,
+        retryable: bool = False,
     ) -> None:
+        """See runtimes.worker.supervisor.Client."""
         failed = reason is FinishReason.ERROR
-        give_up_all(flights, reason, str(error) if failed else None, retryable=failed and retryable)
-        for waiting in calls:
-            waiting.put(error)
+        for one in lost:
+            if isinstance(one, Flight):
+                one.give_up(reason, str(error) if failed else None, retryable=failed and retryable)
+            else:
+                one.put(error)
 
     # For the watchdog: on its thread.
 
     def _busy(self) -> bool:
-        return self._process is not None and bool(self._flights or self._calls)
+        return self.pid is not None and bool(self._flights or self._calls)
 
     def _hangs(self, limit_s: float) -> None:
-        process = self._process
+        process = self._supervisor.process
         if process is not None:
-            process.kill(hang=f"a step took longer than {limit_s:g} s")
+            process.kill(hang=f"a step took longer than {limit_s:g} s ({STEP_LIMIT} is the limit)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
@@ -55,11 +54,3 @@ class Flight:
                 retryable=retryable,
             )
         )
-
-
-def give_up_all(
-    flights: Iterable[Flight], reason: FinishReason, error: str | None, *, retryable: bool = False
-) -> None:
-    """End several requests from this side."""
-    for flight in flights:
-        flight.give_up(reason, error, retryable=retryable)

@@ -84,43 +84,53 @@ class WorkerProcess:
         self._hang: str | None = None
         self._oom_kills = _oom_kills()
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
-        with _interrupts_held():
-            self._popen = subprocess.Popen(
-                [sys.executable, "-m", "runtimes.worker.child"],
-                env={**os.environ, "PYTHONPATH": _import_path()},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        assert self._popen.stderr is not None
+        self._popen: subprocess.Popen[bytes] | None = None
+        try:
+            with _interrupts_held():
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-m", "runtimes.worker.child"],
+                    env={**os.environ, "PYTHONPATH": _import_path()},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            self._connect(self._popen)
+        except BaseException:  # Ctrl-C as soon as it is let in
+            if self._popen is not None:
+                self._popen.kill()
+            raise
         self.pid = self._popen.pid
         log.debug("worker %d loads %s", self.pid, order.path)
-        # Detached, so that each end is closed once, by whoever uses it.
-        self._sender = Sender(_own(self._popen.stdin), "ingot-worker-send")
-        self.send: Callable[[object], None] = self._sender.put
-        self._stderr = _thread(self._read_stderr, "stderr", self._popen.stderr)
-        _thread(self._read, "receive", _own(self._popen.stdout))
         self.send(order)
+
+    def _connect(self, popen: subprocess.Popen[bytes]) -> None:
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        assert popen.stderr is not None
+        # Detached, so that each end is closed once, by whoever uses it.
+        self._sender = Sender(_own(popen.stdin), "ingot-worker-send")
+        self.send: Callable[[object], None] = self._sender.put
+        self._stderr = _thread(self._read_stderr, "stderr", popen.stderr)
+        _thread(self._read, "receive", popen, _own(popen.stdout))
 
     def kill(self, hang: str | None = None) -> None:
         """End it at once, also when it is stopped or hangs; ``hang`` tells why."""
         self._hang = self._hang or hang
-        self._popen.kill()
+        if self._popen is not None:
+            self._popen.kill()
 
-    def _read(self, fd: int) -> None:
+    def _read(self, popen: subprocess.Popen[bytes], fd: int) -> None:
         try:
             for items in receive(fd):
                 self._listener.received(self, items)
         except Exception:
             log.exception("what the worker process sent cannot be understood")
-            self._popen.kill()
-        code = self._popen.wait()
+            popen.kill()
+        code = popen.wait()
         self._sender.close(0)
         self._stderr.join(_STDERR_S)
         self.death = self._explain(code)
-        log.debug("worker %d %s", self.pid, self.death.text)
+        log.debug("worker %d %s", popen.pid, self.death.text)
         self._listener.died(self)
         self.ended.set()
 

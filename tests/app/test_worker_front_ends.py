@@ -36,14 +36,16 @@ _COUNT_MODULES = (
 
 
 @pytest.mark.parametrize("command", ["run", "batch"])
+@pytest.mark.parametrize("model", ["gguf_file", "onnx_folder"])
 def test_the_command_itself_loads_nothing_native(
-    command: str, pebble_file: Path, tmp_path: Path
+    command: str, model: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    file = request.getfixturevalue(model)
     rows = tmp_path / "rows.txt"
     rows.write_text(f"{QUESTION}\n" * 3)
     arguments = {
-        "run": ["run", pebble_file, QUESTION, *ONE],
-        "batch": ["batch", rows, "-", "--model", pebble_file, "--max-tokens", "12", *ONE],
+        "run": ["run", file, QUESTION, *ONE],
+        "batch": ["batch", rows, "-", "--model", file, "--max-tokens", "12", *ONE],
     }[command]
     done = subprocess.run(
         [sys.executable, "-c", _COUNT_MODULES, *map(str, arguments)],
@@ -99,6 +101,20 @@ def test_a_batch_whose_worker_is_killed_answers_every_row(
     assert all("response" in record for record in records)
     assert b"killed from outside" in err
     assert b"Traceback" not in err
+
+
+def test_control_c_ends_the_loading_at_once(ingot: Any, gguf_file: Path) -> None:
+    process = ingot.start("run", gguf_file, QUESTION)
+    while (worker := worker_of(process)) is None:
+        assert process.poll() is None
+    time.sleep(0.05)
+    worker.suspend()  # so that it never gets ready
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    psutil.wait_procs([worker], timeout=10)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 
 class KilledOnSubmit(WorkerEngine):

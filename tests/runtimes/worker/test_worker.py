@@ -134,7 +134,8 @@ def test_close_cancels_or_drains(gguf):
             worker.submit(Request([5]))
         with pytest.raises(RequestError, match="closed"):
             worker.encode("x")
-        assert worker.stats().steps > 0
+        if drain:  # else it may have ended before its first step
+            assert worker.stats().completion_tokens == 8 * 120
         worker.close()
 
 

@@ -1,0 +1,235 @@
+"""Keeps a worker process at hand: starts it, starts another when it has died, ends it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
+from runtimes.request import FinishReason
+from runtimes.settings import SchedulerSettings
+from runtimes.worker.problems import WorkerError, unpack
+from runtimes.worker.process import Cause, Death, WorkerProcess
+from runtimes.worker.recovery import Recovery
+from runtimes.worker.wire import Call, Cancel, Close, Load, Ready, Refused, Submit
+
+log = logging.getLogger(__name__)
+
+_CLOSE_S = 3.0  # for the step that runs when an engine is closed without draining
+
+
+class Client(Protocol):
+    """Whose items the process serves. Called on threads of the supervisor."""
+
+    def adopted(self, ready: Ready) -> None:
+        """A process is at hand from now on. With the lock held."""
+
+    def received(self, item: Any) -> None:
+        """Something that the process sent."""
+
+    def lost(self) -> list[Any]:
+        """Give up everything that waits for the process; return it. With the lock held."""
+
+    def fail(
+        self, lost: list[Any], reason: FinishReason, error: IngotError, *, retryable: bool
+    ) -> None:
+        """End what was lost."""
+
+
+class Supervisor:
+    """One process at a time, started when there is something for it.
+
+    ``lock`` guards which process is in use, and with it what its client has given to it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        scheduling: SchedulerSettings | None,
+        recovery: Recovery,
+        client: Client,
+        lock: threading.Lock,
+    ) -> None:
+        self._path, self._scheduling, self._recovery = path, scheduling, recovery
+        self._client, self._lock = client, lock
+        self.process: WorkerProcess | None = None  # ready
+        self.closing = False
+        self._draining = False
+        self._coming: WorkerProcess | None = None  # loading
+        self._starter: threading.Thread | None = None
+        self._held: list[Submit | Call] = []  # until a process is there
+        self._ready: Ready | None = None
+        self._local = threading.local()
+
+    @property
+    def delivering(self) -> bool:
+        """Whether this is the thread that hands out what comes, which must not wait for more."""
+        return bool(getattr(self._local, "delivering", False))
+
+    def dispatch(self, item: Submit | Call) -> None:
+        """Send it, or hold it and start a process. With the lock held. Raises RequestError."""
+        if self.closing:
+            raise RequestError("the engine is closed")
+        if self.process is not None:
+            self.process.send(item)
+            return
+        self._held.append(item)
+        if self._starter is None:
+            self._starter = threading.Thread(
+                target=self._restart, name="ingot-worker-start", daemon=True
+            )
+            self._starter.start()
+
+    def cancel(self, request_id: str) -> list[int]:
+        """Cancel the requests of this id; the numbers of those that no process had yet. With the
+        lock held.
+        """
+        if self.process is not None:
+            self.process.send(Cancel(request_id))
+            return []
+        held, self._held = self._held, []
+        dropped = []
+        for item in held:
+            if isinstance(item, Submit) and item.request.id == request_id:
+                dropped.append(item.number)
+            else:
+                self._held.append(item)
+        return dropped
+
+    def close(self, *, drain: bool) -> None:
+        """End the process: once it has done everything (``drain``) or at once. Idempotent."""
+        with self._lock:
+            first, self.closing = not self.closing, True
+            self._draining = self._draining or (drain and first)
+            starter, process = self._starter, self.process
+            if self._coming is not None and not self._draining:
+                self._coming.kill()
+        if self.delivering:
+            if process is not None:
+                process.send(Close(drain=False))
+            return
+        if starter is not None and starter is not threading.current_thread():
+            starter.join()
+        self._end_process()
+
+    def _end_process(self) -> None:
+        process = self.process
+        if process is None:
+            return
+        process.send(Close(self._draining))
+        try:
+            # A drained engine may take as long as its requests do; the watchdog sees to hangs.
+            if not process.ended.wait(None if self._draining else _CLOSE_S):
+                log.info("the worker process is still in a step; it is killed")
+        finally:
+            process.kill()
+            process.ended.wait(_CLOSE_S)
+
+    def start(self, *, restart: bool = False) -> None:
+        """Load the model in a new process, with safer settings where it dies of it.
+
+        Raises ModelError, RuntimeMissingError or OutOfMemoryError.
+        """
+        while True:
+            process = self._new_process()
+            try:
+                outcome = process.outcome.get()
+                if isinstance(outcome, Ready) and self._adopt(process, outcome):
+                    return
+            except BaseException:  # Ctrl-C while it loads
+                process.kill()
+                raise
+            if isinstance(outcome, Ready):  # dead since
+                outcome = process.outcome.get()
+            if self.closing and not self._draining:
+                raise RequestError("the engine is closed")
+            if isinstance(outcome, Refused):
+                process.ended.wait(_CLOSE_S)
+                error = unpack(outcome.problem)
+                if restart and isinstance(error, OutOfMemoryError) and self._recovery.too_big():
+                    continue
+                raise error
+            assert isinstance(outcome, Death)
+            log.info("the worker process %s while it loaded %s", outcome.text, self._path.name)
+            if not self._recovery.died(outcome, None):
+                kind = OutOfMemoryError if outcome.cause is Cause.MEMORY else ModelError
+                raise kind(f"{self._path} cannot be loaded: the worker process {outcome.text}")
+
+    def _new_process(self) -> WorkerProcess:
+        refusal = self._recovery.refusal()
+        if refusal is not None:
+            raise ModelError(refusal)
+        level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "runtimes"))
+        order = Load(str(self._path), self._recovery.settings(), self._scheduling, level)
+        process = WorkerProcess(order, self)
+        with self._lock:
+            self._coming = process
+            if self.closing and not self._draining:
+                process.kill()
+        return process
+
+    def _adopt(self, process: WorkerProcess, ready: Ready) -> bool:
+        """Make a process that has loaded the one in use; False when it has died since."""
+        with self._lock:
+            self._coming = None
+            if process.death is not None:
+                return False
+            self._client.adopted(ready)
+            self.process, self._ready = process, ready
+            held, self._held = self._held, []
+            for item in held:
+                process.send(item)
+        return True
+
+    def _restart(self) -> None:
+        problem: IngotError | None = None
+        try:
+            self.start(restart=True)
+        except IngotError as error:
+            problem = error
+        except Exception as error:
+            log.exception("a worker process could not be started")
+            problem = WorkerError(f"a worker process could not be started: {error}")
+        with self._lock:
+            self._starter = None
+            if problem is None:
+                return
+            self._held = []
+            lost = self._client.lost()
+        reason = FinishReason.CANCELLED if self.closing else FinishReason.ERROR
+        self._client.fail(lost, reason, problem, retryable=False)
+
+    # The listener of a process: on its threads.
+
+    def received(self, process: WorkerProcess, items: list[Any]) -> None:
+        """See runtimes.worker.process.Listener."""
+        self._local.delivering = True
+        take = self._client.received
+        for item in items:
+            if isinstance(item, (Ready, Refused)):
+                process.outcome.put(item)
+            else:
+                take(item)
+
+    def died(self, process: WorkerProcess) -> None:
+        """See runtimes.worker.process.Listener."""
+        death = process.death
+        assert death is not None
+        with self._lock:
+            if process is not self.process:
+                process.outcome.put(death)
+                return
+            self.process = None
+            lost = self._client.lost()
+            if not self.closing:
+                log.warning(
+                    "the worker process %s, with %d requests in work", death.text, len(lost)
+                )
+                self._recovery.died(death, self._ready)
+        reason = FinishReason.ERROR
+        if self.closing and not self._draining:
+            reason = FinishReason.CANCELLED
+        error = WorkerError(f"the worker process {death.text}")
+        self._client.fail(lost, reason, error, retryable=True)
