@@ -1,9 +1,10 @@
 """How much memory a model needs with given settings, known in milliseconds and without loading it.
 
 What is counted is what must be free for the model to run without swapping: all memory that the
-process allocates, plus those pages of mapped files that steps read. It is not the resident size,
-which also has pages that were read while loading and never again; the kernel takes those back
-without writing anything. Keys and values are counted for slots that are full to the last token.
+process allocates, plus the weights that are read where the file is mapped. It is not the resident
+size, which also has pages of the file that were read while loading and never again (weights of
+which the runtime has made a copy in another layout); the kernel takes those back without writing
+anything. Keys and values are counted for slots that are full to the last token.
 Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`` bounds them.
 """
 

@@ -2,18 +2,20 @@
 
     python -m runtimes.memory_child MODEL SETTINGS
 
-SETTINGS is the JSON of a RunnerSettings. Prints one JSON line with bytes: ``used``, to be compared
-with ``MemoryEstimate.total``, and ``resident``, the growth of the resident size.
+SETTINGS is the JSON of a RunnerSettings. Prints one JSON line with bytes: ``resident``, how much
+the resident size has grown over that of the same process after it had imported the runtime, when
+every slot is full, all have decoded and a full batch has gone in; and ``used``, to be compared with
+``MemoryEstimate.total``, without the pages of the model's files that steps do not read. Those are
+the originals of the tensors that llama.cpp says it has repacked, and all of what ONNX Runtime maps.
 
-The process is compared with itself after it has imported the runtime. Every slot is filled, a full
-batch goes in and all slots decode; then the kernel's referenced bits are cleared
-(/proc/self/clear_refs) and the steps run once more. Memory that the process allocated counts
-wherever it is resident; of the model's mapped files, the pages that those last steps read.
+Which pages steps read cannot be asked of the kernel: it keeps files in pieces of up to 2 MiB, and
+reading one page marks, or maps again, the whole piece.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from pathlib import Path
@@ -26,6 +28,7 @@ from runtimes.settings import RunnerSettings
 _SMAPS = Path("/proc/self/smaps")
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+\s*(.*)$")
 _MODEL_FILES = (".gguf", ".onnx", ".data")
+_BUFFER = re.compile(r"(\S+) model buffer size = +([\d.]+) MiB")
 
 
 def main(path: str, settings: str) -> int:
@@ -33,18 +36,34 @@ def main(path: str, settings: str) -> int:
     model = ModelFile.read(path)
     asked = RunnerSettings(**json.loads(settings))
     _import_runtime(model)
-    before = _mapped()
+    before, _ = _resident()
+    repacked = _Repacked()
+    logging.getLogger("runtimes.llamacpp.native").addHandler(repacked)
     runner, _ = load_runner(model, asked)
     lengths = _fill(runner, asked)
-    _steps(runner, lengths)
-    Path("/proc/self/clear_refs").write_text("1", encoding="ascii")
-    _steps(runner, lengths)
-    after = _mapped()
-    resident = after.resident - before.resident
-    used = resident - (after.model_resident - after.model_read)
-    sys.stdout.write(json.dumps({"used": used, "resident": resident}) + "\n")
+    for _ in range(2):
+        _steps(runner, lengths)
+    after, mapped = _resident()
+    unread = mapped if model.runtime == "onnx" else repacked.nbytes
+    report = {"used": after - before - unread, "resident": after - before}
+    sys.stdout.write(json.dumps(report) + "\n")
     runner.close()
     return 0
+
+
+class _Repacked(logging.Handler):
+    """Adds up the weights that llama.cpp says it keeps in a layout of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.nbytes = 0
+        logging.getLogger("runtimes.llamacpp.native").setLevel(logging.DEBUG)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Every line of llama.cpp's log passes here."""
+        found = _BUFFER.search(record.getMessage())
+        if found and found[1] not in ("CPU", "CPU_Mapped"):
+            self.nbytes += int(float(found[2]) * 2**20)
 
 
 def _import_runtime(model: ModelFile) -> None:
@@ -109,27 +128,18 @@ def _tokens(runner: Runner, count: int) -> list[int]:
     return [(i * 7919 + 11) % runner.capabilities.vocab_size for i in range(count)]
 
 
-class _Mapped:
-    """Bytes of /proc/self/smaps: all that is resident, and what of it maps the model's files."""
-
-    def __init__(self) -> None:
-        self.resident = self.model_resident = self.model_read = 0
-
-
-def _mapped() -> _Mapped:
-    found = _Mapped()
-    model = False
+def _resident() -> tuple[int, int]:
+    """Resident bytes of this process, and those of them that are pages of the model's files."""
+    everything = model = 0
+    inside = False
     for line in _SMAPS.read_text(encoding="utf-8", errors="replace").splitlines():
         if mapping := _MAPPING.match(line):
-            model = mapping[1].endswith(_MODEL_FILES)
-            continue
-        name, _, rest = line.partition(":")
-        if name == "Rss":
-            found.resident += int(rest.split()[0]) * 1024
-            found.model_resident += int(rest.split()[0]) * 1024 if model else 0
-        elif name == "Referenced" and model:
-            found.model_read += int(rest.split()[0]) * 1024
-    return found
+            inside = mapping[1].endswith(_MODEL_FILES)
+        elif line.startswith("Rss:"):
+            size = int(line.split()[1]) * 1024
+            everything += size
+            model += size if inside else 0
+    return everything, model
 
 
 if __name__ == "__main__":

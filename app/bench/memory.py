@@ -70,7 +70,7 @@ def memory_check(
     Settings that do not matter to an ONNX graph (cache type and layout) are left out for one.
     Raises RequestError on systems without /proc, IngotError when a process fails.
     """
-    if not Path("/proc/self/clear_refs").exists():
+    if not Path("/proc/self/smaps").exists():
         raise RequestError("memory is measured through /proc, which this system lacks")
     model = ModelFile.read(path)
     rows = []
