@@ -63,22 +63,24 @@ def answer(
     )
     begun = time.monotonic()
     settings = RunnerSettings(slots=slots, context=plan.settings.context, threads=plan.threads)
-    with load_engine(plan.model, settings) as engine:
+    engine = load_engine(plan.model, settings)
+    # Signals are counted until the engine is closed: one that comes then must not end it all.
+    with Interrupts() as interrupts, engine:
         ready = time.monotonic()
         loaded()
         style = PromptStyle(plan.settings.system, plan.settings.raw)
         job = Job(engine, plan.settings.sampling, style, deliver)
-        with progress, Interrupts() as interrupts:
-            told = False
+        told = False
 
-            def tick() -> None:
-                nonlocal told
-                idle()
-                progress.update(_snapshot(engine, found, job.counts, interrupts.draining))
-                if interrupts.draining and not told:
-                    told = True
-                    progress.note("finishing the rows in work; once more stops at once")
+        def tick() -> None:
+            nonlocal told
+            idle()
+            progress.update(_snapshot(engine, found, job.counts, interrupts.draining))
+            if interrupts.draining and not told:
+                told = True
+                progress.note("finishing the rows in work; once more stops at once")
 
+        with progress:
             finished = job.run(work, interrupts, tick)
         stats = engine.stats()
         return Run(
