@@ -104,6 +104,8 @@ def test_two_onnx_runtimes_in_one_folder_are_a_problem(
     (tmp_path / "onnxruntime" / "__init__.py").touch()
     (tmp_path / "onnxruntime-1.31.1.dist-info").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
+    # A test before this one may have imported the real one, which would be found first.
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
     assert report._conflicts() == []
     (tmp_path / "onnxruntime_gpu-1.31.1.dist-info").mkdir()
     (problem,) = report._conflicts()
