@@ -20,9 +20,8 @@ from runtimes.generation import Sink, Ticket
 from runtimes.load import load_runner
 from runtimes.metrics import EngineStats, Occupancy
 from runtimes.modelfile import ModelFile
-from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.request import Completion, FinishReason, Request, SamplingParams, check_request
 from runtimes.runner import Runner
-from runtimes.sampling import check_params
 from runtimes.session import SessionHeader, read_session, write_session
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
@@ -117,15 +116,7 @@ class Engine:
 
     def submit_to(self, request: Request, sink: Sink) -> None:
         """Like ``submit``; the answer goes to ``sink``, which is called on the engine's thread."""
-        if len(request.prompt) >= self.context:
-            raise RequestError(
-                f"the prompt has {len(request.prompt):,} tokens; the context holds "
-                f"{self.context:,} and one must be left for the answer"
-            )
-        size = self._runner.capabilities.vocab_size
-        if min(request.prompt) < 0 or max(request.prompt) >= size:
-            raise RequestError(f"the prompt has a token id outside 0..{size - 1}")
-        check_params(request.params, size)
+        check_request(request, self.context, self.vocab_size)
         ticket = Ticket(request, sink, submitted=time.monotonic())
         self._post(lambda: self._core.add(ticket), refuse_when_closing=True)
 

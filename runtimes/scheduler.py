@@ -23,6 +23,8 @@ from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import SchedulerSettings
 
 _LEAST_CHUNK = 32  # tokens; less would cost nearly as much as this many
+# No step may look like a hang, however large the model and slow the machine.
+_FIRST_CHUNK, _LONGEST_STEP_S = 256, 20.0
 _RATE_MEMORY = 0.8  # of the last estimate of the prefill rate, by step
 
 ChooseSlot = Callable[[Row, Sequence[int]], int]
@@ -206,15 +208,16 @@ class Scheduler:
 
     def _prefill_budget(self, decoding: bool) -> int:
         """How many prompt tokens may go in now."""
-        limit = self._settings.max_stall_s
-        if not decoding or limit is None:
-            return self._batch
-        left = limit - self._stalled
-        if left <= 0 and self._stalled:
-            return 0
-        if self._prefill_rate is None:
-            return min(self._batch, _LEAST_CHUNK)
-        return min(self._batch, max(_LEAST_CHUNK, int(left * self._prefill_rate)))
+        limit, rate = self._settings.max_stall_s, self._prefill_rate
+        seconds = _LONGEST_STEP_S
+        if decoding and limit is not None:
+            seconds = min(limit - self._stalled, seconds)
+            if seconds <= 0 and self._stalled:
+                return 0
+            if rate is None:
+                return min(self._batch, _LEAST_CHUNK)
+        chunk = _FIRST_CHUNK if rate is None else int(seconds * rate)
+        return min(self._batch, max(_LEAST_CHUNK, chunk))
 
     def _step(self, shares: dict[Row, int]) -> Step:
         rows = tuple(row for row in self.running if row in shares)

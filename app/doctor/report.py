@@ -11,6 +11,7 @@ from runtimes.bandwidth import memory_bandwidth
 from runtimes.hardware import Hardware, detect
 from runtimes.installed import RUNTIMES, find_installed
 from runtimes.selftest import Health, ensure
+from runtimes.worker.safer import remembered_lines
 
 # What a model file goes through: the runtimes, and what quantize makes files with.
 _LIBRARIES = (
@@ -30,13 +31,17 @@ _LIBRARIES = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of the findings; ``bandwidth`` in bytes per second, ``problems`` one line each."""
+    """All of the findings; ``bandwidth`` in bytes per second, ``problems`` one line each.
+
+    ``bounds`` is a line for each model that a crash has given safer settings.
+    """
 
     hardware: Hardware
     bandwidth: float
     libraries: dict[str, str]
     runtimes: tuple[Health, ...]
     problems: tuple[str, ...]
+    bounds: tuple[str, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -53,6 +58,7 @@ class Report:
             "libraries": self.libraries,
             "runtimes": [asdict(health) for health in self.runtimes],
             "problems": list(self.problems),
+            "safer_settings": list(self.bounds),
             "usable": self.usable,
         }
 
@@ -69,6 +75,7 @@ def examine() -> Report:
         libraries=_versions(),
         runtimes=healths,
         problems=tuple([h.warning for h in healths if h.warning] + _conflicts()),
+        bounds=tuple(remembered_lines()),
     )
 
 

@@ -33,6 +33,8 @@ def rows(report: Report) -> list[tuple[str, str]]:
         found.append((_LABELS[health.runtime], _describe(health)))
         if health.kernels:
             found.append((f"{_LABELS[health.runtime]} kernels", " ".join(health.kernels)))
+    for line in report.bounds:
+        found.append(("after a crash", f"{line}; undo: python -m runtimes.worker --forget"))
     found.append(("libraries", ", ".join(f"{n} {v}" for n, v in report.libraries.items())))
     return found
 

@@ -25,14 +25,13 @@ Log-probabilities are those of the raw logits, before step 1.
 """
 
 from runtimes.sampling.logprobs import TopLogProbs, log_probability, top_log_probabilities
-from runtimes.sampling.state import SamplerState, check_params
+from runtimes.sampling.state import SamplerState
 from runtimes.sampling.step import BrokenLogitsError, sample
 
 __all__ = [
     "BrokenLogitsError",
     "SamplerState",
     "TopLogProbs",
-    "check_params",
     "log_probability",
     "sample",
     "top_log_probabilities",

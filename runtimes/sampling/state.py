@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 
 Floats = npt.NDArray[np.float32]
@@ -20,15 +19,6 @@ _COLDEST, _HOTTEST = 1e-30, 1e30
 _WORD = 0xFFFFFFFFFFFFFFFF
 _GOLDEN = 0x9E3779B97F4A7C15
 _SAMPLE = 0xD1B54A32D192ED03  # any odd number but the one above
-
-
-def check_params(params: SamplingParams, vocab_size: int) -> None:
-    """Raises RequestError for parameters that fit no model with ``vocab_size`` tokens."""
-    for token, _ in params.logit_bias:
-        if not 0 <= token < vocab_size:
-            raise RequestError(
-                f"logit_bias names the token id {token}; this model has ids 0..{vocab_size - 1}"
-            )
 
 
 class SamplerState:

@@ -15,7 +15,7 @@ from runtimes.chat import Message
 from runtimes.errors import IngotError, RequestError
 from runtimes.metrics import EngineStats
 from runtimes.modelfile import ModelFile
-from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.request import Completion, FinishReason, Request, SamplingParams, check_request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.worker.flights import Flight
@@ -43,8 +43,7 @@ class WorkerEngine:
     be safer, so that ``slots`` and ``context`` can become smaller, and ``stats`` counts anew. A
     step that takes longer than ``step_limit_s`` counts as a death; loading may take any time.
 
-    Requests that only the engine's own checks refuse end with an error instead of raising it. Done
-    callbacks run on the thread that delivers everything else: what waits for the engine raises
+    Done callbacks run on the thread that delivers everything else: what waits for the engine raises
     RuntimeError there.
     """
 
@@ -129,13 +128,7 @@ class WorkerEngine:
         Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
         or the engine is closed.
         """
-        if len(request.prompt) >= self.context:
-            raise RequestError(
-                f"the prompt has {len(request.prompt):,} tokens; the context holds "
-                f"{self.context:,} and one must be left for the answer"
-            )
-        if min(request.prompt) < 0 or max(request.prompt) >= self.vocab_size:
-            raise RequestError(f"the prompt has a token id outside 0..{self.vocab_size - 1}")
+        check_request(request, self.context, self.vocab_size)
         flight = Flight(request, Stream(request.id, self.cancel))
         with self._lock:
             number = next(self._numbers)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from runtimes.errors import RequestError
-from runtimes.request import SamplingParams
+from runtimes.request import SamplingParams, check_params
 from runtimes.sampling import (
     BrokenLogitsError,
     SamplerState,
-    check_params,
     sample,
 )
 
