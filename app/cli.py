@@ -15,6 +15,7 @@ import typer
 from app.commands.batch import batch
 from app.commands.bench import bench
 from app.commands.doctor import doctor
+from app.commands.plan import plan
 from app.commands.run import run
 from app.exitcodes import ExitCode, exit_code_for
 from quantize.cli import command as quantize
@@ -32,6 +33,7 @@ app.command(name="quantize")(quantize)
 app.command()(run)
 app.command()(batch)
 app.command()(bench)
+app.command()(plan)
 app.command()(doctor)
 
 

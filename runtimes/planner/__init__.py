@@ -1,0 +1,1 @@
+"""The planner: short measured trials choose file, layout, threads and slots for a workload."""

@@ -1,0 +1,138 @@
+"""The choice among measured candidates: pure functions of figures and sizes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runtimes.plan import Figures
+from runtimes.planner.candidates import Candidate, Task
+from runtimes.planner.trial import Sample
+
+_GAIN = 1.03  # what twice the slots must bring to be worth their memory
+_CLOSE = 1.4  # how far behind one short sample may be and still be looked at again
+_HALF_SPEED = 0.5  # how slow the smallest may be under the profile `memory`
+BUSY = 0.2  # samples that scatter more than this say that something else was running
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A candidate, what was measured of it, and the most slots that memory allows it."""
+
+    candidate: Candidate
+    figures: Figures
+    most_slots: int
+
+
+def figures_of(samples: Mapping[int, Sequence[Sample]]) -> Figures:
+    """The best sample of each kind. A sample is a median already; what differs between samples of
+    the same thing is what else ran at the time, and that only ever makes them slower."""
+    timed = (sample.prefill_tps for taken in samples.values() for sample in taken)
+    prefill = [tps for tps in timed if tps is not None]
+    decode = {rows: [s.decode_tps for s in taken] for rows, taken in samples.items()}
+    spreads = [_spread(prefill), *(_spread(values) for values in decode.values())]
+    best = {rows: max(values) for rows, values in sorted(decode.items())}
+    return Figures(max(prefill), best, max(spreads))
+
+
+def score(figures: Figures, task: Task, rows: Iterable[int] | None = None) -> float:
+    """Higher is better: turns a second of one row, or the job's tokens a second at the best of
+    ``rows`` (None: of all that were measured)."""
+    if task.workload == "chat" or task.profile == "latency":
+        return 1 / figures.turn_s(task.workload)
+    return max(figures.job_tps(n) for n in rows or figures.decode_tps)
+
+
+def speeds(measured: Sequence[Measured], task: Task) -> list[float]:
+    """Each one's score, at numbers of rows that all of them were measured with."""
+    common = frozenset.intersection(*(frozenset(m.figures.decode_tps) for m in measured))
+    return [score(m.figures, task, common) for m in measured]
+
+
+def best_of(measured: Sequence[Measured], task: Task) -> Measured:
+    """The one that the profile asks for. ``measured`` must not be empty."""
+    ranked = sorted(zip(speeds(measured, task), measured, strict=True), key=lambda pair: -pair[0])
+    if task.profile != "memory":
+        return ranked[0][1]
+    enough = _HALF_SPEED * ranked[0][0]
+    good = [one for speed, one in ranked if speed >= enough]
+    return min(good, key=lambda one: one.candidate.memory(task, slots_for(one, task)).total)
+
+
+def slots_for(one: Measured, task: Task) -> int:
+    """How many slots the chosen candidate gets, never more than memory allows."""
+    if task.overrides.slots:
+        return task.overrides.slots
+    if task.workload == "chat":
+        return 1
+    if task.profile in ("memory", "latency"):
+        return min(task.row_counts[-1], one.most_slots)
+    rows = [n for n in one.figures.decode_tps if n <= one.most_slots]
+    if not rows:
+        return one.most_slots
+    if task.profile == "throughput":
+        return max(rows, key=one.figures.job_tps)
+    chosen = rows[0]
+    for more in rows[1:]:
+        if one.figures.job_tps(more) >= _GAIN * one.figures.job_tps(chosen):
+            chosen = more
+    return chosen
+
+
+def finalists(measured: Sequence[Measured], task: Task, most: int = 3) -> list[Measured]:
+    """Those worth a longer look: the best, and what one short sample may have wronged."""
+    if task.profile == "memory":
+        return [best_of(measured, task)]
+    ranked = sorted(zip(speeds(measured, task), measured, strict=True), key=lambda pair: -pair[0])
+    return [one for speed, one in ranked[:most] if speed >= ranked[0][0] / _CLOSE]
+
+
+def reasons(
+    chosen: Measured, others: Sequence[Measured], task: Task, slots: int
+) -> tuple[str, ...]:
+    """Why, in sentences with figures."""
+    lines = [_speed_line(chosen, others, task)]
+    if task.workload == "batch" and not task.overrides.slots:
+        lines.append(_slots_line(chosen, task, slots))
+    if task.profile == "memory":
+        lines.append("the smallest of those with at least half of the best speed")
+    if chosen.figures.scatter > BUSY:
+        lines.append(
+            f"samples scattered by {chosen.figures.scatter:.0%}: the machine was busy; "
+            "`--again` on a quiet one is surer"
+        )
+    return tuple(lines)
+
+
+def _speed_line(chosen: Measured, others: Sequence[Measured], task: Task) -> str:
+    rest = [m for m in others if m.candidate != chosen.candidate]
+    if not rest:
+        return f"the only candidate that runs: {_speed(score(chosen.figures, task), task)}"
+    pairs = [(speeds([chosen, other], task), other) for other in rest]
+    (own, its), second = min(pairs, key=lambda pair: pair[0][0] / pair[0][1])
+    other = second.candidate.describe()
+    layout = " with one shared cache" if other.unified_kv else ""
+    return (
+        f"{_speed(own, task)} for the workload, {own / its:.2f} times "
+        f"{other.file}{layout} on {other.threads} threads"
+    )
+
+
+def _speed(value: float, task: Task) -> str:
+    alone = task.workload == "chat" or task.profile == "latency"
+    return f"{1 / value:.2f} s a turn" if alone else f"{value:,.0f} tok/s"
+
+
+def _slots_line(chosen: Measured, task: Task, slots: int) -> str:
+    tried = ", ".join(
+        f"{rows}: {chosen.figures.job_tps(rows):,.0f}" for rows in chosen.figures.decode_tps
+    )
+    limit = (
+        f"; memory allows {chosen.most_slots}" if chosen.most_slots < max(task.row_counts) else ""
+    )
+    return f"{slots} slots: the job's tok/s by rows together are {tried}{limit}"
+
+
+def _spread(values: Sequence[float]) -> float:
+    return (max(values) - min(values)) / statistics.median(values)

@@ -1,0 +1,93 @@
+"""Plans that were made before: found again by model, machine, libraries and what was asked.
+
+Nothing native is imported, and a folder that has not changed is not read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from runtimes.cpu import cpu_identity
+from runtimes.errors import ModelError
+from runtimes.fingerprint import fingerprint
+from runtimes.installed import RUNTIMES, find_installed
+from runtimes.modelfile import ModelFile
+from runtimes.plan import Plan
+from runtimes.planner.candidates import Task
+from runtimes.remembered import recall, remember
+
+_PLANS, _SEEN = "plans", "fingerprints"
+_REVISION = 1  # of the planner: what an older one chose does not count
+_AT_MOST = 64
+
+
+def recall_plan(models: Sequence[ModelFile], task: Task) -> Plan | None:
+    """The remembered plan for these files and this task; None when there is none.
+
+    One whose memory is no longer free is not recalled.
+    """
+    record = recall(_PLANS).get(_key(models, task))
+    if not isinstance(record, dict):
+        return None
+    try:
+        plan = Plan.from_json(record["plan"])
+        path = {fingerprint_of(model): str(model.path) for model in models}[record["file"]]
+    except (KeyError, TypeError, ValueError, ModelError):
+        return None
+    if plan.memory > task.free:
+        return None
+    return Plan.from_json({**plan.to_json(), "path": path})
+
+
+def remember_plan(models: Sequence[ModelFile], task: Task, plan: Plan) -> None:
+    """Keep ``plan`` for the next time."""
+    key = _key(models, task)
+    chosen = next(model for model in models if str(model.path) == plan.path)
+    known = recall(_PLANS)
+    known.pop(key, None)
+    kept = dict(list(known.items())[-(_AT_MOST - 1) :])
+    remember(_PLANS, {**kept, key: {"file": fingerprint_of(chosen), "plan": plan.to_json()}})
+
+
+def fingerprint_of(model: ModelFile) -> str:
+    """``fingerprint``, remembered for a file whose size and time have not changed."""
+    path = model.path.resolve()
+    stamp = _stamp(path)
+    seen = recall(_SEEN)
+    entry: Any = seen.get(str(path))
+    if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
+        return str(entry[1])
+    found = fingerprint(model)
+    seen.pop(str(path), None)
+    remember(_SEEN, {**dict(list(seen.items())[-255:]), str(path): [stamp, found]})
+    return found
+
+
+def _key(models: Sequence[ModelFile], task: Task) -> str:
+    libraries = [
+        (runtime, installed.version, installed.identity)
+        for runtime in RUNTIMES
+        if (installed := find_installed(runtime))
+    ]
+    asked = (task.workload, task.profile, task.cores, task.has_gpu, asdict(task.overrides))
+    files = sorted(fingerprint_of(model) for model in models)
+    parts = (_REVISION, cpu_identity(), libraries, asked, files)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _stamp(path: Path) -> str:
+    """Names, sizes and times of everything in it."""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    try:
+        for file in files:
+            status = file.stat()
+            digest.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    return digest.hexdigest()[:32]

@@ -1,0 +1,125 @@
+"""The part of a trial that may die: one file, loaded once, measured as often as it is asked.
+
+    python -m runtimes.planner.trial_child MODEL SETTINGS
+
+SETTINGS is the JSON of a RunnerSettings. Writes a line when it is loaded; then answers each line
+``{"prompt": tokens, "rows": n}`` on stdin with the tokens a second of prefill and decode. With a
+prompt of 0 tokens prefill is not timed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+
+from runtimes.errors import IngotError
+from runtimes.load import load_runner
+from runtimes.modelfile import ModelFile
+from runtimes.runner import Runner, StepPlan, StepRow
+from runtimes.settings import RunnerSettings
+
+SHORT_PROMPT = 16  # tokens behind which rows decode
+DECODE_STEPS = 24  # before the rows start again behind their prompts
+# A sample goes on for this long, and until it has as many steps: its median then stands for the
+# file, whatever else ran for a part of the time.
+_DECODE_S, _LEAST_STEPS = 0.2, 5
+_PREFILL_S, _LEAST_PREFILLS = 0.1, 1
+
+
+def main(path: str, settings: str) -> int:
+    """Command line of this module."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what native code prints must not mix with the answers
+    try:
+        runner, _ = load_runner(ModelFile.read(path), RunnerSettings(**json.loads(settings)))
+    except IngotError as error:
+        answers.write(json.dumps({"error": str(error)}) + "\n")
+        answers.flush()
+        return 0
+    _sample(runner, SHORT_PROMPT, 1)  # a warm-up
+    answers.write(json.dumps({"slots": runner.capabilities.slots}) + "\n")
+    answers.flush()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        prefill, decode = _sample(runner, asked["prompt"], asked["rows"])
+        answers.write(json.dumps({"prefill_tps": prefill, "decode_tps": decode}) + "\n")
+        answers.flush()
+    runner.close()
+    return 0
+
+
+def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float]:
+    """Prefill of one prompt by itself; then ``rows`` rows in lockstep behind short prompts.
+
+    Tokens a second by the median prompt and the median step.
+    """
+    for slot in range(runner.capabilities.slots):
+        runner.trim(slot, 0)
+    prefills: list[float] = []
+    while prompt and (len(prefills) < _LEAST_PREFILLS or sum(prefills) < _PREFILL_S):
+        prefills.append(_prefill(runner, _tokens(runner, prompt, 0)))
+        runner.trim(0, 0)
+    _fill(runner, rows)
+    steps: list[float] = []
+    while len(steps) < _LEAST_STEPS or sum(steps) < _DECODE_S:
+        if steps and len(steps) % DECODE_STEPS == 0:
+            _rewind(runner, rows)
+        steps.append(_decode(runner, rows, SHORT_PROMPT + len(steps) % DECODE_STEPS))
+    prefill = prompt / statistics.median(prefills) if prefills else None
+    return prefill, rows / statistics.median(steps)
+
+
+def _rewind(runner: Runner, rows: int) -> None:
+    if runner.capabilities.can_trim:
+        for slot in range(rows):
+            runner.trim(slot, SHORT_PROMPT)
+        return
+    for slot in range(rows):
+        runner.trim(slot, 0)
+    _fill(runner, rows)
+
+
+def _decode(runner: Runner, rows: int, position: int) -> float:
+    """One greedy step of all rows; seconds."""
+    begin = time.perf_counter()
+    plan = StepPlan(tuple(StepRow(slot, position, (5,), True) for slot in range(rows)))
+    runner.execute(plan).argmax(axis=1)
+    return time.perf_counter() - begin
+
+
+def _fill(runner: Runner, rows: int) -> None:
+    """A short prompt in every row. Each its own in a shared cache, where copies would share cells
+    and so be faster than real rows."""
+    caps = runner.capabilities
+    if not caps.mixed_batch:
+        _prefill(runner, _tokens(runner, SHORT_PROMPT, 0))
+        for slot in range(1, rows):
+            runner.copy(0, slot, SHORT_PROMPT)
+        return
+    together = max(1, caps.batch // SHORT_PROMPT)
+    for first in range(0, rows, together):
+        slots = range(first, min(rows, first + together))
+        parts = (StepRow(s, 0, _tokens(runner, SHORT_PROMPT, s), False) for s in slots)
+        runner.execute(StepPlan(tuple(parts)))
+
+
+def _prefill(runner: Runner, tokens: list[int]) -> float:
+    """Put a prompt into slot 0; seconds."""
+    begin = time.perf_counter()
+    batch = runner.capabilities.batch
+    for at in range(0, len(tokens), batch):
+        piece = tokens[at : at + batch]
+        last = at + len(piece) == len(tokens)
+        runner.execute(StepPlan((StepRow(0, at, piece, last),)))
+    return time.perf_counter() - begin
+
+
+def _tokens(runner: Runner, count: int, salt: int) -> list[int]:
+    return [(i * 7919 + 31 * salt + 11) % runner.capabilities.vocab_size for i in range(count)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

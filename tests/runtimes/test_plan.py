@@ -1,0 +1,235 @@
+"""The choice on given figures, and plans that are written down and read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.memory import estimate
+from runtimes.modelfile import ModelFile
+from runtimes.plan import PROFILES, Figures, Plan
+from runtimes.planner.candidates import (
+    ROWS,
+    Candidate,
+    Overrides,
+    Task,
+    candidates,
+    split_by_memory,
+    thread_variants,
+)
+from runtimes.planner.choose import (
+    BUSY,
+    Measured,
+    best_of,
+    figures_of,
+    finalists,
+    reasons,
+    slots_for,
+    speeds,
+)
+from runtimes.planner.known import fingerprint_of, recall_plan, remember_plan
+from runtimes.planner.search import make_plan
+from runtimes.planner.trial import Sample, Trial, TrialError, trial_context
+
+PLENTY = 2**40
+
+
+@pytest.fixture(scope="module")
+def models(pebble_built: Path) -> list[ModelFile]:
+    from quantize.resolve import resolve
+
+    return [
+        ModelFile.read(resolve(pebble_built, recipe=recipe)) for recipe in ("q4_k_m", "onnx-int4")
+    ]
+
+
+def task(workload="batch", profile="balanced", **more) -> Task:
+    return Task(workload, profile, **{"cores": 2, "free": PLENTY, **more})
+
+
+def measured(candidate: Candidate, prefill: float, decode: dict[int, float], most=32) -> Measured:
+    return Measured(candidate, Figures(prefill, decode), most)
+
+
+def test_what_is_tried(models) -> None:
+    gguf, onnx = models
+    found = candidates(models, task())
+    assert {(c.model.path, c.unified_kv) for c in found} == {
+        (gguf.path, False),
+        (gguf.path, True),
+        (onnx.path, False),
+    }
+    assert {c.threads for c in found} == {2}
+    # One row has no use for a shared cache; without a GPU nothing is offloaded.
+    assert [c.unified_kv for c in candidates(models, task("chat"))] == [False, False]
+    assert {c.gpu_layers for c in found} == {0}
+    with_gpu = candidates(models, task("chat", has_gpu=True))
+    assert {(c.model.runtime, c.gpu_layers) for c in with_gpu} == {
+        ("llamacpp", -1),
+        ("llamacpp", 0),
+        ("onnx", 0),
+    }
+    assert {c.kv_type for c in candidates([gguf], task(profile="memory"))} == {"q8_0"}
+    assert thread_variants(found[0], task(cores=2)) == []
+    assert [c.threads for c in thread_variants(found[0], task(cores=8))] == [7, 4]
+
+
+def test_what_is_fixed_is_fixed_everywhere(models) -> None:
+    fixed = Overrides(
+        slots=6, context=128, threads=1, kv_type="q4_0", unified_kv=True, gpu_layers=3
+    )
+    asked = task(overrides=fixed, cores=8, has_gpu=True)
+    for candidate in candidates(models, asked):
+        assert candidate.threads == 1
+        assert thread_variants(candidate, asked) == []
+        if candidate.model.runtime == "llamacpp":
+            assert (candidate.kv_type, candidate.unified_kv) == ("q4_0", True)
+            assert candidate.gpu_layers == 3
+        one = measured(candidate, 100, {6: 100})
+        assert slots_for(one, asked) == 6
+        assert asked.row_counts == (6,)
+        assert asked.context(candidate.model) == 128
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_every_choice_keeps_to_the_limits(models, data) -> None:
+    speed = st.floats(1, 10_000)
+    workload = data.draw(st.sampled_from(("chat", "batch")))
+    asked = task(workload, data.draw(st.sampled_from(PROFILES)))
+    found = []
+    for candidate in candidates(models, asked):
+        most = data.draw(st.integers(1, 40))
+        rows = [n for n in asked.row_counts if n <= most] or [asked.base_rows]
+        decode = {n: data.draw(speed) for n in {*rows, asked.base_rows}}
+        found.append(measured(candidate, data.draw(speed), dict(sorted(decode.items())), most))
+    chosen = best_of(found, asked)
+    assert chosen in found
+    slots = slots_for(chosen, asked)
+    assert 1 <= slots <= max(1, min(chosen.most_slots, max(asked.row_counts)))
+    if workload == "chat":
+        assert slots == 1
+    ranking = dict(zip([id(m) for m in found], speeds(found, asked), strict=True))
+    best = max(ranking.values())
+    if asked.profile == "memory":
+        assert ranking[id(chosen)] >= 0.5 * best
+        need = chosen.candidate.memory(asked, slots).total
+        for other in found:
+            if ranking[id(other)] >= 0.5 * best:
+                assert need <= other.candidate.memory(asked, slots_for(other, asked)).total
+    else:
+        assert ranking[id(chosen)] == best
+        assert chosen in finalists(found, asked)
+    if asked.profile == "balanced" and workload == "batch":
+        job = chosen.figures.job_tps
+        within = [n for n in chosen.figures.decode_tps if n <= chosen.most_slots]
+        if within:
+            assert job(slots) >= max(map(job, within)) / 1.05
+    assert all(reasons(chosen, found, asked, slots))
+
+
+def test_memory_decides_what_is_tried(models) -> None:
+    gguf, onnx = models
+    small = estimate(gguf, 1, gguf.context_length).total / 0.75 + 1000
+    asked = task(free=int(small))
+    fit, refused = split_by_memory(candidates(models, asked), asked)
+    assert {c.model.path for c in fit} == {gguf.path}
+    assert {c.model.path for c, _ in refused} == {onnx.path}
+    assert all("needs" in why for _, why in refused)
+    assert all(c.slots_that_fit(asked, max(ROWS)) < 4 for c in fit)
+    with pytest.raises(OutOfMemoryError, match="free"):
+        make_plan(models, task(free=1 << 20))
+
+
+def test_scores_are_times_of_turns_and_speeds_of_jobs() -> None:
+    figures = Figures(1000, {1: 50, 16: 400})
+    assert figures.turn_s() == pytest.approx(256 / 1000 + 128 / 50)
+    assert figures.job_tps(16) == pytest.approx(256 / (128 / 1000 + 128 / 400))
+    taken = {1: [Sample(90.0, 10.0), Sample(100.0, 8.0)], 4: [Sample(None, 30.0)]}
+    assert figures_of(taken) == Figures(100, {1: 10, 4: 30}, pytest.approx(2 / 9))
+
+
+def test_candidates_are_compared_at_the_rows_that_all_were_measured_with(models) -> None:
+    first, second, third = candidates(models, task())
+    found = [
+        measured(first, 100, {16: 100, 32: 1000}),
+        measured(second, 100, {16: 110}),
+        measured(third, 100, {16: 90, 32: 90}),
+    ]
+    assert best_of(found, task()).candidate == second
+    assert best_of([found[0], found[2]], task()).candidate == first
+
+
+def test_a_busy_machine_is_told(models) -> None:
+    found = candidates(models, task("chat"))
+    noisy = Measured(found[0], Figures(100, {1: 10}, scatter=BUSY + 0.01), 1)
+    assert "busy" in " ".join(reasons(noisy, [noisy], task("chat"), 1))
+    calm = dataclasses.replace(noisy, figures=Figures(100, {1: 10}, scatter=BUSY))
+    assert "busy" not in " ".join(reasons(calm, [calm], task("chat"), 1))
+
+
+def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
+    asked = task("chat", overrides=Overrides(context=256))
+    assert recall_plan(models, asked) is None
+    plan = make_plan(models, asked)
+    assert plan.path in {str(model.path) for model in models}
+    assert (plan.slots, plan.context, plan.threads) == (1, 256, 2)
+    assert plan.figures.prefill_tps > 0
+    assert {a.file for a in plan.alternatives} == {model.path.name for model in models}
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    remember_plan(models, asked, plan)
+    assert recall_plan(models, asked) == plan
+    # Other questions are not answered by it.
+    assert recall_plan(models, task("batch", overrides=asked.overrides)) is None
+    assert recall_plan(models, task("chat")) is None
+    assert recall_plan(models[:1], asked) is None
+    assert recall_plan(models, dataclasses.replace(asked, cores=1)) is None
+    assert recall_plan(models, dataclasses.replace(asked, free=plan.memory - 1)) is None
+    assert plan.settings().context == 256
+    assert plan.scheduling().max_stall_s == 0.25
+    fast = dataclasses.replace(plan, profile="throughput")
+    assert fast.scheduling().max_stall_s is None
+
+
+def test_a_changed_file_has_another_fingerprint(tmp_path, models, monkeypatch) -> None:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    path = tmp_path / "m.gguf"
+    data = bytearray(models[0].path.read_bytes())
+    path.write_bytes(data)
+    model = ModelFile.read(path)
+    first = fingerprint_of(model)
+    assert fingerprint_of(model) == first == fingerprint_of(models[0])
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert fingerprint_of(model) != first
+
+
+def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_path) -> None:
+    broken = tmp_path / "broken.gguf"
+    data = models[0].path.read_bytes()
+    # The header stays whole; llama.cpp misses a tensor that its architecture needs.
+    broken.write_bytes(data.replace(b"output_norm.weight", b"output_morn.weight"))
+    bad = ModelFile.read(broken)
+    plan = make_plan([bad, models[0]], task("chat", overrides=Overrides(context=128)))
+    assert plan.path == str(models[0].path)
+    failed = {a.file: a.failure for a in plan.alternatives if a.failure}
+    assert "cannot load" in str(failed["broken.gguf"])
+    with pytest.raises(ModelError, match=r"broken\.gguf"):
+        make_plan([bad], task("chat"))
+
+
+def test_a_trial_that_dies_says_of_what(models) -> None:
+    asked = candidates(models, task())[0].settings(2, trial_context(16))
+    with Trial(models[0].path, asked) as trial:
+        assert trial.sample(16, 2).decode_tps > 0
+        assert trial.sample(0, 1).prefill_tps is None
+        trial._process.kill()
+        with pytest.raises(TrialError, match="SIGKILL"):
+            trial.sample(16, 2)
