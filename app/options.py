@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -21,6 +21,7 @@ from runtimes.request import SamplingParams
 
 _SAMPLING = "Sampling"
 _MODEL = "Model"
+_PLAN = "Settings (what is not given here comes from `ingot plan`, if it was run for MODEL)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,12 @@ class SamplingOptions:
     frequency_penalty: Annotated[
         float, typer.Option(help="Subtracted for each time seen.", rich_help_panel=_SAMPLING)
     ] = 0.0
+    min_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0, help="No end of the answer before this many tokens.", rich_help_panel=_SAMPLING
+        ),
+    ] = 0
     seed: Annotated[
         int | None,
         typer.Option(help="Makes sampling repeatable.", rich_help_panel=_SAMPLING),
@@ -99,6 +106,43 @@ class ModelOptions:
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Processor threads.", rich_help_panel=_MODEL),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a plan decides, and what the user fixes of it; None leaves it open."""
+
+    profile: Annotated[
+        Literal["latency", "balanced", "throughput", "memory"],
+        typer.Option(help="What matters most.", rich_help_panel=_PLAN),
+    ] = "balanced"
+    bits: Annotated[
+        Literal["4", "8", "any"] | None,
+        typer.Option(
+            help="Files of this width; 4 where there are any. Widths differ in accuracy.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    kv_type: Annotated[
+        Literal["f16", "q8_0", "q4_0"] | None,
+        typer.Option(help="llama.cpp's keys and values.", rich_help_panel=_PLAN),
+    ] = None
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most tokens of a step.", rich_help_panel=_PLAN),
+    ] = None
+    unified_kv: Annotated[
+        bool | None,
+        typer.Option(
+            "--unified-kv/--split-kv",
+            help="llama.cpp: one cache for all slots, or one for each.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    gpu_layers: Annotated[
+        int | None,
+        typer.Option(min=-1, help="llama.cpp: layers on the GPU.", rich_help_panel=_PLAN),
     ] = None
 
 

@@ -1,16 +1,18 @@
-"""From MODEL on the command line to the files that a plan may choose among, and to a plan."""
+"""From MODEL on the command line to the files that a plan may choose among, and to the choice."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from app.options import ModelOptions
+from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, ModelError
 from runtimes.modelfile import ModelFile
-from runtimes.plan import Plan, PlanWorkload, Profile
+from runtimes.plan import STALL_S, PlanWorkload, Profile
 from runtimes.planner.candidates import Overrides, Task
+from runtimes.planner.known import recall_plan
+from runtimes.settings import RunnerSettings, SchedulerSettings
 
 Bits = Literal["4", "8", "any"]
 
@@ -66,9 +68,9 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
 
 def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | None = None) -> Task:
     """The task on this machine as it is now."""
+    from runtimes.cpu import available_cores
     from runtimes.gpus import find_gpus
     from runtimes.hardware import detect
-    from runtimes.load import available_cores
 
     return Task(
         workload,
@@ -80,30 +82,56 @@ def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | No
     )
 
 
-def known_plan(
+def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -> Overrides:
+    """What the user has fixed."""
+    return Overrides(
+        slots,
+        options.context,
+        options.threads,
+        settings.batch_tokens,
+        settings.kv_type,
+        settings.unified_kv,
+        settings.gpu_layers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a command loads. ``planned`` says whether `ingot plan` has chosen it."""
+
+    file: ModelFile
+    settings: RunnerSettings
+    scheduling: SchedulerSettings
+    planned: bool
+
+
+def choose(
     model: str,
     options: ModelOptions,
+    settings: PlanOptions,
     workload: PlanWorkload,
-    profile: Profile = "balanced",
-    *,
-    bits: Bits | None = None,
-    overrides: Overrides | None = None,
-) -> Plan | None:
-    """A plan that `ingot plan` has made for this before, in milliseconds; None without one.
+    slots: int | None = None,
+) -> Choice:
+    """The file and settings of MODEL: as `ingot plan` has chosen for this workload, profile and
+    width, with what the user fixes on top; without a plan the defaults. Takes milliseconds.
 
-    Settings that are asked for must be those that `ingot plan` was given; ``options`` come before
-    ``overrides``. Raises as ``plan_files``.
+    Raises ModelError or RequestError.
     """
-    from runtimes.planner.known import recall_plan
+    from app.models import model_file
 
-    files = plan_files(model, options, bits)
-    fixed = overrides or Overrides()
-    fixed = replace(
-        fixed,
-        context=options.context or fixed.context,
-        threads=options.threads or fixed.threads,
-    )
-    return recall_plan(files.models, task_for(workload, profile, fixed))
+    files = plan_files(model, options, settings.bits)
+    fixed = overrides(options, settings, slots)
+    # A plan made with the same settings fixed, else the one made without any.
+    tasks = (task_for(workload, settings.profile, some) for some in (fixed, Overrides()))
+    plan = next((found for t in tasks if (found := recall_plan(files.models, t))), None)
+    if plan is not None:
+        file, base, scheduling = ModelFile.read(plan.path), plan.settings(), plan.scheduling()
+    else:
+        file = files.models[0] if settings.bits else model_file(model, options)
+        base = RunnerSettings()
+        scheduling = SchedulerSettings(max_stall_s=STALL_S[settings.profile])
+    base = replace(base, **{k: v for k, v in asdict(fixed).items() if v is not None})
+    return Choice(file, base, scheduling, plan is not None)
 
 
 def _widths(there: list[int], bits: Bits | None) -> list[int]:

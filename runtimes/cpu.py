@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -100,3 +101,12 @@ def _sysctl(name: str) -> str:
         ).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+def available_cores() -> int:
+    """Cores that this process may run on: a container's or taskset's limit counts."""
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    physical = psutil.cpu_count(logical=False) or allowed or 1
+    return max(1, min(allowed or 1, physical))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
+from runtimes.cpu import available_cores
 from runtimes.memory import require_fit
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner
@@ -14,15 +14,6 @@ from runtimes.tokenizer import NamedTokenizer
 
 # Longer contexts are there for the asking; the cache is allocated whole at the start.
 _DEFAULT_CONTEXT = 4096
-
-
-def available_cores() -> int:
-    """Cores that this process may run on: a container's or taskset's limit counts."""
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    physical = psutil.cpu_count(logical=False) or allowed or 1
-    return max(1, min(allowed or 1, physical))
 
 
 def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:

@@ -29,7 +29,7 @@ PROFILES: tuple[Profile, ...] = ("latency", "balanced", "throughput", "memory")
 
 PROMPT_TOKENS: dict[PlanWorkload, int] = {"chat": 256, "batch": 128}
 OUTPUT_TOKENS = 128
-_STALL_S: dict[Profile, float | None] = {
+STALL_S: dict[Profile, float | None] = {
     "latency": 0.05,
     "balanced": 0.25,
     "throughput": None,
@@ -109,7 +109,7 @@ class Plan:
 
     def scheduling(self) -> SchedulerSettings:
         """How the engine schedules: the profile says how long prefill may hold decoding up."""
-        return replace(SchedulerSettings(), max_stall_s=_STALL_S[self.profile])
+        return replace(SchedulerSettings(), max_stall_s=STALL_S[self.profile])
 
     @property
     def name(self) -> str:

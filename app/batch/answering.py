@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.batch.interrupt import Interrupts
 from app.batch.job import Counts, Deliver, Job, Work
@@ -14,21 +14,20 @@ from app.batch.slots import default_slots, free_memory
 from app.batch.source import Source
 from app.batch.survey import Survey
 from app.models import load_engine
+from app.planning import Choice
 from app.prompts import PromptStyle
 from runtimes.api import EngineApi
-from runtimes.modelfile import ModelFile
-from runtimes.settings import RunnerSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the user asked for. ``force`` accepts changed settings, ``fresh`` drops old answers."""
+    """What the user asked for. ``fixed_slots`` says that the number of slots was given, not
+    planned; ``force`` accepts changed settings, ``fresh`` drops old answers."""
 
     source: Source
-    model: ModelFile
+    choice: Choice
     settings: JobSettings
-    slots: int | None = None
-    threads: int | None = None
+    fixed_slots: bool = False
     force: bool = False
     fresh: bool = False
 
@@ -58,12 +57,11 @@ def answer(
 ) -> Run:
     """Load the model and answer ``work``. ``loaded`` is called once the model is there, ``idle`` a
     few times a second."""
-    slots = plan.slots or default_slots(
-        plan.model, plan.settings.context, found.pending, free_memory()
-    )
+    choice = plan.choice
+    settings = replace(choice.settings, slots=_slots(plan, found.pending))
     begun = time.monotonic()
-    settings = RunnerSettings(slots=slots, context=plan.settings.context, threads=plan.threads)
-    engine = load_engine(plan.model, settings)
+    # Nobody waits for a single row: prompts go in as fast as they can.
+    engine = load_engine(choice.file, settings, replace(choice.scheduling, max_stall_s=None))
     # Signals are counted until the engine is closed: one that comes then must not end it all.
     with Interrupts() as interrupts, engine:
         ready = time.monotonic()
@@ -92,6 +90,16 @@ def answer(
             prefill_tps=stats.prefill_tps,
             decode_tps=stats.decode_tps,
         )
+
+
+def _slots(plan: Plan, rows: int) -> int:
+    """As many as were asked for; else as many as planned, or as fit, but no more than rows."""
+    settings = plan.choice.settings
+    if plan.fixed_slots:
+        return settings.slots
+    if plan.choice.planned:
+        return max(1, min(settings.slots, rows))
+    return default_slots(plan.choice.file, settings.context, rows, free_memory())
 
 
 def _snapshot(engine: EngineApi, found: Survey, counts: Counts, draining: bool) -> Snapshot:

@@ -26,6 +26,7 @@ class JobSettings:
     system: str | None = None
     raw: bool = False
     context: int | None = None
+    kv_type: str = "f16"
 
     def as_json(self) -> dict[str, Any]:
         """What the journal's header holds, exactly as it is read back."""

@@ -101,8 +101,13 @@ def plan_regret(
             trials[candidate] = (stack.enter_context(Trial(candidate.model.path, settings)), counts)
         for _ in range(repeats):
             for candidate, (trial, counts) in trials.items():
+                prefill = None  # one prompt's does not depend on the rows that decode afterwards
                 for rows in counts:
-                    taken.setdefault((candidate, rows), []).append(trial.sample(PROMPT, rows))
+                    sample = trial.sample(0 if prefill else PROMPT, rows)
+                    prefill = prefill or sample.prefill_tps
+                    taken.setdefault((candidate, rows), []).append(
+                        Sample(prefill, sample.decode_tps)
+                    )
     points = {
         (candidate, rows): _point(candidate, rows, samples, task)
         for (candidate, rows), samples in taken.items()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from app.options import ModelOptions, SamplingOptions, with_groups
+from app.options import ModelOptions, PlanOptions, SamplingOptions, with_groups
 
 _TEST_ROWS = 3
 _TEST_TOKENS = 16
@@ -31,6 +31,7 @@ def batch(
     ],
     sampling: SamplingOptions,
     options: ModelOptions,
+    engine: PlanOptions,
     output: Annotated[
         str | None,
         typer.Argument(
@@ -96,7 +97,8 @@ def batch(
     from app.batch.settings import JobSettings
     from app.batch.source import open_source
     from app.exitcodes import ExitCode
-    from app.models import fingerprint, model_file
+    from app.models import fingerprint
+    from app.planning import choose
     from app.prompts import PromptStyle, clean_argument
     from runtimes.errors import RequestError
 
@@ -110,7 +112,8 @@ def batch(
         params = replace(params, max_tokens=min(params.max_tokens, _TEST_TOKENS))
         limit = min(limit or _TEST_ROWS, _TEST_ROWS)
     style = PromptStyle(clean_argument(system, console.note), raw)
-    file = model_file(model, options)
+    choice = choose(model, options, engine, "batch", slots)
+    file = choice.file
     settings = JobSettings(
         model=file.path.name,
         runtime=file.runtime,
@@ -119,10 +122,13 @@ def batch(
         system=style.system,
         raw=style.raw,
         context=options.context,
+        kv_type=choice.settings.kv_type,
     )
     wanted = None if format == "auto" else format
     with open_source(input, format=wanted, field=field, limit=limit) as source:
-        plan = Plan(source, file, settings, slots, options.threads, force=force, fresh=fresh)
+        plan = Plan(
+            source, choice, settings, fixed_slots=slots is not None, force=force, fresh=fresh
+        )
         shared_terminal = to_stdout and sys.stdout.isatty()
         progress = make_progress(quiet=quiet, bar=not shared_terminal)
         if to_stdout:

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.options import ModelOptions, with_groups
+from app.options import ModelOptions, PlanOptions, with_groups
 
 if TYPE_CHECKING:
     from app.planning import PlanFiles
     from runtimes.plan import Plan
     from runtimes.planner.candidates import Task
-
-_FIXED = "Fixed instead of measured"
 
 
 @with_groups
@@ -25,40 +23,13 @@ def plan(
         ),
     ],
     options: ModelOptions,
+    settings: PlanOptions,
     workload: Annotated[
         Literal["chat", "batch"], typer.Option(help="One conversation, or a file of rows.")
     ] = "chat",
-    profile: Annotated[
-        Literal["latency", "balanced", "throughput", "memory"],
-        typer.Option(help="What matters most."),
-    ] = "balanced",
-    bits: Annotated[
-        Literal["4", "8", "any"] | None,
-        typer.Option(help="Files of this width; 4 where there are any. Widths differ in accuracy."),
-    ] = None,
     slots: Annotated[
         int | None,
-        typer.Option(min=1, max=256, help="Rows that run together.", rich_help_panel=_FIXED),
-    ] = None,
-    kv_type: Annotated[
-        Literal["f16", "q8_0", "q4_0"] | None,
-        typer.Option(help="llama.cpp's keys and values.", rich_help_panel=_FIXED),
-    ] = None,
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Most tokens of a step.", rich_help_panel=_FIXED),
-    ] = None,
-    unified_kv: Annotated[
-        bool | None,
-        typer.Option(
-            "--unified-kv/--split-kv",
-            help="llama.cpp: one cache for all slots, or one for each.",
-            rich_help_panel=_FIXED,
-        ),
-    ] = None,
-    gpu_layers: Annotated[
-        int | None,
-        typer.Option(min=-1, help="llama.cpp: layers on the GPU.", rich_help_panel=_FIXED),
+        typer.Option(min=1, max=256, help="Rows that run together."),
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Measure, whatever is remembered.")
@@ -72,15 +43,11 @@ def plan(
     import json
 
     from app import console
-    from app.planning import plan_files, task_for
+    from app.planning import overrides, plan_files, task_for
     from app.plantext import as_object, as_text
-    from runtimes.planner.candidates import Overrides
 
-    files = plan_files(model, options, bits)
-    overrides = Overrides(
-        slots, options.context, options.threads, batch_tokens, kv_type, unified_kv, gpu_layers
-    )
-    task = task_for(workload, profile, overrides)
+    files = plan_files(model, options, settings.bits)
+    task = task_for(workload, settings.profile, overrides(options, settings, slots))
     chosen, remembered = _plan(files, task, again=again)
     if as_json:
         shown = as_object(chosen, files, task, remembered=remembered)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.options import ModelOptions, SamplingOptions, with_groups
+from app.options import ModelOptions, PlanOptions, SamplingOptions, with_groups
 
 
 @with_groups
@@ -21,6 +21,7 @@ def run(
     ],
     sampling: SamplingOptions,
     options: ModelOptions,
+    settings: PlanOptions,
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -40,10 +41,10 @@ def run(
     from app import console
     from app.exitcodes import ExitCode
     from app.figures import figures_line
-    from app.models import load_engine, model_file
+    from app.models import load_engine
     from app.oneshot import ask, result_json
+    from app.planning import choose
     from app.prompts import PromptStyle, clean_argument, joined, read_text
-    from runtimes.settings import RunnerSettings
 
     params = sampling.params()
     style = PromptStyle(clean_argument(system, console.note), raw)
@@ -53,10 +54,10 @@ def run(
         clean_argument(prompt, console.note),
         read_text(piped, console.note) if piped is not None else None,
     )
-    file = model_file(model, options)
+    choice = choose(model, options, settings, "chat", slots=1)
+    file = choice.file
     console.prepare_stdout()
-    settings = RunnerSettings(slots=1, context=options.context, threads=options.threads)
-    with load_engine(file, settings) as engine:
+    with load_engine(file, choice.settings, choice.scheduling) as engine:
         answer = ask(engine, text, style, params, emit=None if as_json else console.emit)
     if as_json:
         report = result_json(answer.completion, file)

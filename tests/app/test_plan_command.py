@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.options import ModelOptions
-from app.planning import known_plan, plan_files
+from app.options import ModelOptions, PlanOptions
+from app.planning import choose, plan_files
 from quantize.manifest import load_manifest
-from runtimes.planner.candidates import Overrides
+from runtimes.settings import RunnerSettings
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,22 @@ def test_a_plan_is_made_once(
 
     # Front ends find it too, by what they were asked for.
     monkeypatch.setenv("INGOT_HOME", home["INGOT_HOME"])
-    options, fixed = ModelOptions(context=128), Overrides(slots=2, unified_kv=False)
-    plan = known_plan(str(pebble_built), options, "chat", overrides=fixed)
-    assert plan is not None
-    assert (plan.path, plan.settings().slots) == (said["path"], 2)
-    assert known_plan(str(pebble_built), options, "batch", overrides=fixed) is None
-    assert known_plan(str(pebble_built), options, "chat", bits="8", overrides=fixed) is None
+    options, fixed = ModelOptions(context=128), PlanOptions(unified_kv=False)
+    choice = choose(str(pebble_built), options, fixed, "chat", 2)
+    assert choice.planned
+    assert (str(choice.file.path), choice.settings.slots) == (said["path"], 2)
+    assert not choose(str(pebble_built), options, fixed, "batch", 2).planned
+    assert not choose(str(pebble_built), options, PlanOptions(bits="8"), "chat", 2).planned
+
+
+def test_what_is_not_planned_comes_from_the_flags(pebble_built: Path, home: dict[str, str]) -> None:
+    options = ModelOptions(recipe="q8_0", context=96, threads=1)
+    fixed = PlanOptions(kv_type="q8_0", batch_tokens=64, unified_kv=True, profile="throughput")
+    choice = choose(str(pebble_built), options, fixed, "batch", 3)
+    assert choice.file.path.name.endswith("q8_0.gguf")
+    wanted = RunnerSettings(3, 96, 64, 1, unified_kv=True, kv_type="q8_0")
+    assert choice.settings == wanted
+    assert choice.scheduling.max_stall_s is None
 
 
 def test_again_measures_again(ingot: Any, pebble_built: Path, home: dict[str, str]) -> None:
