@@ -24,8 +24,12 @@ from app.bench.tools import tail
 from app.bench.work import Window, loaded, lockstep, random_prompts
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
+from runtimes.settings import SchedulerSettings
 
 _SETTLED = 0.1  # of the steps, until buffers have grown to what the work needs
+
+# Rows in lockstep; and kept prefixes would count as growth.
+_TOGETHER = SchedulerSettings(max_stall_s=None, prefix_cache=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def genai(path: Path, options: BenchOptions) -> GenaiResult:
     theirs: list[float] = []
     with (
         GenaiProcess(path, options.cores) as other,
-        loaded(path, options.settings(need, rows=1)) as engine,
+        loaded(path, options.settings(need, rows=1), _TOGETHER) as engine,
     ):
         for seed in range(-1, options.repeats):
             [prompt] = random_prompts(engine, [options.prompt_tokens], seed)
@@ -99,7 +103,7 @@ def genai(path: Path, options: BenchOptions) -> GenaiResult:
             if seed >= 0:  # the first is a warm-up
                 theirs.append(options.decode_tokens / seconds)
                 one.append(window)
-    with loaded(path, options.settings(need)) as engine:
+    with loaded(path, options.settings(need), _TOGETHER) as engine:
         for seed in range(options.repeats):
             many.append(_rows(engine, options, seed))
         steps, growth = _growth(engine, options)

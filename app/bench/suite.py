@@ -12,22 +12,25 @@ from app.bench.genai import genai
 from app.bench.memory import MemoryRow, memory_check, table
 from app.bench.native import native
 from app.bench.options import BenchOptions, Result
+from app.bench.plan import PlanRegret, plan_regret
 from app.bench.prefix import prefix
 from app.bench.sampling import SamplingShare, sampling_share
 from app.bench.server import server
 from app.bench.strategies import strategies
 from app.bench.table import aligned
 from app.bench.worker import worker_overhead
+from runtimes.plan import WORKLOADS
 
 _BOTH = ("llamacpp", "onnx")
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """``run`` measures one file of one of the ``runtimes``."""
+    """``run`` measures one file of one of the ``runtimes``, or the ``folder`` that they are in."""
 
     run: Callable[[Path, BenchOptions], Result]
     runtimes: tuple[str, ...] = _BOTH
+    folder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,25 @@ class MemoryResult:
     def lines(self) -> list[str]:
         """A table, MiB."""
         return aligned(table(self.rows), left=3)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The planner against a sweep, for each workload."""
+
+    regrets: list[PlanRegret]
+
+    def to_json(self) -> dict[str, Any]:
+        """Every point of the sweeps."""
+        return {"workloads": [regret.to_json() for regret in self.regrets]}
+
+    def lines(self) -> list[str]:
+        """A list of points for each workload, best first."""
+        return [line for regret in self.regrets for line in regret.lines()]
+
+
+def _plan(folder: Path, options: BenchOptions) -> PlanResult:
+    return PlanResult([plan_regret(folder, w, repeats=options.repeats) for w in WORKLOADS])
 
 
 def _memory(path: Path, _options: BenchOptions) -> MemoryResult:
@@ -63,4 +85,5 @@ BENCHMARKS: dict[str, Benchmark] = {
     "sampling": Benchmark(_sampling),
     "worker": Benchmark(worker_overhead),
     "memory": Benchmark(_memory),
+    "plan": Benchmark(_plan, folder=True),
 }

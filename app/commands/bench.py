@@ -37,7 +37,7 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="speed (the default), native, churn, server, genai, prefix, strategies, "
-            "sampling, worker or memory; repeatable, or separated by commas.",
+            "sampling, worker, memory or plan; repeatable, or separated by commas.",
         ),
     ] = None,
     batch_sizes: Annotated[
@@ -143,6 +143,10 @@ def _compare(
 
     benchmark = BENCHMARKS[name]
     fitting = [path for path in files if ModelFile.read(path).runtime in benchmark.runtimes]
+    if benchmark.folder:
+        if len(files) < 2:
+            raise typer.BadParameter(f"{name} compares the files of a folder", param_hint="--what")
+        fitting = [files[0].parent]
     if not fitting:
         raise typer.BadParameter(
             f"{name} needs a file for {' or '.join(benchmark.runtimes)}", param_hint="--what"
