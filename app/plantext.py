@@ -21,7 +21,8 @@ def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> st
     lines = [
         f"{plan.workload}, {plan.profile}: {plan.name} on {plan.runtime}",
         f"  {plan.slots} slot{'s' if plan.slots > 1 else ''} x {plan.context:,} tokens, "
-        f"{plan.threads} threads, batch {plan.batch}, keys and values {_kv(plan)}{layout}{_offload(plan)}",
+        f"{plan.threads} threads, batch {plan.batch}, "
+        f"keys and values {_kv(plan)}{layout}{_offload(plan)}",
         f"  {gib(plan.memory)} of memory, {gib(task.free)} are free",
         "",
         "Why" + (" (measured earlier; --again measures anew)" if remembered else ""),
