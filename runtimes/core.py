@@ -55,7 +55,6 @@ class EngineCore:
             choose_slot=lambda row, free: self.prefix.choose_slot(row.tokens(0, row.length), free),
             attach=self._attach,
         )
-        self.step_began: float | None = None
         self._runner = runner
         self._context = caps.context
         self._shifts = settings.context_shift and caps.can_shift
@@ -108,17 +107,14 @@ class EngineCore:
     def step(self) -> bool:
         """Run one step; False when no row can run now."""
         begin = time.perf_counter()
-        self.step_began = now = time.monotonic()
-        try:
-            self._expire(now)
-            self._admit(now)
-            step = self.scheduler.plan()
-            if step is None:
-                return False
-            self._run(step, begin)
-            return True
-        finally:
-            self.step_began = None
+        now = time.monotonic()
+        self._expire(now)
+        self._admit(now)
+        step = self.scheduler.plan()
+        if step is None:
+            return False
+        self._run(step, begin)
+        return True
 
     def _run(self, step: Step, begin: float) -> None:
         try:

@@ -148,11 +148,6 @@ class Engine:
             )
         )
 
-    def step_seconds(self) -> float | None:
-        """How long the present step has been running; None between steps."""
-        began = self._core.step_began
-        return None if began is None else time.monotonic() - began
-
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
         return self._call(self._core.prefix.clear)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runtimes.cpu import available_cores
-from runtimes.memory import require_fit
+from runtimes.memory import DEFAULT_CONTEXT, require_fit
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner
 from runtimes.selftest import require
 from runtimes.settings import RunnerSettings
 from runtimes.tokenizer import NamedTokenizer
-
-# Longer contexts are there for the asking; the cache is allocated whole at the start.
-_DEFAULT_CONTEXT = 4096
 
 
 def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
@@ -21,7 +18,7 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
 
     Raises ModelError, RuntimeMissingError or OutOfMemoryError.
     """
-    context = min(settings.context or _DEFAULT_CONTEXT, model.context_length)
+    context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
     settings = replace(
         settings,
         context=context,

@@ -17,6 +17,7 @@ from runtimes.cpu import cpu_identity
 from runtimes.errors import ModelError
 from runtimes.fingerprint import fingerprint
 from runtimes.installed import RuntimeName, find_installed
+from runtimes.memory import DEFAULT_CONTEXT
 from runtimes.modelfile import ModelFile
 from runtimes.remembered import recall, remember
 from runtimes.settings import RunnerSettings
@@ -24,8 +25,6 @@ from runtimes.worker.process import Cause
 
 MEMORY = "worker"
 _REMEMBERED_AT_MOST = 32
-# What a runner takes when no context is asked for; see runtimes.load.
-_DEFAULT_CONTEXT = 4096
 _LEAST_TOKENS = 256  # of keys and values; below this a model is no use
 
 FORGET = "python -m runtimes.worker --forget"
@@ -51,7 +50,7 @@ class Bounds:
         )
         if self.kv_tokens is None:
             return settings
-        context = min(settings.context or _DEFAULT_CONTEXT, most_context)
+        context = min(settings.context or DEFAULT_CONTEXT, most_context)
         slots = max(1, min(settings.slots, self.kv_tokens // context))
         return replace(settings, slots=slots, context=min(context, self.kv_tokens // slots))
 
