@@ -21,10 +21,15 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a file was built from: the folder's name and a hash of its configuration and weights."""
+    """What a file was built from: a name and a hash of the configuration and weights.
+
+    ``revision`` is the commit of a model from the hub, ``lora`` the adapter that was merged.
+    """
 
     name: str
     hash: str
+    revision: str | None = None
+    lora: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,47 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True)
+class Perplexity:
+    """How well a model predicts a text: ``value`` with its standard error, over ``tokens``
+    predicted tokens. ``text`` names the text and ``text_sha256`` is its checksum."""
+
+    value: float
+    error: float
+    tokens: int
+    text: str
+    text_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """A shipped file's next-token distributions against the float model's, on the same token ids.
+
+    KL divergences in nats, from the float model to the file: mean, its standard error, and 99th
+    percentile over the tokens. ``same_top`` is the share of positions (0 to 1) at which both find
+    the same token the most likely.
+    """
+
+    perplexity: Perplexity
+    kl_mean: float
+    kl_error: float
+    kl_p99: float
+    same_top: float
+
+
+@dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens per second: prefill, and decoding with 1 row and with 16 rows together."""
+    """Tokens per second: prefill, and decoding with 1 row and with 16 rows together.
+
+    ``prefill_tps_16`` is 16 prompts at once. ``load_s`` is the time from nothing to the first
+    possible step, ``peak_bytes`` the most memory that the process held, everything included.
+    """
 
     prefill_tps: float
     decode_tps_1: float
     decode_tps_16: float
+    prefill_tps_16: float | None = None
+    load_s: float | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +99,8 @@ class FileEntry:
 
     ``path`` is relative to the manifest; ``sha256`` has one item per file, named as seen from the
     manifest. ``notes`` are things that the user should know, such as tensors that fell back to
-    another type.
+    another type. ``route`` says by which tools it was made, ``inputs`` is the hash of everything
+    that decides its content, ``imatrix`` the importance matrix used, by name and checksum.
     """
 
     format: Literal["gguf", "onnx"]
@@ -72,18 +113,25 @@ class FileEntry:
     tools: dict[str, str]
     token_parity: TokenParity | None = None
     quality: Quality | None = None
+    fidelity: Fidelity | None = None
     speed: Speed | None = None
     notes: tuple[str, ...] = ()
+    route: str = ""
+    inputs: str = ""
+    imatrix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model that all files are builds of; ``quality`` is the float model's own."""
+    """The model that all files are builds of; ``quality`` and ``perplexity`` are the float
+    model's own, ``bytes`` the size of its weights on disk."""
 
     name: str
     architecture: str
     parameters: int
     quality: Quality | None = None
+    perplexity: Perplexity | None = None
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +222,8 @@ def _manifest(data: dict[str, Any]) -> Manifest:
             architecture=str(model["architecture"]),
             parameters=int(model["parameters"]),
             quality=_quality(model.get("quality")),
+            perplexity=_perplexity(model.get("perplexity")),
+            bytes=int(model.get("bytes", 0)),
         ),
         files=tuple(_entry(item) for item in data["files"]),
     )
@@ -194,10 +244,24 @@ def _entry(data: dict[str, Any]) -> FileEntry:
         tools={str(k): str(v) for k, v in data["tools"].items()},
         token_parity=TokenParity(**parity) if parity else None,
         quality=_quality(data.get("quality")),
+        fidelity=_fidelity(data.get("fidelity")),
         speed=Speed(**speed) if speed else None,
         notes=tuple(data.get("notes", ())),
+        route=str(data.get("route", "")),
+        inputs=str(data.get("inputs", "")),
+        imatrix=data.get("imatrix"),
     )
 
 
 def _quality(data: dict[str, Any] | None) -> Quality | None:
     return Quality(**data) if data else None
+
+
+def _perplexity(data: dict[str, Any] | None) -> Perplexity | None:
+    return Perplexity(**data) if data else None
+
+
+def _fidelity(data: dict[str, Any] | None) -> Fidelity | None:
+    if not data:
+        return None
+    return Fidelity(**{**data, "perplexity": Perplexity(**data["perplexity"])})

@@ -14,12 +14,24 @@ FORMATS: tuple[Format, ...] = ("gguf", "onnx")
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """The worst figures that a file of a recipe may have; beyond them it is not published.
+
+    ``kl_mean`` in nats, ``same_top`` as a share; see `Fidelity`.
+    """
+
+    kl_mean: float
+    same_top: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One kind of built file.
 
     ``bits`` is the size class that ``--bits`` selects by, ``bits_per_weight`` what a weight takes
     on disk with its scales (for size estimates). ``ftype`` is llama.cpp's ``enum llama_ftype``;
     ``precision`` and ``options`` are the arguments of onnxruntime-genai's model builder.
+    ``needs_imatrix`` types refuse to be made without an importance matrix.
     """
 
     name: str
@@ -30,6 +42,8 @@ class Recipe:
     ftype: int = -1
     precision: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits | None = None
+    needs_imatrix: bool = False
 
     @property
     def is_float(self) -> bool:

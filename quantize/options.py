@@ -1,0 +1,54 @@
+"""What one run of `quantize` is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from quantize.recipe import Recipe
+
+Target = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Where the model comes from. Nothing that can run foreign code is allowed by default."""
+
+    model: str
+    revision: str | None = None
+    lora: str | None = None
+    allow_pickle: bool = False
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """What is measured. ``text`` None is the bundled text, ``limit`` the most tokens scored
+    (None: the default of the harness)."""
+
+    enabled: bool = True
+    text: Path | None = None
+    limit: int | None = None
+    gates: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to build and how far to go. ``out`` None means `<model>-built` beside the source.
+
+    ``imatrix`` is a text to compute an importance matrix from, or a ready matrix. ``overrides``
+    maps a regular expression over tensor names to a llama.cpp type.
+    """
+
+    source: SourceOptions
+    recipes: tuple[Recipe, ...]
+    out: Path | None = None
+    measure: MeasureOptions = field(default_factory=MeasureOptions)
+    allow_token_mismatch: bool = False
+    imatrix: Path | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    target: Target = "cpu"
+    push: str | None = None
+    as_json: bool = False
