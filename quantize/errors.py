@@ -25,6 +25,10 @@ class CheckError(ModelError):
     """A built file does not load, or gives no answer."""
 
 
+class QualityError(ModelError):
+    """A built file is further from the original than its recipe allows."""
+
+
 class DiskFullError(OutOfMemoryError):
     """There is not, or no longer, enough room on the disk."""
 
