@@ -1,20 +1,23 @@
 """Run a function in a child process, so that a native crash is an error and not our death.
 
 It also keeps torch and transformers out of this process: their memory goes when the child goes.
+A child that calls `quantize.child.report_progress` is followed while it works.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
@@ -23,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _CHILD = (sys.executable, "-m", "quantize.child")
 _TAIL = 8  # lines of the child's output that an error shows
+_GLANCE = 0.25  # seconds between looks at whether a silent child lives
 
 # No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
 # report usage unless told not to.
@@ -38,6 +42,13 @@ _ENVIRONMENT = {
 }
 
 
+class Progress(Protocol):
+    """Who is told how far a child has come."""
+
+    def advance(self, done: float, total: float, unit: str) -> None:
+        """``done`` of ``total`` ``unit`` of the present stage."""
+
+
 def run_child(
     function: str,
     arguments: Mapping[str, Any],
@@ -45,26 +56,33 @@ def run_child(
     what: str,
     work: Path,
     environment: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> Any:
     """Call ``module:function(**arguments)`` in a child; arguments and result must fit into JSON.
 
-    ``what`` names the step in errors. Raises ToolError with the child's last lines, DiskFullError
-    or OutOfMemoryError. When this process is interrupted the child is killed.
+    ``what`` names the step in errors; ``progress`` hears what the child reports. Raises ToolError
+    with the child's last lines, DiskFullError or OutOfMemoryError. When this process is interrupted
+    the child is killed, with what it has started.
     """
     module, name = function.split(":")
     handle, result_name = tempfile.mkstemp(prefix=f"{name}-", suffix=".result", dir=work)
     os.close(handle)
     result = Path(result_name)
     log = result.with_suffix(".log")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*_CHILD, str(os.getpid()), module, name, str(result)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=_environment(environment),
-            start_new_session=True,  # Ctrl-C reaches us alone; we end the child
-        )
+    heard, told = os.pipe()
+    with log.open("wb") as output, os.fdopen(heard, "rb", buffering=0) as reports:
+        try:
+            process = subprocess.Popen(
+                [*_CHILD, str(os.getpid()), str(told), module, name, str(result)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(environment),
+                pass_fds=(told,),
+                start_new_session=True,  # Ctrl-C reaches us alone; we end the child
+            )
+        finally:
+            os.close(told)
         try:
             assert process.stdin is not None
             try:
@@ -72,9 +90,11 @@ def run_child(
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # it died at once; wait() says how
+            _follow(process, reports.fileno(), progress)
             code = process.wait()
         except BaseException:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its session: what it started as well
             process.wait()
             raise
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -85,6 +105,22 @@ def run_child(
     if "value" in answer:
         return answer["value"]
     raise _failure(what, code, answer, text)
+
+
+def _follow(process: subprocess.Popen[bytes], reports: int, progress: Progress | None) -> None:
+    """Pass on what the child reports until it has closed its end or died."""
+    rest = b""
+    while True:
+        if not select.select([reports], [], [], _GLANCE)[0]:
+            if process.poll() is not None:  # something that it left behind holds the other end
+                return
+            continue
+        piece = os.read(reports, 65536)
+        if not piece:
+            return
+        *lines, rest = (rest + piece).split(b"\n")
+        if progress is not None and lines:
+            progress.advance(*json.loads(lines[-1]))  # the newest says it all
 
 
 def last_lines(text: str) -> str:

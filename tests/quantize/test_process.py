@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -92,6 +94,97 @@ def test_no_child_outlives_a_killed_parent(tmp_path: Path):
 def _alive(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def test_progress_reaches_the_parent_while_the_child_works(tmp_path: Path):
+    """The first report is passed on before the child, which waits for it, can end."""
+    (tmp_path / "busy.py").write_text(
+        "import pathlib, time\n"
+        "from quantize.child import report_progress\n"
+        "def work(seen):\n"
+        "    report_progress(1, 4, 'rows')\n"
+        "    while not pathlib.Path(seen).exists():\n"
+        "        time.sleep(0.01)\n"
+        "    for n in range(1000):\n"
+        "        report_progress(2 + n / 1000, 4, 'rows')\n"
+        "    report_progress(4, 4, 'rows')\n"
+    )
+
+    class Heard:
+        reports: ClassVar[list[tuple[float, float, str]]] = []
+
+        def advance(self, done: float, total: float, unit: str) -> None:
+            self.reports.append((done, total, unit))
+            (tmp_path / "seen").touch()
+
+    environment = {"PYTHONPATH": str(tmp_path)}
+    arguments = {"seen": str(tmp_path / "seen")}
+    run_child(
+        *("busy:work", arguments),
+        what="it",
+        work=tmp_path,
+        environment=environment,
+        progress=Heard(),
+    )
+    assert Heard.reports[0] == (1, 4, "rows")
+    assert Heard.reports[-1] == (4, 4, "rows")
+    assert len(Heard.reports) < 20
+    run_child("busy:work", arguments, what="it", work=tmp_path, environment=environment)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a matter of Linux")
+def test_a_child_that_keeps_pythons_lock_dies_with_its_parent(tmp_path: Path):
+    """No thread of Python's could end it: PyDLL calls hold the lock."""
+    (tmp_path / "stuck.py").write_text(
+        "import ctypes, pathlib\n"
+        "def hold(mark):\n"
+        "    pathlib.Path(mark).touch()\n"
+        "    ctypes.PyDLL(None).sleep(600)\n"
+    )
+    script = (
+        "import sys; from pathlib import Path; from quantize.process import run_child\n"
+        "run_child('stuck:hold', {'mark': sys.argv[1] + '/mark'}, what='x',"
+        " work=Path(sys.argv[1]), environment={'PYTHONPATH': sys.argv[1]})"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    while not (tmp_path / "mark").exists():
+        time.sleep(0.02)
+    child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text())
+    parent.kill()
+    parent.wait()
+    for _ in range(100):
+        if not _alive(child):
+            return
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child is still there")
+
+
+def test_an_interrupt_ends_what_the_child_has_started(tmp_path: Path):
+    (tmp_path / "nested.py").write_text(
+        "import subprocess, pathlib\n"
+        "def start(mark):\n"
+        "    inner = subprocess.Popen(['sleep', '600'])\n"
+        "    pathlib.Path(mark).write_text(str(inner.pid))\n"
+        "    inner.wait()\n"
+    )
+    mark = tmp_path / "mark"
+
+    def interrupt() -> None:
+        while not mark.exists() or not mark.read_text():
+            time.sleep(0.02)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_child(
+            *("nested:start", {"mark": str(mark)}),
+            what="it",
+            work=tmp_path,
+            environment={"PYTHONPATH": str(tmp_path)},
+        )
+    time.sleep(0.2)
+    assert not _alive(int(mark.read_text()))
 
 
 def test_progress_bars_do_not_hide_the_reason():
