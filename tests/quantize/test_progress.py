@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from quantize.events import JsonReporter
+from quantize.manifest import FileEntry, Source
+from quantize.pace import Pace, figures
+from quantize.progress import ConsoleReporter
+
+ENTRY = FileEntry(
+    format="gguf",
+    recipe="q8_0",
+    bits=8,
+    path="größe-q8_0.gguf",
+    bytes=5_256_096,
+    sha256={"größe-q8_0.gguf": "0" * 64},
+    source=Source("m", "abc"),
+    tools={},
+)
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_rate_is_that_of_the_last_seconds():
+    clock = Clock()
+    pace = Pace(clock)
+    assert (pace.rate, pace.seconds_left, pace.share) == (None, None, None)
+    pace.update(500, 1000, "tensors")  # done by an earlier run
+    assert pace.rate is None
+    for _ in range(30):  # 1 a second, then 10 a second
+        clock.now += 1
+        pace.update(pace.done + 1, 1000, "tensors")
+    assert pace.rate == pytest.approx(1)
+    for _ in range(25):
+        clock.now += 1
+        pace.update(pace.done + 10, 1000, "tensors")
+    assert pace.rate == pytest.approx(10)
+    assert pace.seconds_left == pytest.approx(22)
+    assert figures(pace) == "78%, 10 tensors/s, 0:22 left"
+    pace.update(1, 4, "files")
+    assert figures(pace) == "25%"
+
+
+def test_bytes_are_shown_as_megabytes():
+    clock = Clock()
+    pace = Pace(clock)
+    pace.update(0, None, "bytes")
+    clock.now += 2
+    pace.update(5_000_000, None, "bytes")
+    assert figures(pace) == "5 MB, 2.5 MB/s"
+    pace.update(5_000_000, 20_000_000_000, "bytes")
+    assert figures(pace) == "0%, 2.5 MB/s, 2:13:18 left"
+
+
+def test_plain_lines_come_every_ten_seconds():
+    clock, stream = Clock(), io.StringIO()
+    reporter = ConsoleReporter(Console(file=stream), clock)
+    with reporter.stage("reading [bold]x[/bold]"):
+        for done in range(1, 26):
+            clock.now += 1
+            reporter.advance(done, 50, "lines")
+        reporter.note("half [1]")
+    reporter.published(Path("out"), ENTRY)
+    assert stream.getvalue().splitlines() == [
+        "reading [bold]x[/bold] ...",
+        "reading [bold]x[/bold]: 20%, 1 lines/s, 0:40 left",
+        "reading [bold]x[/bold]: 40%, 1 lines/s, 0:30 left",
+        "  half [1]",
+        "reading [bold]x[/bold]: 25.0 s",
+        "  größe-q8_0.gguf is in out: 5.3 MB",
+    ]
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}, {}])
+def test_a_terminal_gets_a_bar_unless_it_is_dumb(environ: dict[str, str]):
+    clock, stream = Clock(), io.StringIO()
+    live = environ.get("TERM") != "dumb"
+    console = Console(
+        file=stream,
+        width=80,
+        force_terminal=True,
+        highlight=False,
+        _environ={"TERM": "xterm", **environ},
+    )
+    reporter = ConsoleReporter(console, clock)
+    long_name = "computing the importance matrix of a model with a long name [x]"
+    with reporter.stage(long_name):
+        reporter.advance(0, 4e6, "bytes")
+        clock.now += 2
+        with reporter.stage("inner"):
+            reporter.advance(1, None, "files")
+        reporter.advance(3e6, 4e6, "bytes")
+        if live:
+            assert reporter._live is not None
+            reporter._live.refresh()
+    text = stream.getvalue()
+    assert f"{long_name}: 2.0 s" in text
+    assert "inner: 0.0 s" in text
+    assert ("75%, 1.5 MB/s, 0:01 left" in text) == live
+    assert ("━" in text) == live
+    assert ("\x1b[?25l" in text) == live  # the cursor is hidden while the bar is drawn
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h")
+    coloured = any(f"\x1b[{code}" in text for code in ("3", "38"))
+    assert coloured == (live and "NO_COLOR" not in environ)
+
+
+def test_a_failing_stage_puts_the_cursor_back():
+    stream = io.StringIO()
+    reporter = ConsoleReporter(Console(file=stream, force_terminal=True, highlight=False))
+    with pytest.raises(ZeroDivisionError), reporter.stage("outer"), reporter.stage("inner"):
+        raise ZeroDivisionError
+    assert "\x1b[?25h" in stream.getvalue()
+    assert ": 0.0 s" not in stream.getvalue()
+    with reporter.stage("again"):
+        pass
+    assert "again: 0.0 s" in stream.getvalue()
+
+
+def test_events():
+    clock, stream = Clock(), io.StringIO()
+    reporter = JsonReporter(stream, clock, wall=lambda: 1e9)
+    with reporter.stage("outer"):
+        with contextlib.suppress(ZeroDivisionError), reporter.stage("inner"):
+            for done in range(101):
+                reporter.advance(done, 100, "lines")
+                clock.now += 0.1
+            reporter.note("größer\nals")
+            raise ZeroDivisionError
+        reporter.published(Path("out"), ENTRY)
+    reporter.failed(ValueError("no"), 3)
+    reporter.done(Path("out/manifest.json"))
+    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert all(event.pop("time") == 1e9 for event in events)
+    progress = [event for event in events if event["event"] == "progress"]
+    assert 10 <= len(progress) <= 12  # one a second and the end
+    assert progress[-1].pop("rate") == pytest.approx(10)
+    assert progress[-1] == {
+        "event": "progress",
+        "stage": 2,
+        "done": 100,
+        "total": 100,
+        "unit": "lines",
+        "seconds_left": 0,
+    }
+    rest = [event for event in events if event["event"] != "progress"]
+    file = rest[5]
+    assert file["entry"]["sha256"] == ENTRY.sha256
+    assert [file["event"], file["path"]] == ["file", "out/größe-q8_0.gguf"]
+    assert rest[:5] + rest[6:] == [
+        {"event": "start", "version": 1},
+        {"event": "stage_begin", "stage": 1, "parent": None, "text": "outer"},
+        {"event": "stage_begin", "stage": 2, "parent": 1, "text": "inner"},
+        {"event": "note", "stage": 2, "text": "größer\nals"},
+        {"event": "stage_end", "stage": 2, "text": "inner", "seconds": 10.1, "ok": False},
+        {"event": "stage_end", "stage": 1, "text": "outer", "seconds": 10.1, "ok": True},
+        {"event": "error", "kind": "ValueError", "text": "no", "exit_code": 3},
+        {"event": "done", "manifest": "out/manifest.json", "seconds": 10.1},
+    ]
+
+
+def test_a_reader_that_goes_away_does_not_end_the_build():
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom quantize.events import JsonReporter\n"
+        "reporter = JsonReporter(sys.stdout)\nsys.stdin.read(1)\n"
+        "for _ in range(9):\n    reporter.note('x' * 9999)\nprint('done', file=sys.stderr)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["event"] == "start"
+    process.stdout.close()
+    process.stdin.close()
+    said = process.stderr.read().decode()
+    assert process.wait() == 0
+    assert said.splitlines() == ["nobody reads the events any more; the build goes on", "done"]
