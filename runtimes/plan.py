@@ -40,8 +40,8 @@ STALL_S: dict[Profile, float | None] = {
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Tokens a second of one prompt's prefill, and of all rows that decode together by their
-    number, each the best of several short samples. ``scatter`` is the widest spread of the samples
-    of one figure, as a part of their median."""
+    number, each the median of several short samples. ``scatter`` is the widest spread of the
+    samples of one figure, as a part of their median."""
 
     prefill_tps: float
     decode_tps: dict[int, float]

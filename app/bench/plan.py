@@ -12,7 +12,7 @@ from typing import Any
 from app.options import ModelOptions
 from app.planning import Bits, plan_files, task_for
 from runtimes.errors import ModelError
-from runtimes.plan import Alternative, Figures, Plan, PlanWorkload, Profile
+from runtimes.plan import Alternative, Plan, PlanWorkload, Profile
 from runtimes.planner.candidates import (
     Candidate,
     Task,
@@ -20,9 +20,9 @@ from runtimes.planner.candidates import (
     split_by_memory,
     thread_variants,
 )
-from runtimes.planner.choose import score
+from runtimes.planner.race import Arm, Lap, without_drift
 from runtimes.planner.search import PROMPT, make_plan
-from runtimes.planner.trial import Sample, Trial, trial_context
+from runtimes.planner.trial import Trial, trial_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,16 @@ def plan_regret(
 ) -> PlanRegret:
     """Plan afresh, then sweep every file of the width, layout, number of threads and of slots.
 
-    Each round loads and samples every candidate in turn, so that a change of the machine's load
-    falls on all. Raises as ``make_plan``; ModelError when the sweep cannot run the pick.
+    Each round samples every setting in turn, and what a whole round was slower than the others is
+    divided out (``runtimes.planner.race``). Raises as ``make_plan``; ModelError when the sweep
+    cannot run the pick.
     """
     files = plan_files(str(folder), ModelOptions(), bits)
     task = task_for(workload, profile)
     plan = make_plan(files.models, task)
     found, _ = split_by_memory(candidates(files.models, task), task)
     found += [variant for candidate in found for variant in thread_variants(candidate, task)]
-    taken: dict[tuple[Candidate, int], list[Sample]] = {}
+    laps: list[Lap] = []
     with contextlib.ExitStack() as stack:
         trials = {}
         for candidate in found:
@@ -100,18 +101,17 @@ def plan_regret(
             settings = candidate.settings(counts[-1], trial_context(PROMPT))
             trials[candidate] = (stack.enter_context(Trial(candidate.model.path, settings)), counts)
         for _ in range(repeats):
+            lap = Lap()
+            laps.append(lap)
             for candidate, (trial, counts) in trials.items():
-                prefill = None  # one prompt's does not depend on the rows that decode afterwards
                 for rows in counts:
-                    sample = trial.sample(0 if prefill else PROMPT, rows)
-                    prefill = prefill or sample.prefill_tps
-                    taken.setdefault((candidate, rows), []).append(
-                        Sample(prefill, sample.decode_tps)
-                    )
-    points = {
-        (candidate, rows): _point(candidate, rows, samples, task)
-        for (candidate, rows), samples in taken.items()
-    }
+                    # One prompt's prefill does not depend on the rows that decode afterwards.
+                    sample = trial.sample(PROMPT if rows == counts[0] else 0, rows)
+                    if sample.prefill_tps is not None:
+                        lap.prefill[candidate] = sample.prefill_tps
+                    lap.decode[candidate, rows] = sample.decode_tps
+    laps = without_drift(laps)
+    points = {arm: _point(arm, laps, task) for arm in laps[0].decode}
     picked = [p for (c, rows), p in points.items() if _is_pick(plan, c, rows)]
     if not picked:
         raise ModelError(f"the sweep does not hold the plan's choice: {plan}")
@@ -120,9 +120,9 @@ def plan_regret(
     return PlanRegret(workload, profile, plan, picked[0], best, everything)
 
 
-def _point(candidate: Candidate, rows: int, samples: Sequence[Sample], task: Task) -> SweepPoint:
-    each = tuple(score(Figures(s.prefill_tps or 0.0, {rows: s.decode_tps}), task) for s in samples)
-    return SweepPoint(candidate.describe(), rows, statistics.median(each), each)
+def _point(arm: Arm, laps: Sequence[Lap], task: Task) -> SweepPoint:
+    each = tuple(lap.score(arm, task) for lap in laps)
+    return SweepPoint(arm[0].describe(), arm[1], statistics.median(each), each)
 
 
 def _is_pick(plan: Plan, candidate: Candidate, rows: int) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runtimes.plan import Figures
 from runtimes.planner.candidates import Candidate, Task
-from runtimes.planner.trial import Sample
 
 _GAIN = 1.03  # what twice the slots must bring to be worth their memory
 _CLOSE = 1.4  # how far behind one short sample may be and still be looked at again
@@ -23,17 +22,6 @@ class Measured:
     candidate: Candidate
     figures: Figures
     most_slots: int
-
-
-def figures_of(samples: Mapping[int, Sequence[Sample]]) -> Figures:
-    """The best sample of each kind. A sample is a median already; what differs between samples of
-    the same thing is what else ran at the time, and that only ever makes them slower."""
-    timed = (sample.prefill_tps for taken in samples.values() for sample in taken)
-    prefill = [tps for tps in timed if tps is not None]
-    decode = {rows: [s.decode_tps for s in taken] for rows, taken in samples.items()}
-    spreads = [_spread(prefill), *(_spread(values) for values in decode.values())]
-    best = {rows: max(values) for rows, values in sorted(decode.items())}
-    return Figures(max(prefill), best, max(spreads))
 
 
 def score(figures: Figures, task: Task, rows: Iterable[int] | None = None) -> float:
@@ -134,5 +122,6 @@ def _slots_line(chosen: Measured, task: Task, slots: int) -> str:
     return f"{slots} slots: the job's tok/s by rows together are {tried}{limit}"
 
 
-def _spread(values: Sequence[float]) -> float:
+def spread(values: Sequence[float]) -> float:
+    """Of samples of one thing, as a part of their median."""
     return (max(values) - min(values)) / statistics.median(values)

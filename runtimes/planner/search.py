@@ -19,24 +19,30 @@ from runtimes.planner.candidates import (
     thread_variants,
 )
 from runtimes.planner.choose import (
-    BUSY,
     Measured,
     best_of,
-    figures_of,
     finalists,
     reasons,
     slots_for,
 )
-from runtimes.planner.trial import Sample, Trial, TrialError, trial_context
+from runtimes.planner.race import (
+    LEAST_LAPS,
+    MOST_LAPS,
+    Arm,
+    Lap,
+    contenders,
+    figures_of,
+    is_settled,
+    without_drift,
+)
+from runtimes.planner.trial import Trial, TrialError, trial_context
 from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
 
 PROMPT = 128  # tokens of the timed prefill: enough for every kernel's large tiles
-_ROUNDS, _MOST_ROUNDS = 2, 5  # in turn; more where samples scatter
 
 Progress = Callable[[str], None]
-_Taken = dict[int, list[Sample]]  # rows -> samples
 
 
 def make_plan(models: Iterable[ModelFile], task: Task, progress: Progress = logger.info) -> Plan:
@@ -58,7 +64,8 @@ class _Search:
     def __init__(self, task: Task, progress: Progress) -> None:
         self._task = task
         self._progress = progress
-        self._taken: dict[Candidate, _Taken] = {}
+        self._heats: dict[Candidate, Lap] = {}  # the first round, each candidate by itself
+        self._laps: list[Lap] = []
         self._final: list[Candidate] = []
         self.failures: list[Alternative] = []
 
@@ -66,34 +73,56 @@ class _Search:
         """One sample of each. Raises ModelError when none can be measured."""
         for candidate in found:
             with self._trial(candidate, self._task.base_rows) as trial:
-                if trial is not None:
-                    self._sample(candidate, trial, [self._task.base_rows])
-        if not self._taken:
-            said = "; ".join(f"{a.file}: {a.failure}" for a in self.failures)
-            raise ModelError(f"no file runs here ({said})")
+                heat = Lap()
+                if trial and self._sample(trial, candidate, [self._task.base_rows], heat):
+                    self._heats[candidate] = heat
+        self._require_one()
 
     def second_round(self) -> None:
-        """The best few in turn, with fewer threads and with every number of rows."""
+        """The best few in turn, with fewer threads and with every number of rows.
+
+        Raises ModelError when all that could be measured before have died by now.
+        """
         task = self._task
-        final = [m.candidate for m in finalists(self._measured(self._taken), task)]
-        final += thread_variants(final[0], task)
-        self._final = final
+        final = [m.candidate for m in finalists(self._measured(self._heats), task)]
+        self._final = final + thread_variants(final[0], task)
         with contextlib.ExitStack() as stack:
             trials: dict[Candidate, Trial] = {}
-            for candidate in final:
+            for candidate in self._final:
                 slots = max(self._rows(candidate))
                 trial = stack.enter_context(self._trial(candidate, slots))
                 if trial is not None:
                     trials[candidate] = trial
-            for done in range(_MOST_ROUNDS):
-                if done >= _ROUNDS and not self._scattered(trials):
-                    break
-                for candidate, trial in list(trials.items()):
-                    if not self._sample(candidate, trial, self._rows(candidate)):
-                        del trials[candidate]
+            self._race(trials)
+        self._require_one()
 
-    def _scattered(self, found: Iterable[Candidate]) -> bool:
-        return any(m.figures.scatter > BUSY for m in self._measured(found))
+    def _require_one(self) -> None:
+        if not self._heats:
+            said = "; ".join(f"{a.file}: {a.failure}" for a in self.failures)
+            raise ModelError(f"no file runs here ({said})")
+
+    def _race(self, trials: dict[Candidate, Trial]) -> None:
+        """Laps over all that may still be the best, until it is clear which is."""
+        arms = [(candidate, rows) for candidate in trials for rows in self._rows(candidate)]
+        while arms and len(self._laps) < MOST_LAPS:
+            arms = self._lap(trials, arms)
+            if len(self._laps) < LEAST_LAPS or not arms:
+                continue
+            arms = contenders(self._laps, arms, self._task)
+            steady = without_drift(self._laps)
+            if len(arms) == 1 or is_settled(steady, arms, self._task):
+                break
+            arms.sort(key=lambda arm: (self._final.index(arm[0]), arm[1]))
+
+    def _lap(self, trials: dict[Candidate, Trial], arms: list[Arm]) -> list[Arm]:
+        """A sample of every arm, appended to the laps; the arms without those that died."""
+        lap = Lap()
+        self._laps.append(lap)
+        for candidate in dict.fromkeys(candidate for candidate, _ in arms):
+            counts = [rows for who, rows in arms if who == candidate]
+            if not self._sample(trials[candidate], candidate, counts, lap):
+                arms = [arm for arm in arms if arm[0] != candidate]
+        return arms
 
     def _rows(self, candidate: Candidate) -> list[int]:
         """Numbers of rows to measure it with: those that memory allows, and the first round's."""
@@ -104,8 +133,10 @@ class _Search:
     def plan(self) -> Plan:
         """The choice among what was measured."""
         task = self._task
-        measured = self._measured(self._taken)
-        final = [one for one in measured if one.candidate in self._final]
+        measured = self._measured(
+            [*self._heats, *(c for c in self._raced() if c not in self._heats)]
+        )
+        final = [one for one in measured if one.candidate in self._raced()]
         chosen = best_of(final or measured, task)
         slots = slots_for(chosen, task)
         candidate, model = chosen.candidate, chosen.candidate.model
@@ -129,11 +160,19 @@ class _Search:
             alternatives=(*others, *self.failures),
         )
 
+    def _raced(self) -> list[Candidate]:
+        """The candidates of the second round that have figures and have not died."""
+        there = {candidate for lap in self._laps for candidate in lap.prefill}
+        return [candidate for candidate in self._final if candidate in there]
+
     def _measured(self, found: Iterable[Candidate]) -> list[Measured]:
+        raced = self._raced()
         return [
             Measured(
                 candidate,
-                figures_of(self._taken[candidate]),
+                figures_of(
+                    candidate, self._laps if candidate in raced else [self._heats[candidate]]
+                ),
                 candidate.slots_that_fit(self._task, max(self._task.row_counts)),
             )
             for candidate in found
@@ -155,21 +194,27 @@ class _Search:
         with trial:
             yield trial
 
-    def _sample(self, candidate: Candidate, trial: Trial, counts: list[int]) -> bool:
+    def _sample(self, trial: Trial, candidate: Candidate, counts: list[int], lap: Lap) -> bool:
         """A sample with each number of rows; False when the trial has died, which is noted."""
         try:
             for rows in counts:
                 # One prompt's prefill does not depend on the rows that decode afterwards.
-                prompt = PROMPT if rows == counts[0] else 0
-                sample = trial.sample(prompt, rows)
-                self._taken.setdefault(candidate, {}).setdefault(rows, []).append(sample)
+                sample = trial.sample(PROMPT if rows == counts[0] else 0, rows)
+                if sample.prefill_tps is not None:
+                    lap.prefill[candidate] = sample.prefill_tps
+                lap.decode[candidate, rows] = sample.decode_tps
         except TrialError as error:
             self._fail(candidate, error)
             return False
         return True
 
     def _fail(self, candidate: Candidate, error: TrialError) -> None:
-        self._taken.pop(candidate, None)
+        """Forget a candidate that died: none of its figures counts."""
+        self._heats.pop(candidate, None)
+        for lap in self._laps:
+            lap.prefill.pop(candidate, None)
+            for arm in [arm for arm in lap.decode if arm[0] == candidate]:
+                del lap.decode[arm]
         self.failures.append(replace(candidate.describe(), failure=str(error)))
 
 

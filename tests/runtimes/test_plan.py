@@ -27,15 +27,15 @@ from runtimes.planner.choose import (
     BUSY,
     Measured,
     best_of,
-    figures_of,
     finalists,
     reasons,
     slots_for,
     speeds,
 )
 from runtimes.planner.known import fingerprint_of, recall_plan, remember_plan
+from runtimes.planner.race import Lap, contenders, figures_of, is_settled, without_drift
 from runtimes.planner.search import make_plan
-from runtimes.planner.trial import Sample, Trial, TrialError, trial_context
+from runtimes.planner.trial import Trial, TrialError, trial_context
 
 PLENTY = 2**40
 
@@ -151,8 +151,6 @@ def test_scores_are_times_of_turns_and_speeds_of_jobs() -> None:
     figures = Figures(1000, {1: 50, 16: 400})
     assert figures.turn_s() == pytest.approx(256 / 1000 + 128 / 50)
     assert figures.job_tps(16) == pytest.approx(256 / (128 / 1000 + 128 / 400))
-    taken = {1: [Sample(90.0, 10.0), Sample(100.0, 8.0)], 4: [Sample(None, 30.0)]}
-    assert figures_of(taken) == Figures(100, {1: 10, 4: 30}, pytest.approx(2 / 9))
 
 
 def test_candidates_are_compared_at_the_rows_that_all_were_measured_with(models) -> None:
@@ -164,6 +162,48 @@ def test_candidates_are_compared_at_the_rows_that_all_were_measured_with(models)
     ]
     assert best_of(found, task()).candidate == second
     assert best_of([found[0], found[2]], task()).candidate == first
+
+
+@given(st.data())
+def test_what_slows_a_whole_lap_changes_no_choice(models, data) -> None:
+    first, second, *_ = candidates(models, task())
+    speeds = {(first, 8): 100.0, (first, 16): 150.0, (second, 8): 110.0, (second, 16): 140.0}
+    slowness = data.draw(st.lists(st.floats(0.2, 1), min_size=3, max_size=6))
+    laps = [
+        Lap(
+            {first: 1000 * part, second: 1000 * part},
+            {arm: tps * part for arm, tps in speeds.items()},
+        )
+        for part in slowness
+    ]
+    usual = sorted(slowness)[len(slowness) // 2]
+    for lap in without_drift(laps):
+        same = lap.decode[first, 8] / 100
+        assert lap.decode == pytest.approx({arm: tps * same for arm, tps in speeds.items()})
+    ranked = contenders(laps, list(speeds), task())
+    assert ranked[:2] == [(first, 16), (second, 16)]
+    assert is_settled(without_drift(laps), ranked, task())
+    if len(slowness) % 2:
+        assert figures_of(first, laps).decode_tps == pytest.approx(
+            {8: 100 * usual, 16: 150 * usual}
+        )
+
+
+def test_laps_go_on_while_two_take_turns_in_front(models) -> None:
+    first, second, *_ = candidates(models, task())
+    arms = [(first, 16), (second, 16)]
+
+    def laps(*pairs: tuple[float, float]) -> list[Lap]:
+        prefill = dict.fromkeys((first, second), 1e9)
+        return [Lap(prefill, dict(zip(arms, pair, strict=True))) for pair in pairs]
+
+    turns = laps((100, 130), (130, 100), (100, 125), (120, 100))
+    assert set(contenders(turns, arms, task())) == set(arms)
+    assert not is_settled(turns, arms, task())
+    ahead = laps((120, 100), (130, 112), (110, 100), (119, 102))
+    assert is_settled(ahead, contenders(ahead, arms, task()), task())
+    far = laps((120, 50), (130, 60), (110, 50))
+    assert contenders(far, arms, task()) == [arms[0]]
 
 
 def test_a_busy_machine_is_told(models) -> None:
