@@ -87,8 +87,8 @@ def test_a_bad_configuration(folder: Path, text: str | None):
 
 
 def test_what_is_no_folder(folder: Path):
-    with pytest.raises(UsageError, match="hf download org/name"):
-        open_source("org/name")
+    with pytest.raises(UsageError, match="written ORG/NAME"):
+        open_source("a-bare-word")
     with pytest.raises(UsageError, match="is a file"):
         open_source(str(folder / "config.json"))
     with pytest.raises(UsageError, match="no folder"):

@@ -1,0 +1,124 @@
+"""What the hub or the way to it does wrong, in words that say what to do."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from quantize.errors import UsageError
+from quantize.hub.names import HubName
+from runtimes.errors import IngotError, ModelError
+
+if TYPE_CHECKING:
+    import httpx2
+
+_STAYS = "what has arrived stays, and the next run goes on from there"
+
+
+class HubError(ModelError):
+    """The hub does not give the model: no access, no connection, a limit, a damaged file."""
+
+
+class OfflineError(HubError):
+    """The hub cannot be reached at all; an earlier download may still serve."""
+
+
+def explain(error: Exception, name: HubName, *, token: bool) -> Exception:
+    """``error`` of huggingface_hub or httpx2 as an IngotError; others come back as they are.
+
+    ``token`` tells whether one was sent. A repository, revision or file that is not there is a
+    UsageError (exit code 2), everything else a HubError (3).
+    """
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    if isinstance(error, IngotError):
+        return error
+    if isinstance(error, OfflineModeIsEnabled):
+        return OfflineError(
+            f"{name} is not among the downloaded models, and HF_HUB_OFFLINE forbids a download:"
+            " unset it"
+        )
+    if isinstance(error, HfHubHTTPError):
+        return _by_status(error.response, name, token)
+    if isinstance(error, httpx2.TimeoutException):
+        return OfflineError(
+            f"{name}: the connection to the hub stalled: nothing came for"
+            f" {waiting_s():g} s, several times in a row. Check the network; {_STAYS}"
+        )
+    if isinstance(error, httpx2.ProxyError):
+        return OfflineError(f"{name}: the proxy does not work ({error}); see HTTPS_PROXY")
+    if isinstance(error, httpx2.TransportError):
+        return OfflineError(
+            f"{name}: there is no connection to the hub ({error or type(error).__name__}). Check"
+            f" the network, or HF_ENDPOINT if it is set"
+        )
+    return error
+
+
+def waiting_s() -> float:
+    """Seconds without a byte after which a connection counts as stalled: huggingface_hub's own
+    setting, HF_HUB_DOWNLOAD_TIMEOUT, 10 by default."""
+    try:
+        seconds = float(os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", ""))
+    except ValueError:
+        return 10.0
+    return seconds if 0 < seconds < 3600 else 10.0
+
+
+def asked_wait(response: httpx2.Response) -> float | None:
+    """The seconds that a 429 asks us to wait, if it says (RateLimit or Retry-After)."""
+    from huggingface_hub.utils import parse_ratelimit_headers
+
+    limits = parse_ratelimit_headers(response.headers)
+    if limits is not None and limits.remaining == 0:
+        return float(limits.reset_in_seconds)
+    text = response.headers.get("Retry-After", "").strip()
+    return float(text) if text.isdigit() else None
+
+
+def _by_status(response: httpx2.Response, name: HubName, token: bool) -> IngotError:
+    status = response.status_code
+    code, said = (response.headers.get(f"X-Error-{part}", "") for part in ("Code", "Message"))
+    if code == "GatedRepo":
+        if token:
+            return HubError(
+                f"{name} is gated, and your token opens it not: accept its conditions on its page"
+                " with the token's account, wait for approval if it needs one, and let the token"
+                " read gated repositories"
+            )
+        return HubError(
+            f"{name} is gated: accept its conditions on its page, then set HF_TOKEN to a token of"
+            " that account (or run `hf auth login`)"
+        )
+    if status == 401 and token and code != "RepoNotFound":
+        return HubError(
+            f"{name}: the hub does not accept the token: it is mistyped, expired or revoked; set"
+            " HF_TOKEN to a valid one, or unset it for a public model"
+        )
+    if code == "RevisionNotFound":
+        return UsageError(
+            f"{name.repo} has no revision {name.revision!r}: neither branch, tag nor"
+            " commit of that name"
+        )
+    if code == "EntryNotFound":
+        return UsageError(f"{name} no longer has a file that its listing names; run again")
+    if status in (401, 404):
+        private = "your token may not see it" if token else "set HF_TOKEN"
+        return UsageError(
+            f"there is no model {name.repo} on the hub, or it is private: check the spelling; if it"
+            f" is private, {private}"
+        )
+    if status == 403:
+        reason = f" ({said})" if said else ""
+        return HubError(f"{name}: the hub refuses access{reason}; check what the token may do")
+    if status == 429:
+        wait = asked_wait(response)
+        when = f"in {wait:.0f} s" if wait is not None else "later"
+        more = "" if token else "; with HF_TOKEN set the limit is higher"
+        return HubError(
+            f"{name}: the hub limits how often you may ask (429); try again {when}{more}; {_STAYS}"
+        )
+    if status >= 500:
+        return HubError(f"{name}: the hub is in trouble (HTTP {status}); try again later; {_STAYS}")
+    return HubError(f"{name}: the hub answers HTTP {status} {said}".rstrip())

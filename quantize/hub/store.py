@@ -1,0 +1,218 @@
+"""Downloaded repositories below the cache folder.
+
+::
+
+    hub/ORG--NAME/refs/REVISION           the commit that a branch or tag was at the last look
+    hub/ORG--NAME/blobs/CHECKSUM          each content once; `.partial` while it is not whole
+    hub/ORG--NAME/COMMIT/listing.json     what the repository holds at that commit
+    hub/ORG--NAME/COMMIT/NAME/...         the files: hard links to the blobs
+
+The folder's own name is the model's, because converters name files and find special tokens by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from quantize.errors import DiskFullError, UsageError
+from quantize.hub.client import Hub, Listing, RemoteFile, check_path
+from quantize.hub.errors import HubError, OfflineError
+from quantize.hub.names import HubName
+from quantize.hub.transfer import Fetch, checksum, fetch
+from quantize.progress import Reporter
+from runtimes.paths import cache_dir
+
+# Files above this are not served by plain HTTP (huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE).
+_LARGEST = 50_000_000_000
+_SPARE = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The downloads of one repository."""
+
+    name: HubName
+
+    @property
+    def base(self) -> Path:
+        """The folder of this repository; it need not exist."""
+        return cache_dir() / "hub" / self.name.repo.replace("/", "--")
+
+    def folder(self, commit: str) -> Path:
+        """Where the files of ``commit`` lie."""
+        return self.base / commit / self.name.model
+
+    def listing(self, hub: Hub, progress: Reporter) -> Listing:
+        """What the repository holds. A commit that was looked at before needs no network; without
+        a connection a branch or tag means what it meant at the last look, which is said.
+
+        Raises as ``Hub.listing``.
+        """
+        if self.name.is_commit and (known := self._known(self.name.revision)):
+            return known
+        try:
+            listing = hub.listing(self.name, progress)
+        except OfflineError as error:
+            known = self._known(self._ref())
+            if known is None:
+                raise
+            progress.note(f"{error}; going on with what was downloaded of {known.commit[:12]}")
+            return known
+        _write(self.base / listing.commit / "listing.json", listing.to_json())
+        _write(self.base / "refs" / quote(self.name.revision, safe=""), listing.commit)
+        return listing
+
+    def missing(self, listing: Listing, files: Sequence[RemoteFile]) -> list[RemoteFile]:
+        """Those of ``files`` that are not downloaded yet."""
+        folder = self.folder(listing.commit)
+        return [f for f in files if not _is_there(folder / f.path, f)]
+
+    def bring(
+        self, hub: Hub, listing: Listing, files: Sequence[RemoteFile], progress: Reporter
+    ) -> Path:
+        """Download those of ``files`` that are not there; the folder that holds them.
+
+        Raises HubError, UsageError, or DiskFullError before anything that does not fit.
+        """
+        folder = self.folder(listing.commit)
+        missing = self.missing(listing, files)
+        if not missing:
+            return folder
+        for file in missing:
+            check_path(file.path, self.name)
+            if file.bytes > _LARGEST:
+                raise HubError(
+                    f"{self.name}: {file.path} is {file.bytes / 1e9:.0f} GB; files above 50 GB are"
+                    f" not served by plain HTTP: fetch the model with `hf download {self.name.repo}"
+                    " --local-dir FOLDER` and give that folder"
+                )
+        blobs = self.base / "blobs"
+        there = sum(_size(blobs / f"{f.key}.partial") + _size(blobs / f.key) for f in missing)
+        require_room(self.base, sum(f.bytes for f in missing) - there, f"downloading {self.name}")
+        total = sum(file.bytes for file in files)
+        done = total - sum(file.bytes for file in missing)
+
+        def moved(count: int) -> None:
+            nonlocal done
+            done += count
+            progress.advance(done, total, "bytes")
+
+        what = "file" if len(missing) == 1 else "files"
+        stage = f"downloading {self.name}: {len(missing)} {what}, {human(total - done)}"
+        with progress.stage(stage), full_disk_explained(self.base):
+            for file in sorted(missing, key=lambda file: file.bytes):
+                blob = blobs / file.key
+                if not self._from_other_cache(listing, file, blob):
+                    fetch(
+                        hub, Fetch(self.name, file, hub.url(listing, file), blob, moved), progress
+                    )
+                else:
+                    moved(file.bytes)
+                _link(blob, folder / file.path)
+        return folder
+
+    def _known(self, commit: str | None) -> Listing | None:
+        if commit is None:
+            return None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            text = (self.base / commit / "listing.json").read_text(encoding="utf-8")
+            listing = Listing.from_json(text)
+            return listing if listing.commit == commit else None
+        return None
+
+    def _ref(self) -> str | None:
+        try:
+            path = self.base / "refs" / quote(self.name.revision, safe="")
+            return path.read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+
+    def _from_other_cache(self, listing: Listing, file: RemoteFile, blob: Path) -> bool:
+        """Take what huggingface_hub's own cache holds already, if its checksum is right."""
+        from huggingface_hub import try_to_load_from_cache
+
+        if blob.exists():
+            return False
+        found = try_to_load_from_cache(listing.repo, file.path, revision=listing.commit)
+        if not isinstance(found, str) or not checksum(Path(found), file):
+            return False
+        _link(Path(found).resolve(), blob)
+        return True
+
+
+def require_room(folder: Path, needed: int, what: str) -> None:
+    """Raise DiskFullError unless the disk of ``folder``, which need not exist yet, has room for
+    ``needed`` bytes and a little more."""
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    if needed + _SPARE > free:
+        raise DiskFullError(
+            f"{what} needs {human(needed + _SPARE)} free below {existing}, and there are"
+            f" {human(free)}: make room, or set INGOT_HOME to a folder on another disk"
+        )
+
+
+@contextlib.contextmanager
+def full_disk_explained(folder: Path) -> Iterator[None]:
+    """Turn a disk that fills up, or that may not be written, into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"the disk of {folder} is full: make room, or set INGOT_HOME to a folder on another"
+                " disk; what has arrived stays"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UsageError(
+                f"{folder} cannot be written: {error.strerror}; set INGOT_HOME to another folder"
+            ) from error
+        raise
+
+
+def human(count: int) -> str:
+    """A size as people write it: 310 kB, 4.7 MB, 15 GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            value = count / scale
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{count} B"
+
+
+def _is_there(path: Path, file: RemoteFile) -> bool:
+    return path.is_file() and path.stat().st_size == file.bytes
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Put ``source`` at ``target``, as a hard link where the disk allows it, else as a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        os.link(source, partial)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        shutil.copyfile(source, partial)
+    partial.replace(target)

@@ -1,0 +1,58 @@
+"""Which files of a model matter, in a folder and in a repository on the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
+PICKLE_SINGLE = "pytorch_model.bin"
+GRADED = "graded.jsonl"
+# Any of these, with all of its files, is a tokenizer.
+TOKENIZERS = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"))
+# What decides the text that goes in and the tokens that come out.
+_SMALL = frozenset(
+    {
+        *(CONFIG, "generation_config.json", "tokenizer.json", "tokenizer.model", "tekken.json"),
+        *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+        *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
+        *("chat_template.jinja", "chat_template.json"),
+        *("preprocessor_config.json", "processor_config.json"),
+    }
+)
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+_PICKLE_SHARD = re.compile(r"pytorch_model-\d{5}-of-\d{5}\.bin")
+
+
+def small_files(folder: Path) -> tuple[Path, ...]:
+    """The configuration and tokenizer files that ``folder`` has, by name."""
+    return tuple(sorted(p for p in folder.iterdir() if _is_small(p.name) and p.is_file()))
+
+
+def wanted(names: Iterable[str], *, pickle: bool, code: bool) -> set[str]:
+    """Of the files of a repository, those that a build needs.
+
+    Only files at the top. Weights are safetensors; pickled ones when ``pickle`` allows it and there
+    are no others. Python files only when ``code`` is set: without them nothing foreign can run.
+    Other copies of the weights (consolidated, original, fp16 variants) stay out.
+    """
+    top = {name for name in names if "/" not in name}
+    chosen = {name for name in top if _is_small(name) or name == GRADED}
+    weights = {n for n in top if n in (INDEX, SINGLE) or _SHARD.fullmatch(n)}
+    if pickle and not weights:
+        weights = {
+            n for n in top if n in (PICKLE_INDEX, PICKLE_SINGLE) or _PICKLE_SHARD.fullmatch(n)
+        }
+    if INDEX in weights:  # some repositories hold both forms
+        weights.discard(SINGLE)
+    if code:
+        chosen |= {name for name in top if name.endswith(".py")}
+    return chosen | weights
+
+
+def _is_small(name: str) -> bool:
+    return name in _SMALL or name.endswith(".tiktoken")

@@ -1,0 +1,51 @@
+"""A GGUF file of 16- or 32-bit floats as the source of smaller GGUF files."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from quantize.errors import SourceError, UsageError
+from quantize.source.model import SourceModel
+from runtimes.errors import ModelError
+from runtimes.gguf import read_header
+
+_FLOATS = frozenset({"F32", "F16", "BF16"})
+_SUFFIX = re.compile(r"[-._](?:b?f16|f32|fp16|fp32)$", re.IGNORECASE)
+
+
+def open_gguf(path: Path) -> SourceModel:
+    """Look over the header of ``path``. Raises SourceError for a damaged file, and UsageError for
+    one that is quantized already, is a part of a split model, or is no language model."""
+    try:
+        header = read_header(path)
+    except ModelError as error:
+        raise SourceError(str(error)) from error
+    architecture = header.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or not header.tensors:
+        raise SourceError(f"{path} names no architecture, or holds no tensors")
+    if int(header.metadata.get("split.count", 0)) > 1:
+        raise UsageError(
+            f"{path} is one part of a split model; join the parts with llama.cpp's"
+            " `llama-gguf-split --merge` first"
+        )
+    quantized = [t for t in header.tensors if len(t.shape) > 1 and t.type_name not in _FLOATS]
+    if quantized:
+        raise UsageError(
+            f"{path} is quantized already: {len(quantized)} of its {len(header.tensors)} tensors,"
+            f" {quantized[0].name} for one, in {quantized[0].type_name}. Give the f16, bf16 or f32"
+            " file, or the original model"
+        )
+    if "tokenizer.ggml.tokens" not in header.array_lengths:
+        raise UsageError(f"{path} has no vocabulary: it is no language model by itself")
+    return SourceModel(
+        path.parent,
+        architecture,
+        (path,),
+        sum(math.prod(tensor.shape) for tensor in header.tensors),
+        name=_SUFFIX.sub("", path.stem) or path.stem,
+        kind="gguf",
+        bytes=path.stat().st_size,
+        beside=path.resolve().parent,
+    )

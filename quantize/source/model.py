@@ -1,0 +1,71 @@
+"""What later steps know of the model that they build from."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from quantize.manifest import Source
+from quantize.source.files import small_files
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModel:
+    """A model whose configuration, weights and tokenizer are all there.
+
+    ``kind`` is "hf" for a Hugging Face folder. For "gguf", ``weights`` is one GGUF file of floating
+    point weights, in ``folder``; there is no configuration and no Hugging Face tokenizer then.
+    ``name`` is what built files are named after, ``revision`` the commit of a model from the hub,
+    ``lora`` the adapter that has been merged, ``parameters`` the number of weights and ``bytes``
+    their size on disk. ``beside`` is the folder that outputs go into by default.
+    """
+
+    folder: Path
+    architecture: str
+    weights: tuple[Path, ...]
+    parameters: int
+    name: str = ""
+    kind: Literal["hf", "gguf"] = "hf"
+    revision: str | None = None
+    trust_remote_code: bool = False
+    bytes: int = 0
+    lora: str | None = None
+    beside: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.folder.resolve().name)
+
+    @property
+    def graded(self) -> Path | None:
+        """Graded questions that came with the model, if any."""
+        path = self.folder / "graded.jsonl"
+        return path if path.is_file() else None
+
+    @property
+    def default_out(self) -> Path:
+        """Where built files go unless the user says: beside the model's folder, or, for a model
+        that was downloaded, in the current folder."""
+        beside = self.beside or self.folder.resolve().parent
+        return beside / f"{self.name}-built"
+
+    def fingerprint(self) -> Source:
+        """Name and hash: two sources with the same hash give the same files.
+
+        The hash is over the names and contents of the configuration, the tokenizer's files and the
+        weights. It reads all of them.
+        """
+        digest = hashlib.sha256()
+        small = small_files(self.folder) if self.kind == "hf" else ()
+        for path in (*small, *self.weights):
+            # The file that is converted is named by the user: its name decides nothing.
+            digest.update(f"{path.name if self.kind == 'hf' else ''}\0".encode())
+            with path.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return Source(self.name, digest.hexdigest(), revision=self.revision, lora=self.lora)
+
+    def moved(self, folder: Path, weights: tuple[Path, ...]) -> SourceModel:
+        """The same model in another folder."""
+        return replace(self, folder=folder, weights=weights)

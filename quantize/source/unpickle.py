@@ -1,0 +1,77 @@
+"""Pickled weights, turned into safetensors once, in a child process that may load tensors only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from quantize.errors import SourceError
+from quantize.hub.store import require_room
+from quantize.process import run_child
+from quantize.progress import Reporter
+from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE
+from quantize.source.jsonfile import read_json
+from runtimes.paths import cache_dir
+
+
+def pickles(folder: Path) -> tuple[Path, ...]:
+    """The pickled weight files of ``folder``, in order; none when it has none."""
+    if (folder / PICKLE_INDEX).is_file():
+        index = read_json(folder / PICKLE_INDEX, "the list of weight files is damaged")
+        places = index.get("weight_map")
+        if not isinstance(places, dict) or not places:
+            raise SourceError(f"{folder / PICKLE_INDEX} has no weight_map")
+        names = sorted({str(name) for name in places.values()})
+        bad = [n for n in names if Path(n).name != n or not (folder / n).is_file()]
+        if bad:
+            raise SourceError(
+                f"{folder} lacks the weight file {bad[0]!r}; the download is incomplete"
+            )
+        return tuple(folder / name for name in names)
+    single = folder / PICKLE_SINGLE
+    return (single,) if single.is_file() else ()
+
+
+def converted(folder: Path, progress: Reporter) -> Path:
+    """A folder below the cache with the same model in safetensors; made when it is not there yet.
+
+    Raises SourceError for a file that holds anything but tensors, DiskFullError, OutOfMemoryError.
+    """
+    files = pickles(folder)
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    base = cache_dir() / "unpickled" / digest.hexdigest()[:32]
+    name = folder.resolve().name
+    weights = base / "weights"
+    if not weights.is_dir():
+        require_room(base, sum(path.stat().st_size for path in files), "converting pickled weights")
+        base.mkdir(parents=True, exist_ok=True)
+        with (
+            progress.stage("converting pickled weights to safetensors"),
+            tempfile.TemporaryDirectory(prefix="work-", dir=base) as work,
+        ):
+            made = Path(work) / "weights"
+            made.mkdir()
+            run_child(
+                "quantize.source.unpickle_child:convert",
+                {"files": [str(path) for path in files], "out": str(made)},
+                what="converting pickled weights",
+                work=Path(work),
+                progress=progress,
+            )
+            made.replace(weights)
+    model = base / name
+    # The other files are links: they may be edited, the weights above may not.
+    shutil.rmtree(model, ignore_errors=True)
+    model.mkdir()
+    for path in folder.iterdir():
+        if path.is_file() and path not in files and path.name not in (INDEX, SINGLE, PICKLE_INDEX):
+            (model / path.name).symlink_to(path.resolve())
+    for path in weights.iterdir():
+        os.link(path, model / path.name)
+    return model
