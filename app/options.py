@@ -140,6 +140,15 @@ class PlanOptions:
             rich_help_panel=_PLAN,
         ),
     ] = None
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=8,
+            help="llama.cpp with --unified-kv: tokens that all slots may hold together, where less"
+            " than slots x context will do.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
     gpu_layers: Annotated[
         int | None,
         typer.Option(min=-1, help="llama.cpp: layers on the GPU.", rich_help_panel=_PLAN),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.options import ModelOptions, PlanOptions
-from runtimes.errors import IngotError, ModelError
+from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.modelfile import ModelFile
 from runtimes.plan import STALL_S, PlanWorkload, Profile
 from runtimes.planner.candidates import Overrides, Task
@@ -83,7 +83,9 @@ def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | No
 
 
 def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -> Overrides:
-    """What the user has fixed."""
+    """What the user has fixed. Raises RequestError for a budget that no layout could have."""
+    if settings.kv_tokens is not None and not settings.unified_kv:
+        raise RequestError("--kv-tokens is for one cache of all slots: give --unified-kv with it")
     return Overrides(
         slots,
         options.context,
@@ -92,6 +94,7 @@ def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -
         settings.kv_type,
         settings.unified_kv,
         settings.gpu_layers,
+        settings.kv_tokens,
     )
 
 

@@ -51,12 +51,14 @@ class EngineCore:
             batch=caps.batch,
             mixed_batch=caps.mixed_batch,
             context=caps.context,
+            kv_tokens=caps.kv_tokens,
             settings=scheduling,
             choose_slot=lambda row, free: self.prefix.choose_slot(row.tokens(0, row.length), free),
             attach=self._attach,
         )
         self._runner = runner
         self._context = caps.context
+        self.kv_capacity = caps.kv_tokens or caps.slots * caps.context  # tokens
         self._shifts = settings.context_shift and caps.can_shift
         self._tickets: dict[str, Ticket] = {}
         self._of_row: dict[Row, Generation] = {}

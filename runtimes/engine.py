@@ -143,6 +143,7 @@ class Engine:
                 prefilling=states["prefilling"],
                 decoding=states["decoding"],
                 kv_tokens=core.held_tokens(),
+                kv_capacity=core.kv_capacity,
                 prefix_bytes=core.prefix.pool_bytes,
                 graphs_reused=core.graphs_reused,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runtimes.cpu import available_cores
+from runtimes.errors import RequestError
 from runtimes.memory import DEFAULT_CONTEXT, require_fit
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner
@@ -16,9 +17,17 @@ from runtimes.tokenizer import NamedTokenizer
 def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
     """The runner for ``model``, with what ``settings`` leaves open filled in.
 
-    Raises ModelError, RuntimeMissingError or OutOfMemoryError.
+    Raises ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for settings that the
+    runtime does not have.
     """
     context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
+    if settings.kv_tokens is not None:
+        if model.runtime != "llamacpp" or not settings.unified_kv:
+            raise RequestError(
+                "a budget for all slots together (kv_tokens) needs llama.cpp's unified cache; "
+                "elsewhere each slot has room of its own: lower the slots or the context"
+            )
+        context = min(context, settings.kv_tokens)
     settings = replace(
         settings,
         context=context,
@@ -51,4 +60,5 @@ def _require_fit_in_ram(model: ModelFile, settings: RunnerSettings, context: int
         kv_type=settings.kv_type,
         batch=settings.batch,
         unified_kv=settings.unified_kv,
+        kv_tokens=settings.kv_tokens,
     )

@@ -57,13 +57,16 @@ def estimate(
     kv_type: KvType = "f16",
     batch: int = _BATCH,
     unified_kv: bool = False,
+    kv_tokens: int | None = None,
 ) -> MemoryEstimate:
     """What ``slots`` slots of ``context`` tokens need, with steps of up to ``batch`` tokens.
 
-    ``kv_type`` and ``unified_kv`` are llama.cpp's; ONNX graphs fix their own. Raises ModelError for
+    ``kv_type``, ``unified_kv`` and ``kv_tokens`` (of all slots together, of a unified cache) are
+    llama.cpp's; ONNX graphs fix their own. Raises ModelError for
     an ONNX graph that cannot be read.
     """
     batch = max(batch, slots)
+    cells = kv_tokens if unified_kv else None
     if model.runtime == "onnx":
         graph = memory_onnx.graph_of(model)
         return MemoryEstimate(
@@ -74,8 +77,12 @@ def estimate(
         )
     return MemoryEstimate(
         memory_llamacpp.weight_bytes(model),
-        memory_llamacpp.kv_bytes(model, slots, context, batch, kv_type, unified=unified_kv),
-        memory_llamacpp.compute_bytes(model, slots, context, batch, unified=unified_kv),
+        memory_llamacpp.kv_bytes(
+            model, slots, context, batch, kv_type, unified=unified_kv, kv_tokens=cells
+        ),
+        memory_llamacpp.compute_bytes(
+            model, slots, context, batch, unified=unified_kv, kv_tokens=cells
+        ),
         memory_llamacpp.overhead_bytes(model),
     )
 
@@ -89,6 +96,7 @@ def estimate_settings(model: ModelFile, settings: RunnerSettings) -> MemoryEstim
         kv_type=settings.kv_type,
         batch=settings.batch,
         unified_kv=settings.unified_kv,
+        kv_tokens=settings.kv_tokens,
     )
 
 
@@ -101,11 +109,20 @@ def largest_slots(
     kv_type: KvType = "f16",
     batch: int = _BATCH,
     unified_kv: bool = False,
+    kv_tokens: int | None = None,
 ) -> int:
     """The most slots, up to ``most``, that fit ``available`` bytes; 0 when not even one does."""
 
     def fits(slots: int) -> bool:
-        need = estimate(model, slots, context, kv_type=kv_type, batch=batch, unified_kv=unified_kv)
+        need = estimate(
+            model,
+            slots,
+            context,
+            kv_type=kv_type,
+            batch=batch,
+            unified_kv=unified_kv,
+            kv_tokens=kv_tokens,
+        )
         return need.total <= available
 
     return _largest(fits, most)
@@ -119,11 +136,20 @@ def largest_context(
     kv_type: KvType = "f16",
     batch: int = _BATCH,
     unified_kv: bool = False,
+    kv_tokens: int | None = None,
 ) -> int:
     """The most tokens a slot, up to the model's own limit, that fit; 0 when not even one does."""
 
     def fits(context: int) -> bool:
-        need = estimate(model, slots, context, kv_type=kv_type, batch=batch, unified_kv=unified_kv)
+        need = estimate(
+            model,
+            slots,
+            context,
+            kv_type=kv_type,
+            batch=batch,
+            unified_kv=unified_kv,
+            kv_tokens=kv_tokens,
+        )
         return need.total <= available
 
     return _largest(fits, model.context_length)
@@ -138,9 +164,18 @@ def require_fit(
     kv_type: KvType = "f16",
     batch: int = _BATCH,
     unified_kv: bool = False,
+    kv_tokens: int | None = None,
 ) -> None:
     """Raise OutOfMemoryError, saying what would fit, if ``available`` bytes are too few."""
-    need = estimate(model, slots, context, kv_type=kv_type, batch=batch, unified_kv=unified_kv)
+    need = estimate(
+        model,
+        slots,
+        context,
+        kv_type=kv_type,
+        batch=batch,
+        unified_kv=unified_kv,
+        kv_tokens=kv_tokens,
+    )
     if need.total <= available:
         return
     if need.weights + need.overhead >= available:
@@ -148,7 +183,9 @@ def require_fit(
             f"{model.path} needs {gib(need.weights + need.overhead)} for its weights alone; "
             f"{gib(available)} of memory are free"
         )
-    fits = _advice(model, slots, context, available, kv_type, batch, unified_kv=unified_kv)
+    fits = _advice(
+        model, slots, context, available, kv_type, batch, unified_kv=unified_kv, kv_tokens=kv_tokens
+    )
     raise OutOfMemoryError(
         f"{model.path} with {slots:,} slots x {context:,} tokens needs {gib(need.total)}; "
         f"{gib(available)} are free. "
@@ -170,17 +207,31 @@ def _advice(
     batch: int,
     *,
     unified_kv: bool,
+    kv_tokens: int | None,
 ) -> list[str]:
     """The largest settings that fit: fewer slots, a smaller context, smaller keys and values."""
 
     def context_of(count: int) -> int:
         return largest_context(
-            model, count, available, kv_type=kv_type, batch=batch, unified_kv=unified_kv
+            model,
+            count,
+            available,
+            kv_type=kv_type,
+            batch=batch,
+            unified_kv=unified_kv,
+            kv_tokens=kv_tokens,
         )
 
     fits = []
     fewer = largest_slots(
-        model, context, available, most=slots, kv_type=kv_type, batch=batch, unified_kv=unified_kv
+        model,
+        context,
+        available,
+        most=slots,
+        kv_type=kv_type,
+        batch=batch,
+        unified_kv=unified_kv,
+        kv_tokens=kv_tokens,
     )
     if fewer:
         fits.append(f"--slots {fewer} --context {context}")
@@ -192,7 +243,13 @@ def _advice(
     if model.runtime == "llamacpp" and model.head_dim % 32 == 0:
         for smaller in KV_TYPES[KV_TYPES.index(kv_type) + 1 :]:
             need = estimate(
-                model, slots, context, kv_type=smaller, batch=batch, unified_kv=unified_kv
+                model,
+                slots,
+                context,
+                kv_type=smaller,
+                batch=batch,
+                unified_kv=unified_kv,
+                kv_tokens=kv_tokens,
             )
             if need.total <= available:
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")

@@ -36,30 +36,53 @@ def weight_bytes(model: ModelFile) -> int:
 
 
 def kv_bytes(
-    model: ModelFile, slots: int, context: int, batch: int, kv_type: KvType, *, unified: bool
+    model: ModelFile,
+    slots: int,
+    context: int,
+    batch: int,
+    kv_type: KvType,
+    *,
+    unified: bool,
+    kv_tokens: int | None = None,
 ) -> int:
     """Every cell of every slot; all are written when the context is made.
 
     Layers with a sliding window keep ``window`` cells and those of the batch that is going in
     (``llama_kv_cache_iswa``), in one cache for all slots or in one for each.
     """
-    full, windowed = _cells(model, slots, context, batch, unified=unified)
+    full, windowed = _cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens)
     elements = full * model.kv_elements + windowed * model.window_elements
     return int(elements * (1 if unified else slots) * KV_ELEMENT_BYTES[kv_type])
 
 
-def compute_bytes(model: ModelFile, slots: int, context: int, batch: int, *, unified: bool) -> int:
+def compute_bytes(
+    model: ModelFile,
+    slots: int,
+    context: int,
+    batch: int,
+    *,
+    unified: bool,
+    kv_tokens: int | None = None,
+) -> int:
     """The graph's buffer, a row of logits for each slot that is copied out of it, and the work
     space of the kernels, which is mostly the widest activation in 8 bits."""
     wide = max(model.feed_forward, model.heads * model.head_dim, model.hidden)
     return (
-        graph_bytes(model, slots, context, batch, unified=unified)
+        graph_bytes(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens)
         + _FLOAT * slots * model.vocab_size
         + int(_QUANTIZED_ACTIVATION * batch * wide)
     )
 
 
-def graph_bytes(model: ModelFile, slots: int, context: int, batch: int, *, unified: bool) -> int:
+def graph_bytes(
+    model: ModelFile,
+    slots: int,
+    context: int,
+    batch: int,
+    *,
+    unified: bool,
+    kv_tokens: int | None = None,
+) -> int:
     """What llama.cpp reports as its compute buffer: activations of the largest batch, and masks.
 
     ggml-alloc reuses what is dead, so the peak is that of one place in the graph, in floats per
@@ -73,7 +96,7 @@ def graph_bytes(model: ModelFile, slots: int, context: int, batch: int, *, unifi
     feed_forward = batch * (3 * model.feed_forward + 3 * model.hidden + max(model.hidden, query))
     attention = batch * 2 * (query + kv + model.hidden)
     logits = outputs * (model.vocab_size + model.hidden) + batch * model.hidden
-    cells = sum(_cells(model, slots, context, batch, unified=unified))
+    cells = sum(_cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens))
     mask = _MASK_BYTES * batch * cells
     return max(_FLOAT * max(feed_forward, attention) + mask, _FLOAT * logits)
 
@@ -84,10 +107,16 @@ def overhead_bytes(model: ModelFile) -> int:
 
 
 def _cells(
-    model: ModelFile, slots: int, context: int, batch: int, *, unified: bool
+    model: ModelFile,
+    slots: int,
+    context: int,
+    batch: int,
+    *,
+    unified: bool,
+    kv_tokens: int | None = None,
 ) -> tuple[int, int]:
     """The length of one cache: of layers that keep everything, and of those with a window."""
-    full = _padded(slots * context if unified else context)
+    full = _padded((kv_tokens or slots * context) if unified else context)
     if not (model.window_elements and model.sliding_window):
         return full, 0
     windows = model.sliding_window * (slots if unified else 1)

@@ -116,6 +116,7 @@ class Occupancy:
     prefilling: int
     decoding: int
     kv_tokens: int
+    kv_capacity: int
     prefix_bytes: int
     graphs_reused: int | None
 
@@ -201,7 +202,7 @@ class Metrics:
             decode_tps_10s=decode_10s,
             host_us_per_step=1e6 * _ratio(self._step_seconds - self._native_seconds, self.steps),
             kv_tokens=held.kv_tokens,
-            kv_capacity=held.slots * held.context,
+            kv_capacity=held.kv_capacity,
             prefix_bytes=held.prefix_bytes,
             prefix_hit_rate=_ratio(self._found, self._wanted),
             preemptions=self.preemptions,

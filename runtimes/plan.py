@@ -5,7 +5,7 @@ Workloads: ``chat`` is one conversation whose turn is 256 prompt tokens and 128 
 
 Profiles, as ``runtimes.planner.choose`` applies them:
 
-- ``balanced``: the fastest for the workload; no more slots than bring 3%.
+- ``balanced``: the fastest for the workload; no more slots than bring 2%.
 - ``latency``: the shortest turn of a row by itself, whatever the workload; prefill may keep
   decoding rows waiting for 50 ms at a time.
 - ``throughput``: the most tokens a second of the workload; prompts go in at once.

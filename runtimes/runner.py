@@ -29,6 +29,7 @@ class Capabilities:
     kv_bytes_per_token: int = 0  # over all layers
     can_trim: bool = True
     can_shift: bool = False
+    kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ class RunnerSettings:
     llama.cpp may repack weights for the processor's special kernels, ``unified_kv`` whether its
     slots share one cache: steps may then mix prefill and decode in any order, but attention walks
     every slot's cells, so that a row's last digits depend on its companions. ``kv_type`` is the
-    type of llama.cpp's keys and values; ``context_shift`` drops a conversation's oldest tokens when
+    type of llama.cpp's keys and values; ``kv_tokens`` is what all slots of a shared cache may hold
+    together (None: ``slots`` x ``context``), so that many short rows can run where as many long
+    ones would not fit; ``context_shift`` drops a conversation's oldest tokens when
     its slot is full, where the runtime can.
     """
 
@@ -30,6 +32,7 @@ class RunnerSettings:
     unified_kv: bool = False
     kv_type: KvType = "f16"
     context_shift: bool = False
+    kv_tokens: int | None = None
 
 
 Strategy = Literal["continuous", "static", "bucketed", "sequential"]

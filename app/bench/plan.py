@@ -24,6 +24,9 @@ from runtimes.planner.race import Arm, Lap, without_drift
 from runtimes.planner.search import PROMPT, make_plan
 from runtimes.planner.trial import Trial, trial_context
 
+# Samples are short, so that all settings of a lap meet the same machine; medians want many.
+_LAPS = 4  # a repeat
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
@@ -100,7 +103,7 @@ def plan_regret(
             counts = sorted({n for n in task.row_counts if n <= most} or {most})
             settings = candidate.settings(counts[-1], trial_context(PROMPT))
             trials[candidate] = (stack.enter_context(Trial(candidate.model.path, settings)), counts)
-        for _ in range(repeats):
+        for _ in range(_LAPS * repeats):
             lap = Lap()
             laps.append(lap)
             for candidate, (trial, counts) in trials.items():

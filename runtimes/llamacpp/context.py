@@ -41,7 +41,7 @@ def make_context(
     """
     lib = library()
     params = lib.llama_context_default_params()
-    params.n_ctx = length * slots
+    params.n_ctx = (settings.kv_tokens if settings.unified_kv else None) or length * slots
     params.n_batch = params.n_ubatch = max(settings.batch, slots)
     params.n_seq_max = slots
     # llama.cpp sizes its output buffers for every token of a batch unless told.

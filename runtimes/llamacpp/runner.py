@@ -105,6 +105,7 @@ class LlamaRunner:
             batch=max(settings.batch, slots),
             vocab_size=tokenizer.vocab_size,
             mixed_batch=settings.unified_kv,
+            kv_tokens=settings.kv_tokens if settings.unified_kv else None,
             kv_bytes_per_token=kv.kind.bytes_per_token,
             can_trim=kv.can_trim,
             can_shift=kv.can_shift,

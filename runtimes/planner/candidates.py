@@ -26,6 +26,7 @@ class Overrides:
     kv_type: KvType | None = None
     unified_kv: bool | None = None
     gpu_layers: int | None = None
+    kv_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Candidate:
             kv_type=self.kv_type,
             batch=task.overrides.batch or RunnerSettings().batch,
             unified_kv=self.unified_kv,
+            kv_tokens=task.overrides.kv_tokens,
         )
 
     def slots_that_fit(self, task: Task, most: int) -> int:
@@ -105,6 +107,7 @@ class Candidate:
             kv_type=self.kv_type,
             batch=task.overrides.batch or RunnerSettings().batch,
             unified_kv=self.unified_kv,
+            kv_tokens=task.overrides.kv_tokens,
         )
 
     def describe(self) -> Alternative:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from runtimes.plan import Figures
 from runtimes.planner.candidates import Candidate, Task
 
-_GAIN = 1.03  # what twice the slots must bring to be worth their memory
+_GAIN = 1.02  # what twice the slots must bring to be worth their memory
 _CLOSE = 1.4  # how far behind one short sample may be and still be looked at again
 _HALF_SPEED = 0.5  # how slow the smallest may be under the profile `memory`
 BUSY = 0.2  # samples that scatter more than this say that something else was running

@@ -15,7 +15,7 @@ from runtimes.plan import Figures
 from runtimes.planner.candidates import Candidate, Task
 from runtimes.planner.choose import score, spread
 
-LEAST_LAPS, MOST_LAPS = 3, 10
+LEAST_LAPS, MOST_LAPS = 4, 20
 _BEHIND = 0.85  # of the leader's score: what is slower than this is not measured again
 _SURE, _FINE = 2.0, 0.01  # standard errors that part two settings; an error that is small enough
 

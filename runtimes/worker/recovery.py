@@ -144,7 +144,8 @@ class Recovery:
             runtime,
             gpu and settings.gpu_layers != 0,
             settings.extra_buffers and ensure(runtime, announce=False).extra_buffers,
-            ready.slots * ready.context if ready else settings.slots * context,
+            settings.kv_tokens
+            or (ready.slots * ready.context if ready else settings.slots * context),
         )
 
     def _remember(self, record: Record) -> None:

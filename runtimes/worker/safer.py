@@ -52,7 +52,12 @@ class Bounds:
             return settings
         context = min(settings.context or DEFAULT_CONTEXT, most_context)
         slots = max(1, min(settings.slots, self.kv_tokens // context))
-        return replace(settings, slots=slots, context=min(context, self.kv_tokens // slots))
+        return replace(
+            settings,
+            slots=slots,
+            context=min(context, self.kv_tokens // slots),
+            kv_tokens=settings.kv_tokens and min(settings.kv_tokens, self.kv_tokens),
+        )
 
     def describe(self) -> str:
         """The bounds in words; empty without any."""

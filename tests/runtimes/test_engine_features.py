@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -228,6 +229,37 @@ def test_a_full_context_can_be_shifted(gguf):
         assert len(done.token_ids) == 300
         again = run(engine, "Tell me a story about a fox.", GREEDY)
         assert again.token_ids[:20] == done.token_ids[:20]
+
+
+def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(pebble_built, tie_count):
+    path = resolve(pebble_built, recipe="q8_0")
+    settings = RunnerSettings(slots=8, context=512, unified_kv=True, kv_tokens=700)
+    params = SamplingParams(max_tokens=160, ignore_eos=True, top_logprobs=2)
+    with Engine.load(path, replace(settings, kv_tokens=None)) as roomy:
+        wanted = [run(roomy, question, params) for question in QUESTIONS[:8]]
+    with Engine.load(path, settings) as engine:
+        streams = [engine.submit(Request(chat(engine, q), params)) for q in QUESTIONS[:8]]
+        seen = []
+        while not all(stream.done for stream in streams):
+            seen.append(engine.stats())
+            time.sleep(0.002)
+        got = [stream.result() for stream in streams]
+        stats = engine.stats()
+        long = Request(chat(engine, "hi"), SamplingParams(max_tokens=600, ignore_eos=True))
+        last = engine.submit(long).result()
+    assert [done.finish_reason for done in got] == [FinishReason.LENGTH] * 8
+    tie_count(f"{path.name}, budget", near_ties(wanted, got), len(got))
+    assert stats.kv_capacity == 700
+    assert max(one.kv_tokens for one in seen) <= 700
+    # Eight slots are free, the budget admits as many rows as can all come to their ends.
+    assert 2 <= max(one.running for one in seen) < 8
+    assert last.finish_reason is FinishReason.CONTEXT
+
+
+@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int8"])
+def test_a_budget_needs_a_shared_cache(pebble_built, recipe):
+    with pytest.raises(RequestError, match="unified"):
+        Engine.load(resolve(pebble_built, recipe=recipe), RunnerSettings(kv_tokens=700))
 
 
 def test_a_row_without_a_distribution_does_not_harm_the_others(engine):

@@ -161,6 +161,14 @@ def test_more_of_anything_takes_more(pebble_file: Path) -> None:
     )
 
 
+def test_a_budget_for_all_slots_is_what_counts(gguf: Path) -> None:
+    model = ModelFile.read(gguf)
+    whole = estimate(model, 8, 512, unified_kv=True)
+    half = estimate(model, 8, 512, unified_kv=True, kv_tokens=2048)
+    assert half.kv * 2 == whole.kv
+    assert estimate(model, 8, 512, kv_tokens=2048) == estimate(model, 8, 512)
+
+
 def test_the_largest_settings_fit_and_one_more_does_not(pebble_file: Path) -> None:
     model = ModelFile.read(pebble_file)
     free = estimate(model, 6, 700).total + 1000

@@ -97,6 +97,9 @@ def test_bounds_leave_other_settings_alone():
     assert Bounds().apply(asked, 2048) == asked
     bound = Bounds(kv_tokens=5000).apply(asked, 2048)
     assert (bound.slots, bound.context, bound.threads, bound.gpu_layers) == (2, 2048, 2, 7)
+    shared = RunnerSettings(slots=8, context=512, unified_kv=True, kv_tokens=6000)
+    assert Bounds(kv_tokens=3000).apply(shared, 2048).kv_tokens == 3000
+    assert Bounds(kv_tokens=9000).apply(shared, 2048) == shared
 
 
 def test_deaths_are_counted_and_forgotten_with_time(model):
