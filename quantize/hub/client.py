@@ -143,10 +143,14 @@ class Hub:
                 failures += 1
                 pause = self.pause_after(error)
                 if pause is None or failures >= self.patience.attempts:
-                    raise explain(error, name, token=self.has_token) from error
+                    raise self.explain(error, name) from error
             if pause > self.patience.pause_s:
                 progress.note(f"the hub asks to wait {pause:.0f} s")
             time.sleep(pause)
+
+    def explain(self, error: Exception, name: HubName) -> Exception:
+        """What the user is told of ``error``."""
+        return explain(error, name, token=self.has_token, stalled_s=self.patience.read_s)
 
     def pause_after(self, error: Exception) -> float | None:
         """Seconds until it makes sense to try again after ``error``; None: it makes none."""

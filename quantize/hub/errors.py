@@ -23,11 +23,12 @@ class OfflineError(HubError):
     """The hub cannot be reached at all; an earlier download may still serve."""
 
 
-def explain(error: Exception, name: HubName, *, token: bool) -> Exception:
+def explain(error: Exception, name: HubName, *, token: bool, stalled_s: float) -> Exception:
     """``error`` of huggingface_hub or httpx2 as an IngotError; others come back as they are.
 
-    ``token`` tells whether one was sent. A repository, revision or file that is not there is a
-    UsageError (exit code 2), everything else a HubError (3).
+    ``token`` tells whether one was sent, ``stalled_s`` how long a silence counts as a stall. A
+    repository, revision or file that is not there is a UsageError (exit code 2), everything else a
+    HubError (3).
     """
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
@@ -44,10 +45,15 @@ def explain(error: Exception, name: HubName, *, token: bool) -> Exception:
     if isinstance(error, httpx2.TimeoutException):
         return OfflineError(
             f"{name}: the connection to the hub stalled: nothing came for"
-            f" {waiting_s():g} s, several times in a row. Check the network; {_STAYS}"
+            f" {stalled_s:g} s, several times in a row. Check the network; {_STAYS}"
         )
     if isinstance(error, httpx2.ProxyError):
         return OfflineError(f"{name}: the proxy does not work ({error}); see HTTPS_PROXY")
+    if isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
+        return OfflineError(
+            f"{name}: the connection to the hub broke, several times in a row"
+            f" ({error or type(error).__name__}). Check the network; {_STAYS}"
+        )
     if isinstance(error, httpx2.TransportError):
         return OfflineError(
             f"{name}: there is no connection to the hub ({error or type(error).__name__}). Check"

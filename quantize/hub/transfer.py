@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from quantize.hub.client import Hub, RemoteFile
-from quantize.hub.errors import HubError, explain
+from quantize.hub.errors import HubError
 from quantize.hub.names import HubName
 from quantize.progress import Reporter
 
@@ -130,7 +130,7 @@ class _Download:
                 break
             failures = 1 if self.have > before else failures + 1
             if pause is None or failures >= self.hub.patience.attempts:
-                raise explain(reason, self.job.name, token=self.hub.has_token) from reason
+                raise self.hub.explain(reason, self.job.name) from reason
             if pause > self.hub.patience.pause_s:
                 progress.note(f"the hub asks to wait {pause:.0f} s")
             time.sleep(pause)
@@ -167,7 +167,7 @@ class _Download:
                 self.job.moved(-self.have)
                 self.have, self.digest = 0, _new_digest(self.job.file)
             try:
-                for piece in response.iter_bytes(_CHUNK):
+                for piece in response.iter_bytes():  # as they come: pieces of a size are held back
                     if self.have + len(piece) > self.job.file.bytes:
                         raise HubError(
                             f"{self.job.name}: {self.job.file.path} is longer on the hub than its"

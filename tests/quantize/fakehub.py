@@ -1,0 +1,287 @@
+"""A model hub on 127.0.0.1, with the faults that a real one and the way to it have.
+
+It speaks what huggingface_hub asks for: model information, files with redirects of large ones to a
+storage host on another port, byte ranges, and uploads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+LARGE = 64  # bytes from which a file is stored as LFS here
+_PIECE = 16384
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    storage: bool
+    sent: int = 0
+
+
+@dataclass
+class Fault:
+    """What happens to requests whose path matches ``path``, ``times`` times."""
+
+    path: str
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cut_after: int | None = None  # bytes of the body, then the connection breaks
+    stall_after: int | None = None  # bytes of the body, then nothing comes
+    ignore_range: bool = False
+    flip: bool = False  # one bit of the body
+    times: int = 1_000_000
+
+
+class FakeHub:
+    def __init__(self) -> None:
+        self.repos: dict[str, dict[str, bytes]] = {}
+        self.private: dict[str, bool] = {}
+        self.tokens: set[str] = {"hf_good"}
+        self.gated: set[str] = set()
+        self.faults: list[Fault] = []
+        self.requests: list[Request] = []
+        self.uploaded: dict[str, bytes] = {}
+        self.lock = threading.Lock()
+        self.closing = threading.Event()
+        self._servers = [_serve(self, storage=False), _serve(self, storage=True)]
+        self.url, self.storage_url = (
+            f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers
+        )
+
+    def add(self, repo: str, files: dict[str, bytes]) -> str:
+        """Put a repository there; its commit."""
+        self.repos[repo] = dict(files)
+        return self.commit(repo)
+
+    def commit(self, repo: str) -> str:
+        digest = hashlib.sha1(repr(sorted(self.repos[repo].items())).encode())
+        return digest.hexdigest()
+
+    def fault(self, path: str, **what: Any) -> Fault:
+        made = Fault(path, **what)
+        self.faults.append(made)
+        return made
+
+    def sent(self, name: str) -> list[int]:
+        """Bytes sent in each answer to a GET of the content of ``name``."""
+        return [r.sent for r in self.requests if r.method == "GET" and r.path.endswith(name)]
+
+    def close(self) -> None:
+        self.closing.set()
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+
+def _serve(hub: FakeHub, storage: bool) -> ThreadingHTTPServer:
+    handler = type("Handler", (_Handler,), {"hub": hub, "storage": storage})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    return server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: FakeHub
+    storage: bool
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._begin()
+
+    def do_HEAD(self) -> None:
+        self._begin()
+
+    def do_POST(self) -> None:
+        self._begin()
+
+    def do_PUT(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        self.seen = Request(self.command, path, headers, self.storage)
+        with self.hub.lock:
+            self.hub.requests.append(self.seen)
+            fault = next(
+                (f for f in self.hub.faults if f.times > 0 and re.search(f.path, path)), None
+            )
+            if fault:
+                fault.times -= 1
+        self.fault = fault or Fault("")
+        body = self.rfile.read(int(headers.get("content-length", 0)))
+        if self.fault.status:
+            return self._error(self.fault.status, **self.fault.headers)
+        if self.storage:
+            return self._storage(path, body)
+        return self._hub(path, body)
+
+    # The hub itself
+
+    def _hub(self, path: str, body: bytes) -> None:
+        if path == "/api/repos/create":
+            return self._create(json.loads(body))
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/[^/]+", path):
+            return self._preupload(json.loads(body))
+        if match := re.fullmatch(r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", path):
+            return self._batch(json.loads(body))
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/[^/]+", path):
+            return self._commit(match[1], body)
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
+            return self._info(match[1], match[2] or "main")
+        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            return self._resolve(match[1], match[2], match[3])
+        return self._error(404)
+
+    def _allowed(self, repo: str) -> bool:
+        bearer = self.seen.headers.get("authorization", "")
+        token = bearer.removeprefix("Bearer ") or None
+        if token is not None and token not in self.hub.tokens:
+            said = {"X-Error-Message": "Invalid credentials in Authorization header"}
+            self._error(401, **said)
+        elif repo not in self.hub.repos:
+            self._error(404 if token else 401, **{"X-Error-Code": "RepoNotFound"})
+        elif repo in self.hub.gated and "/resolve/" in self.seen.path:
+            self._error(403 if token else 401, **{"X-Error-Code": "GatedRepo"})
+        else:
+            return True
+        return False
+
+    def _info(self, repo: str, revision: str) -> None:
+        if not self._allowed(repo):
+            return
+        commit = self.hub.commit(repo)
+        if revision not in ("main", "v1", commit):
+            self._error(404, **{"X-Error-Code": "RevisionNotFound"})
+            return
+        siblings = []
+        for name, data in self.hub.repos[repo].items():
+            entry: dict[str, Any] = {"rfilename": name, "size": len(data)}
+            entry["blobId"] = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            if len(data) >= LARGE:
+                sha = hashlib.sha256(data).hexdigest()
+                entry["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
+            siblings.append(entry)
+        self._json({"id": repo, "sha": commit, "siblings": siblings, "tags": [], "private": False})
+
+    def _resolve(self, repo: str, revision: str, name: str) -> None:
+        if not self._allowed(repo):
+            return
+        data = self.hub.repos[repo].get(name)
+        if data is None or revision not in ("main", self.hub.commit(repo)):
+            self._error(
+                404, **{"X-Error-Code": "EntryNotFound" if data is None else "RevisionNotFound"}
+            )
+            return
+        about = {"X-Repo-Commit": self.hub.commit(repo)}
+        if len(data) >= LARGE:
+            sha = hashlib.sha256(data).hexdigest()
+            about |= {"X-Linked-Etag": f'"{sha}"', "X-Linked-Size": str(len(data))}
+            about["Location"] = f"{self.hub.storage_url}/{repo}/{name}"
+            self._send(302, b"", about)
+        else:
+            about["ETag"] = f'"{hashlib.sha1(b"blob %d" % len(data) + data).hexdigest()}"'
+            self._content(data, about)
+
+    def _create(self, asked: dict[str, Any]) -> None:
+        if self.seen.headers.get("authorization") != "Bearer hf_good":
+            self._error(401)
+            return
+        repo = f"{asked.get('organization') or 'me'}/{asked['name']}"
+        if repo in self.hub.repos:
+            self._send(409, json.dumps({"url": f"{self.hub.url}/{repo}"}).encode(), {})
+            return
+        self.hub.repos[repo] = {}
+        self.hub.private[repo] = bool(asked.get("private"))
+        self._json({"url": f"{self.hub.url}/{repo}", "name": repo})
+
+    def _preupload(self, asked: dict[str, Any]) -> None:
+        modes = [
+            {"path": f["path"], "uploadMode": "lfs" if f["size"] >= LARGE else "regular"}
+            for f in asked["files"]
+        ]
+        self._json({"files": [{**mode, "shouldIgnore": False} for mode in modes]})
+
+    def _batch(self, asked: dict[str, Any]) -> None:
+        objects = []
+        for item in asked["objects"]:
+            href = f"{self.hub.storage_url}/upload/{item['oid']}"
+            objects.append({**item, "actions": {"upload": {"href": href, "header": {}}}})
+        self._json({"transfer": "basic", "objects": objects})
+
+    def _commit(self, repo: str, body: bytes) -> None:
+        import base64
+
+        for line in map(json.loads, body.decode().splitlines()):
+            value = line["value"]
+            if line["key"] == "file":
+                self.hub.repos[repo][value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                self.hub.repos[repo][value["path"]] = self.hub.uploaded[value["oid"]]
+        commit = self.hub.commit(repo)
+        self._json({"commitUrl": f"{self.hub.url}/{repo}/commit/{commit}", "commitOid": commit})
+
+    # The storage behind it
+
+    def _storage(self, path: str, body: bytes) -> None:
+        if self.command == "PUT":
+            self.hub.uploaded[hashlib.sha256(body).hexdigest()] = body
+            self._send(200, b"", {})
+            return
+        org, name, file = path.lstrip("/").split("/", 2)
+        self._content(self.hub.repos[f"{org}/{name}"][file], {})
+
+    # Answers
+
+    def _content(self, data: bytes, headers: dict[str, str]) -> None:
+        if self.fault.flip:
+            data = bytes([data[0] ^ 1]) + data[1:]
+        status, asked = 200, self.seen.headers.get("range")
+        if asked and not self.fault.ignore_range:
+            start = int(asked.removeprefix("bytes=").split("-")[0])
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            data, status = data[start:], 206
+        self._send(status, data, headers)
+
+    def _json(self, data: Any) -> None:
+        self._send(200, json.dumps(data).encode(), {"Content-Type": "application/json"})
+
+    def _error(self, status: int, **headers: str) -> None:
+        self._send(status, b"{}", {"Content-Type": "application/json", **headers})
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        stop = min(
+            len(body) if end is None else end
+            for end in (self.fault.cut_after, self.fault.stall_after)
+        )
+        for begin in range(0, min(stop, len(body)), _PIECE):
+            piece = body[begin : min(begin + _PIECE, stop)]
+            self.wfile.write(piece)
+            self.seen.sent += len(piece)
+        self.wfile.flush()
+        if stop < len(body):
+            if self.fault.stall_after is not None:
+                while not self.hub.closing.is_set():
+                    time.sleep(0.02)
+            self.close_connection = True
