@@ -5,6 +5,10 @@ so that now a slot stays empty and now a few wait; prompts and answers are half 
 times as long as in lockstep. Two rates count: decode tokens over the time of decode steps, which
 shows what holes and changing rows cost; and over all the time, prefill included. Both prefill
 about one prompt for every row: in lockstep before decoding, otherwise in between.
+
+Random arrivals run twice: with prompts going in at once, as batch jobs and the native tools do, and
+with prefill bounded so that no running row waits long for its next token, the default elsewhere.
+Where prefill is slow, the bound keeps slots from filling, and steps with few rows are dear.
 """
 
 from __future__ import annotations
@@ -37,18 +41,23 @@ from runtimes.stream import Stream
 _MOST_WAITING = 4
 _FEWEST_MISSING = 1  # of the slots, at least all but this many have a request
 
+_BOUNDS = {
+    "at once": SchedulerSettings(max_stall_s=None, prefix_cache=False),
+    "bounded": SchedulerSettings(prefix_cache=False),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ChurnResult:
-    """Windows of the two kinds, by cache layout, one of each a round."""
+    """Windows by cache layout, one of each kind a round; ``uneven`` by the bound of prefill too."""
 
     rows: int
     even: dict[str, list[Window]]
-    uneven: dict[str, list[Window]]
+    uneven: dict[str, dict[str, list[Window]]]
 
-    def _ratio(self, layout: str, figure: str) -> float:
+    def _ratio(self, layout: str, bound: str, figure: str) -> float:
         """Churn over lockstep, the median of the rounds."""
-        pairs = zip(self.uneven[layout], self.even[layout], strict=True)
+        pairs = zip(self.uneven[layout][bound], self.even[layout], strict=True)
         return median([getattr(uneven, figure) / getattr(even, figure) for uneven, even in pairs])
 
     def to_json(self) -> dict[str, Any]:
@@ -58,28 +67,34 @@ class ChurnResult:
             "layouts": {
                 layout: {
                     "lockstep": _figures(self.even[layout]),
-                    "churn": _figures(self.uneven[layout]),
-                    "ratio_of_steps": round(self._ratio(layout, "step_tps"), 4),
-                    "ratio_end_to_end": round(self._ratio(layout, "wall_tps"), 4),
+                    **{
+                        bound: {
+                            **_figures(windows),
+                            "ratio_of_steps": round(self._ratio(layout, bound, "step_tps"), 4),
+                            "ratio_end_to_end": round(self._ratio(layout, bound, "wall_tps"), 4),
+                        }
+                        for bound, windows in bounds.items()
+                    },
                 }
-                for layout in self.uneven
+                for layout, bounds in self.uneven.items()
             },
         }
 
     def lines(self) -> list[str]:
-        """A line for each layout."""
+        """A line for each layout and bound."""
         text = [f"requests arriving and leaving at random on {self.rows} slots : in lockstep"]
-        for layout, windows in self.uneven.items():
+        for layout, bounds in self.uneven.items():
             even = self.even[layout]
-            rows = median([window.tokens / window.steps for window in windows])
-            text.append(
-                f"  {layout}: of decode steps {self._ratio(layout, 'step_tps'):.3f} "
-                f"({median([w.step_tps for w in windows]):.1f} : "
-                f"{median([w.step_tps for w in even]):.1f} tok/s), end to end "
-                f"{self._ratio(layout, 'wall_tps'):.3f} "
-                f"({median([w.wall_tps for w in windows]):.1f} : "
-                f"{median([w.wall_tps for w in even]):.1f}); {rows:.1f} tokens a step"
-            )
+            for bound, windows in bounds.items():
+                text.append(
+                    f"  {layout}, prefill {bound}: of decode steps "
+                    f"{self._ratio(layout, bound, 'step_tps'):.3f} "
+                    f"({median([w.step_tps for w in windows]):.1f} : "
+                    f"{median([w.step_tps for w in even]):.1f} tok/s), end to end "
+                    f"{self._ratio(layout, bound, 'wall_tps'):.3f} "
+                    f"({median([w.wall_tps for w in windows]):.1f} : "
+                    f"{median([w.wall_tps for w in even]):.1f})"
+                )
         return text
 
 
@@ -89,7 +104,6 @@ def _figures(windows: list[Window]) -> dict[str, list[float]]:
         "decode_tokens": [window.tokens for window in windows],
         "decode_tps_of_steps": rounded([window.step_tps for window in windows]),
         "decode_tps_end_to_end": rounded([window.wall_tps for window in windows]),
-        "tokens_per_step": rounded([window.tokens / window.steps for window in windows]),
     }
 
 
@@ -100,16 +114,17 @@ def churn(path: Path, options: BenchOptions) -> ChurnResult:
         layouts["unified"] = True
     need = 3 * (options.prompt_tokens + options.decode_tokens) // 2 + 2
     even: dict[str, list[Window]] = {}
-    uneven: dict[str, list[Window]] = {}
+    uneven: dict[str, dict[str, list[Window]]] = {}
     for layout, unified in layouts.items():
         settings = options.settings(need, unified=unified)
-        # Rows are in lockstep only if every prompt is in before the first of them decodes.
-        together = SchedulerSettings(max_stall_s=None, prefix_cache=False)
         for seed in range(options.repeats):
-            with loaded(path, settings, together) as engine:
+            with loaded(path, settings, _BOUNDS["at once"]) as engine:
+                # In lockstep only if every prompt is in before the first row decodes.
                 even.setdefault(layout, []).append(_lockstep_job(engine, options, seed))
-            with loaded(path, settings, SchedulerSettings(prefix_cache=False)) as engine:
-                uneven.setdefault(layout, []).append(_random_job(engine, options, seed))
+            for bound, scheduling in _BOUNDS.items():
+                with loaded(path, settings, scheduling) as engine:
+                    window = _random_job(engine, options, seed)
+                uneven.setdefault(layout, {}).setdefault(bound, []).append(window)
     return ChurnResult(options.rows, even, uneven)
 
 
