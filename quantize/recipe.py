@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from quantize.errors import UsageError
+from quantize.llamatypes import ALIASES, LLAMA_TYPES, LlamaType
 
 Format = Literal["gguf", "onnx"]
 FORMATS: tuple[Format, ...] = ("gguf", "onnx")
+
+# A file may have this many times its type's published KL divergence, but at most so many nats more;
+# the last is explained in `limits_for`. docs/quantize.md, "Limits", has the figures behind them.
+_SLACK, _MOST_ABOVE, _TOP_SLACK = 10.0, 1.0, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,9 @@ class Recipe:
 
     ``bits`` is the size class that ``--bits`` selects by, ``bits_per_weight`` what a weight takes
     on disk with its scales (for size estimates). ``ftype`` is llama.cpp's ``enum llama_ftype``;
-    ``precision`` and ``options`` are the arguments of onnxruntime-genai's model builder.
-    ``needs_imatrix`` types refuse to be made without an importance matrix.
+    ``precision`` and ``options`` are the arguments of onnxruntime-genai's model builder, which
+    makes the single-precision graph of a ``w8a8`` file. ``needs_imatrix`` types refuse to be made
+    without an importance matrix.
     """
 
     name: str
@@ -55,69 +63,82 @@ class Recipe:
         return f"{model}-{self.name}.gguf" if self.format == "gguf" else self.name
 
 
+def limits_for(published_kl: float) -> Limits:
+    """The limits of a type whose KL divergence on a well-known model is ``published_kl``.
+
+    The share of changed top tokens grows with the square root of the divergence: it is 0.4 to 0.7
+    times the root on Llama-3-8B and on Pebble, and up to twice the root on random models, whose
+    top tokens are near-ties.
+    """
+    kl = min(_SLACK * published_kl, published_kl + _MOST_ABOVE)
+    return Limits(kl_mean=kl, same_top=max(0.0, 1.0 - _TOP_SLACK * math.sqrt(kl)))
+
+
+def _gguf(kind: LlamaType) -> Recipe:
+    return Recipe(
+        kind.name,
+        "gguf",
+        kind.bits,
+        kind.bits_per_weight,
+        kind.advice,
+        ftype=kind.ftype,
+        limits=limits_for(kind.kl) if kind.kl is not None else None,
+        needs_imatrix=kind.needs_imatrix,
+    )
+
+
 # Logits of the last position only (a prompt's other rows are never sampled from), and one cache
 # length for all layers: a sliding window is then a matter of the attention mask alone.
 _ONNX_COMMON = {"prune_lm_head": "true", "windowed_kv_cache": "false"}
 
-_PRESETS: tuple[Recipe, ...] = (
-    Recipe("q4_k_m", "gguf", 4, 4.9, "4-bit for llama.cpp: the usual choice", ftype=15),
-    Recipe("q8_0", "gguf", 8, 8.5, "8-bit for llama.cpp: hardly any loss", ftype=7),
-    Recipe(
-        "onnx-int4",
+
+def _onnx(
+    name: str, bits: int, size: float, precision: str, kl: float | None, advice: str, **options: str
+) -> Recipe:
+    return Recipe(
+        name,
         "onnx",
+        bits,
+        size,
+        advice,
+        precision=precision,
+        options={**_ONNX_COMMON, **options},
+        limits=limits_for(kl) if kl is not None else None,
+    )
+
+
+_ONNX: tuple[Recipe, ...] = (
+    _onnx("onnx-int8", 8, 9.0, "int8", 0.001355, "8-bit: hardly any loss"),
+    _onnx(
+        "onnx-w8a8",
+        8,
+        8.5,
+        "w8a8",
+        0.01,
+        "8-bit activations too: the fastest in batches on processors with VNNI or AMX",
+    ),
+    _onnx(
+        "onnx-int4",
         4,
         5.0,
-        "4-bit for ONNX Runtime, the most sensitive layers in 8 bits",
-        precision="int4",
-        options={**_ONNX_COMMON, "algo_config": "k_quant_mixed"},
+        "int4",
+        0.031273,
+        "4-bit, the most sensitive layers in 8 bits: the usual choice",
+        algo_config="k_quant_mixed",
     ),
-    Recipe(
-        "onnx-int8",
-        "onnx",
-        8,
-        9.0,
-        "8-bit for ONNX Runtime: hardly any loss",
-        precision="int8",
-        options=_ONNX_COMMON,
+    _onnx(
+        "onnx-int4-rtn",
+        4,
+        4.6,
+        "int4",
+        0.071940,
+        "4-bit by plain rounding: smaller than onnx-int4, and worse",
+        algo_config="rtn",
     ),
-    Recipe("f16", "gguf", 16, 16.0, "half precision for llama.cpp: a reference", ftype=1),
-    Recipe(
-        "onnx-fp32",
-        "onnx",
-        32,
-        32.0,
-        "single precision for ONNX Runtime: a reference",
-        precision="fp32",
-        options=_ONNX_COMMON,
-    ),
+    _onnx("onnx-fp32", 32, 32.0, "fp32", None, "single precision: the reference for ONNX Runtime"),
 )
 
-# Further llama.cpp types by their number in `enum llama_ftype` (include/llama.h) and the bits per
-# weight that its quantize tool prints for Llama-3-8B. Types that refuse to run without an
-# importance matrix (iq1_*, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, q2_k_s) are not offered.
-_GGUF_TYPES: tuple[tuple[str, int, int, float], ...] = (
-    ("q4_0", 2, 4, 4.7),
-    ("q4_1", 3, 4, 5.1),
-    ("q5_0", 8, 5, 5.6),
-    ("q5_1", 9, 5, 6.0),
-    ("q2_k", 10, 2, 3.2),
-    ("q3_k_s", 11, 3, 3.7),
-    ("q3_k_m", 12, 3, 4.0),
-    ("q3_k_l", 13, 3, 4.3),
-    ("q4_k_s", 14, 4, 4.7),
-    ("q5_k_s", 16, 5, 5.6),
-    ("q5_k_m", 17, 5, 5.7),
-    ("q6_k", 18, 6, 6.6),
-    ("iq4_nl", 25, 4, 4.7),
-    ("iq3_s", 26, 3, 3.7),
-    ("iq3_m", 27, 3, 3.8),
-    ("iq4_xs", 30, 4, 4.5),
-)
-
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _PRESETS} | {
-    name: Recipe(name, "gguf", bits, size, f"llama.cpp's {name.upper()}", ftype=ftype)
-    for name, ftype, bits, size in _GGUF_TYPES
-}
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*map(_gguf, LLAMA_TYPES), *_ONNX)}
 
 # What `--bits` means for each format.
 _BY_BITS: dict[tuple[Format, int], str] = {
@@ -131,11 +152,12 @@ _BY_BITS: dict[tuple[Format, int], str] = {
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name. Raises UsageError with near names for an unknown one."""
     key = name.strip().lower()
-    if recipe := RECIPES.get(key) or RECIPES.get(key.replace("-", "_")):
+    flat = key.replace("-", "_")
+    if recipe := RECIPES.get(key) or RECIPES.get(ALIASES.get(flat, flat)):
         return recipe
-    near = difflib.get_close_matches(key.replace("-", "_"), RECIPES, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(flat, RECIPES, n=3, cutoff=0.5)
     near += [n for n in difflib.get_close_matches(key, RECIPES, n=3, cutoff=0.5) if n not in near]
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else "known: " + ", ".join(RECIPES)
+    hint = f"did you mean {' or '.join(near[:3])}?" if near else "see `quantize recipes`"
     raise UsageError(f"unknown recipe {name!r}: {hint}")
 
 
@@ -159,3 +181,14 @@ def choose_recipes(
     if not chosen:
         raise UsageError("nothing to build: --to and --bits are empty")
     return tuple(chosen.values())
+
+
+def require_matrix(recipes: Iterable[Recipe], imatrix: Path | None) -> None:
+    """Raise UsageError when one of ``recipes`` cannot be made without an importance matrix."""
+    needy = [recipe.name for recipe in recipes if recipe.needs_imatrix]
+    if needy and imatrix is None:
+        raise UsageError(
+            f"{', '.join(needy)} cannot be made without an importance matrix, which says which"
+            " weights matter: give --imatrix TEXT.txt to compute one from a text (some hundred kB"
+            " of what the model is for), or --imatrix FILE with one that llama-imatrix made"
+        )

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import itertools
+import sys
+from pathlib import Path
+
 import pytest
 
 from quantize.errors import UsageError
-from quantize.pipeline import space_needed
-from quantize.recipe import RECIPES, choose_recipes, find_recipe
+from quantize.presets import PRESETS, print_listing
+from quantize.recipe import RECIPES, choose_recipes, find_recipe, limits_for, require_matrix
 
 
 def test_presets_are_the_four_files():
@@ -17,7 +21,14 @@ def test_formats_and_bits_select():
 
 
 @pytest.mark.parametrize(
-    ("name", "found"), [("Q4_K_M", "q4_k_m"), ("q6-k", "q6_k"), ("onnx-int4", "onnx-int4")]
+    ("name", "found"),
+    [
+        ("Q4_K_M", "q4_k_m"),
+        ("q6-k", "q6_k"),
+        ("onnx-int4", "onnx-int4"),
+        ("Q5_K", "q5_k_m"),
+        ("fp16", "f16"),
+    ],
 )
 def test_names_are_forgiving(name: str, found: str):
     assert find_recipe(name).name == found
@@ -31,8 +42,8 @@ def test_unknown_names_suggest_near_ones(wrong: str, near: str):
         find_recipe(wrong)
 
 
-def test_a_name_like_no_other_lists_all():
-    with pytest.raises(UsageError, match="known: q4_k_m"):
+def test_a_name_like_no_other_points_to_the_list():
+    with pytest.raises(UsageError, match="see `quantize recipes`"):
         find_recipe("zzzzzz")
 
 
@@ -42,9 +53,59 @@ def test_presets_that_do_not_exist(choice: dict[str, list[object]]):
         choose_recipes(**choice)  # type: ignore[arg-type]
 
 
-def test_space_counts_the_export_and_every_output():
-    billion = 1_000_000_000
-    q4 = space_needed(billion, [RECIPES["q4_k_m"]])
-    assert 2.6e9 < q4 < 3.0e9  # 2 GB export, 0.6 GB file
-    assert space_needed(billion, [RECIPES["q4_k_m"], RECIPES["q8_0"]]) - q4 > 1e9
-    assert space_needed(billion, [RECIPES["onnx-int4"]]) < q4
+def test_every_type_of_the_installed_llama_cpp_has_a_recipe():
+    from llama_cpp import llama_cpp
+
+    names = {
+        name.removeprefix("LLAMA_FTYPE_").removeprefix("MOSTLY_").removeprefix("ALL_").lower(): name
+        for name in dir(llama_cpp)
+        if name.startswith("LLAMA_FTYPE_")
+    }
+    del names["guessed"]
+    del names["nvfp4"]  # llama.cpp reads it and does not write it
+    numbers = {name: getattr(llama_cpp, constant) for name, constant in names.items()}
+    ours = {recipe.name: recipe.ftype for recipe in RECIPES.values() if recipe.format == "gguf"}
+    assert ours == numbers
+
+
+def test_a_matrix_is_asked_for_where_it_is_needed():
+    needy = [find_recipe("q4_0"), find_recipe("iq2_xs")]
+    with pytest.raises(UsageError, match=r"iq2_xs cannot .* give --imatrix TEXT\.txt"):
+        require_matrix(needy, None)
+    require_matrix(needy, Path("matrix.gguf"))
+    require_matrix(needy[:1], None)
+
+
+def test_limits_order_the_presets_as_their_losses():
+    kls = [limits.kl_mean for name in PRESETS if (limits := RECIPES[name].limits) is not None]
+    assert len(kls) == len(PRESETS)
+    gguf = ["q8_0", "q6_k", "q5_k_m", "q4_k_m", "iq4_xs", "q4_0"]
+    limits = [RECIPES[name].limits for name in gguf]
+    assert all(a.kl_mean < b.kl_mean for a, b in itertools.pairwise(limits))  # type: ignore[union-attr]
+    assert all(a.same_top > b.same_top for a, b in itertools.pairwise(limits))  # type: ignore[union-attr]
+    # Llama-3-8B itself passes: its published figures.
+    assert limits_for(0.001355).same_top < 0.97674
+    assert limits_for(0.445132).same_top < 0.71138
+
+
+def test_the_list_in_a_pipe_is_plain_text(capsys: pytest.CaptureFixture[str]):
+    print_listing()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("\t") == ["recipe", "format", "bits/weight", "advice"]
+    rows = {line.split("\t")[0]: line.split("\t") for line in lines[1:]}
+    assert list(rows) == [*PRESETS, *(name for name in rows if name not in PRESETS)]
+    assert rows.keys() == RECIPES.keys()
+    assert all(len(row) == 4 and row[3] for row in rows.values())
+    assert rows["iq2_xs"][3].endswith("needs --imatrix")
+
+
+def test_the_list_on_a_terminal_is_a_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "140")
+    print_listing()
+    shown = capsys.readouterr().out
+    assert "┃" in shown
+    assert "q4_k_m" in shown
+    assert "\t" not in shown

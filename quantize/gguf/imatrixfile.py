@@ -1,0 +1,180 @@
+"""Importance matrices on disk: llama.cpp's two formats, read and written.
+
+Formats: ``IMatrixCollector::save_imatrix`` and ``save_imatrix_legacy`` of llama.cpp's
+tools/imatrix/imatrix.cpp, ``common_imatrix_load`` of common/imatrix-loader.cpp.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from quantize.errors import UsageError
+from runtimes.errors import ModelError
+from runtimes.gguf import GgufHeader, TensorInfo, read_header
+
+Array = npt.NDArray[np.float32]
+
+_SUMS, _COUNTS = ".in_sum2", ".counts"
+_ALIGNMENT = 32
+_U32, _STRING, _ARRAY, _F32 = 4, 8, 9, 0  # value types, and the tensor type, of GGUF
+_MOST_ENTRIES, _LONGEST_NAME = 1_000_000, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one weight tensor was multiplied with: ``sums`` of squares [matrices, width] over
+    ``counts`` [matrices] rows. A tensor of a mixture has one matrix per expert, others one."""
+
+    sums: Array
+    counts: Array
+
+    @property
+    def means(self) -> Array:
+        """Mean of squares [matrices * width]; 1 where nothing was seen, as llama.cpp has it."""
+        seen = self.counts[:, None] > 0
+        rows = np.where(seen, self.counts[:, None], 1.0).astype(np.float32)
+        return np.where(seen, self.sums / rows, np.float32(1.0)).astype(np.float32).ravel()
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceMatrix:
+    """``entries`` by the name of the weight tensor; ``text`` names what it was computed from, in
+    ``chunks`` pieces of ``chunk_size`` tokens (0: not known)."""
+
+    entries: Mapping[str, Entry]
+    text: str = ""
+    chunks: int = 0
+    chunk_size: int = 0
+
+
+def is_matrix(path: Path) -> bool:
+    """Whether the file claims to be a matrix and no text: a GGUF file, or bytes that no text has.
+
+    Raises UsageError when it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise UsageError(f"--imatrix: {path} cannot be read: {error.strerror or error}") from error
+    return head.startswith(b"GGUF") or b"\0" in head
+
+
+def read_matrix(path: Path) -> ImportanceMatrix:
+    """Read a matrix in either format. Raises UsageError for anything else, and for damage."""
+    try:
+        with path.open("rb") as file:
+            is_gguf = file.read(4) == b"GGUF"
+        matrix = _read_gguf(path) if is_gguf else _read_legacy(path.read_bytes())
+    except (ModelError, ValueError, struct.error) as error:
+        raise UsageError(f"{path} is no importance matrix of llama.cpp's: {error}") from error
+    for name, entry in matrix.entries.items():
+        if not np.isfinite(entry.sums).all() or not np.isfinite(entry.counts).all():
+            raise UsageError(f"{path} is damaged: {name} holds values that are no numbers")
+    return matrix
+
+
+def write_matrix(path: Path, matrix: ImportanceMatrix) -> None:
+    """Write ``matrix`` in the GGUF format. The same matrix gives the same bytes."""
+    metadata = [
+        _key("general.type", _STRING) + _string("imatrix"),
+        _key("imatrix.datasets", _ARRAY) + struct.pack("<IQ", _STRING, 1) + _string(matrix.text),
+        _key("imatrix.chunk_count", _U32) + struct.pack("<I", matrix.chunks),
+        _key("imatrix.chunk_size", _U32) + struct.pack("<I", matrix.chunk_size),
+    ]
+    table, blobs, offset = [], [], 0
+    for name, entry in sorted(matrix.entries.items()):
+        for suffix, data in ((_SUMS, entry.sums), (_COUNTS, entry.counts[:, None])):
+            blob = data.astype("<f4").tobytes()
+            rows, width = data.shape
+            table.append(
+                _string(name + suffix) + struct.pack("<IQQIQ", 2, width, rows, _F32, offset)
+            )
+            blobs.append(blob + b"\0" * (-len(blob) % _ALIGNMENT))
+            offset += len(blobs[-1])
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(table), len(metadata))
+    head += b"".join((*metadata, *table))
+    path.write_bytes(head + b"\0" * (-len(head) % _ALIGNMENT) + b"".join(blobs))
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _key(name: str, kind: int) -> bytes:
+    return _string(name) + struct.pack("<I", kind)
+
+
+def _read_gguf(path: Path) -> ImportanceMatrix:
+    header = read_header(path)
+    tensors = {info.name: info for info in header.tensors}
+    names = [name.removesuffix(_SUMS) for name in tensors if name.endswith(_SUMS)]
+    if header.metadata.get("general.type") != "imatrix" and not names:
+        raise ValueError("it is a GGUF file of another kind")
+    data = np.memmap(path, np.uint8, "r")
+    entries = {}
+    for name in names:
+        if name + _COUNTS not in tensors:
+            raise ValueError(f"{name} has sums and no counts")
+        counts = _tensor(data, header, tensors[name + _COUNTS])
+        sums = _tensor(data, header, tensors[name + _SUMS])
+        if not len(counts) or not len(sums) or len(sums) % len(counts):
+            raise ValueError(f"{name} has {len(sums)} sums for {len(counts)} counts")
+        entries[name] = Entry(sums.reshape(len(counts), -1), counts)
+    if not entries:
+        raise ValueError("it holds no entries")
+    return ImportanceMatrix(
+        entries,
+        chunks=int(header.metadata.get("imatrix.chunk_count", 0)),
+        chunk_size=int(header.metadata.get("imatrix.chunk_size", 0)),
+    )
+
+
+def _tensor(data: npt.NDArray[np.uint8], header: GgufHeader, info: TensorInfo) -> Array:
+    if info.type_name != "F32":
+        raise ValueError(f"{info.name} is of type {info.type_name}, not F32")
+    last = max(tensor.offset + tensor.nbytes for tensor in header.tensors)
+    start = header.data_bytes_expected - last + info.offset
+    return np.array(data[start : start + info.nbytes]).view("<f4").astype(np.float32)
+
+
+def _read_legacy(data: bytes) -> ImportanceMatrix:
+    """Little-endian: entries, each with name, calls, and means times calls; then the number of
+    chunks and the text's name, which may be missing."""
+    at = 0
+
+    def take(count: int) -> bytes:
+        nonlocal at
+        if count < 0 or at + count > len(data):
+            raise ValueError("it ends too early")
+        at += count
+        return data[at - count : at]
+
+    def number() -> int:
+        return int(struct.unpack("<i", take(4))[0])
+
+    count = number()
+    if not 0 < count <= _MOST_ENTRIES:
+        raise ValueError(f"it begins with {count} entries")
+    entries = {}
+    for _ in range(count):
+        length = number()
+        if not 0 < length <= _LONGEST_NAME:
+            raise ValueError(f"a tensor's name is {length} bytes long")
+        name = take(length).decode()
+        calls, values = number(), number()
+        if values < 1:
+            raise ValueError(f"{name} has {values} values")
+        sums = np.frombuffer(take(4 * values), "<f4").astype(np.float32)
+        # No calls: the values are the means themselves.
+        entries[name] = Entry(sums[None], np.array([max(calls, 1)], np.float32))
+    chunks = number() if at < len(data) else 0
+    text = take(number()).decode(errors="replace") if at < len(data) else ""
+    return ImportanceMatrix(entries, text, max(chunks, 0))
