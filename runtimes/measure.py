@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runtimes.engine import Engine
@@ -13,6 +15,8 @@ from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
 
 _DECODE_PROMPT = 16  # tokens behind which decode is measured
+# Each batch of prompts is another one: a prompt seen before would be found in the prefix cache.
+_seeds = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,16 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class SpeedFigures:
-    """Tokens a second, one sample a repeat. ``decode_samples`` maps a number of rows in lockstep to
-    the tokens a second of all of them together.
+    """Tokens a second, one sample a repeat. ``prefill_samples`` is one prompt's; ``decode_samples``
+    maps a number of rows in lockstep to the tokens a second of all of them together, and
+    ``batch_prefill`` to those of as many prompts at once. ``load_s`` is the seconds from nothing to
+    an engine that can take a step, with the fewest rows.
     """
 
     prefill_samples: tuple[float, ...]
     decode_samples: dict[int, tuple[float, ...]]
+    batch_prefill: dict[int, float] = field(default_factory=dict)
+    load_s: float | None = None
 
     @property
     def prefill_tps(self) -> float:
@@ -53,9 +61,9 @@ class SpeedFigures:
         return self.decode_tps[rows] / self.decode_tps[min(self.decode_samples)]
 
 
-def prefill_tps(engine: Engine, prompt_tokens: int) -> float:
-    """Tokens a second of one random prompt's prefill."""
-    before, after = _run(engine, 1, prompt_tokens, 1)
+def prefill_tps(engine: Engine, prompt_tokens: int, rows: int = 1) -> float:
+    """Tokens a second of the prefill of one random prompt, or of ``rows`` at once."""
+    before, after = _run(engine, rows, prompt_tokens, 1)
     return (after.prompt_tokens - before.prompt_tokens) / (after.prefill_s - before.prefill_s)
 
 
@@ -71,17 +79,24 @@ def measure_speed(
     *,
     repeats: int = 3,
     settings: RunnerSettings | None = None,
+    batch_prefill: bool = False,
 ) -> SpeedFigures:
     """Greedy, EOS ignored, after a warm-up; an engine with as many slots as rows for each number of
-    rows. ``settings`` gives what is neither slots nor context. Raises as ``Engine.load``.
+    rows. ``settings`` gives what is neither slots nor context. ``batch_prefill`` times a prompt for
+    every row at once, too. Raises as ``Engine.load``.
     """
     work = workload or Workload()
     base = settings or RunnerSettings()
     prefill: tuple[float, ...] = ()
     decode: dict[int, tuple[float, ...]] = {}
+    together: dict[int, float] = {}
+    load_s: float | None = None
     for rows in work.rows:
         own = replace(base, slots=rows, context=work.context)
+        begin = time.monotonic()
         with Engine.load(path, own) as engine:
+            if load_s is None:
+                load_s = time.monotonic() - begin
             _run(engine, rows, _DECODE_PROMPT, 4)
             tokens = min(work.prompt_tokens, engine.context - 1)
             if not prefill:
@@ -89,14 +104,16 @@ def measure_speed(
             decode[rows] = tuple(
                 decode_tps(engine, rows, work.decode_tokens) for _ in range(repeats)
             )
-    return SpeedFigures(prefill, decode)
+            if batch_prefill:  # once: it is as long as that many prompts one after another
+                together[rows] = prefill_tps(engine, tokens, rows) if rows > 1 else prefill[-1]
+    return SpeedFigures(prefill, decode, together, load_s)
 
 
 def _run(
     engine: Engine, rows: int, prompt_tokens: int, output_tokens: int
 ) -> tuple[EngineStats, EngineStats]:
     """The engine's figures before and after a batch of random prompts."""
-    dice = random.Random(rows * 1000 + prompt_tokens)
+    dice = random.Random(next(_seeds))
     vocabulary = min(engine.model.vocab_size, engine.tokenizer.vocab_size)
     prompts = [[dice.randrange(vocabulary) for _ in range(prompt_tokens)] for _ in range(rows)]
     before = engine.stats()

@@ -12,6 +12,7 @@ from runtimes.settings import RunnerSettings
 
 _QUESTION = "What is the capital of France?"
 _CONTEXT = 1024
+_ROWS = 16
 
 
 def ask(path: str) -> str:
@@ -47,13 +48,18 @@ def answer(path: str, questions: list[dict[str, Any]], slots: int) -> list[str]:
     return [done.text for done in completions]
 
 
-def speed(path: str) -> dict[str, float]:
-    """Prefill tokens per second, and decode with 1 and 16 rows."""
+def speed(path: str) -> dict[str, float | int | None]:
+    """Prefill and decode with 1 and 16 rows, load time and peak memory: the fields of `Speed`."""
+    from quantize.quality.peak import GpuPeak, peak_resident
     from runtimes.measure import Workload, measure_speed
 
-    figures = measure_speed(path, Workload(rows=(1, 16)))
+    with GpuPeak() as gpu:
+        figures = measure_speed(path, Workload(rows=(1, _ROWS)), batch_prefill=True)
     return {
         "prefill_tps": float(figures.prefill_tps),
+        "prefill_tps_16": float(figures.batch_prefill[_ROWS]),
         "decode_tps_1": float(figures.decode_tps[1]),
-        "decode_tps_16": float(figures.decode_tps[16]),
+        "decode_tps_16": float(figures.decode_tps[_ROWS]),
+        "load_s": figures.load_s,
+        "peak_bytes": peak_resident() + gpu.nbytes,
     }

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quantize.errors import CheckError, ToolError
-from quantize.manifest import Quality, Speed
-from quantize.process import run_child
+from quantize.manifest import Fidelity, Perplexity, Quality, Speed
+from quantize.options import MeasureOptions
+from quantize.process import Progress, run_child
 from quantize.quality.tasks import Question, as_arguments, grade
+from quantize.quality.text import read_text, scored_tokens
 
+if TYPE_CHECKING:
+    from quantize.quality.store import FloatReference
+    from quantize.source import SourceModel
+
+REFERENCE = "float-reference"  # the folder of the float model's distributions, in the work folder
 _ROWS = 16
+# Threads that wait by spinning stand in each other's way when the processor is shared.
+_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def check_answers(path: Path, work: Path) -> str:
@@ -35,8 +46,7 @@ def float_accuracy(model: Path, questions: Sequence[Question], work: Path) -> Qu
         {"model": str(model), "questions": as_arguments(questions)},
         what="asking the float model the graded questions",
         work=work,
-        # Threads that wait by spinning stand in each other's way when the processor is shared.
-        environment={"OMP_WAIT_POLICY": "PASSIVE"},
+        environment=_PATIENT,
     )
     return grade(questions, answers)
 
@@ -52,13 +62,79 @@ def built_accuracy(path: Path, questions: Sequence[Question], work: Path) -> Qua
     return grade(questions, answers)
 
 
+def float_reference(
+    source: SourceModel, options: MeasureOptions, work: Path, progress: Progress | None = None
+) -> FloatReference:
+    """Run the original model over the text; its distributions go to the folder ``REFERENCE`` in
+    ``work``, where `store.load_reference` finds them. `store.reference_bytes` says how large.
+
+    A source that is a GGUF file is its own float model, on llama.cpp. Raises UsageError for a text
+    that cannot be used, ToolError and OutOfMemoryError for a model that does not run.
+    """
+    from quantize.quality.store import load_reference
+
+    scored_tokens(options.limit)
+    read_text(options.text)  # what is wrong with it should not wait for a child
+    out = work / REFERENCE
+    arguments = {
+        "out": str(out),
+        "text": str(options.text) if options.text else None,
+        "limit": options.limit,
+    }
+    if source.kind == "gguf":
+        function, own = "from_gguf", {"path": str(source.weights[0])}
+    else:
+        function = "from_checkpoint"
+        own = {"model": str(source.folder), "trust_remote_code": source.trust_remote_code}
+    run_child(
+        f"quantize.quality.reference_child:{function}",
+        {**arguments, **own},
+        what="running the float model over the text to measure with",
+        work=work,
+        environment=_PATIENT,
+        progress=progress,
+    )
+    return load_reference(out)
+
+
+def fidelity(
+    path: Path, reference: FloatReference, work: Path, progress: Progress | None = None
+) -> Fidelity:
+    """A built file against the float model, on its own runtime and the same token ids.
+
+    ``work`` should be on the same disk as ``path``. Raises ToolError and OutOfMemoryError.
+    """
+    found = run_child(
+        "quantize.quality.fidelity_child:measure",
+        {"path": str(path), "reference": str(reference.folder), "work": str(work)},
+        what=f"comparing {path.name} with the float model",
+        work=work,
+        environment=_devices(),
+        progress=progress,
+    )
+    value, error = found.pop("perplexity"), found.pop("perplexity_error")
+    of = reference.perplexity
+    return Fidelity(Perplexity(value, error, of.tokens, of.text, of.text_sha256), **found)
+
+
 def built_speed(path: Path, work: Path) -> Speed:
-    """Tokens per second of a built file."""
+    """Speed, load time and peak memory of a built file."""
     return Speed(
         **run_child(
             "quantize.quality.built_child:speed",
             {"path": str(path)},
             what=f"measuring the speed of {path.name}",
             work=work,
+            environment=_devices(),
         )
     )
+
+
+def _devices() -> Mapping[str, str]:
+    """The GPUs that this process may use: files are measured where they will run."""
+    from runtimes.gpus import find_gpus
+
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None:
+        allowed = ",".join(str(gpu.index) for gpu in find_gpus())
+    return {"CUDA_VISIBLE_DEVICES": allowed}

@@ -1,0 +1,104 @@
+"""The text that files are measured on, and how its token ids are cut into windows.
+
+Windows and scored positions are those of llama.cpp's perplexity tool (tools/perplexity/
+perplexity.cpp), so that figures can be compared: the ids of the whole text are cut into pieces of
+equal length, the rest is dropped, the first id of each piece is replaced by BOS where the tokenizer
+adds one, and only ids in the second half of a piece are scored, so that each is predicted from at
+least half a window of context.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantize.errors import UsageError
+
+BUNDLED = Path(__file__).resolve().parents[1] / "data" / "evaluation.txt"
+WINDOW = 512
+DEFAULT_LIMIT = 4096  # scored tokens: more than the bundled text gives with any vocabulary
+_FEWEST = 32  # ids that a text must have
+_CHARACTERS_PER_TOKEN = 16  # of a long text no more is tokenized than may be needed
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, what it is called in reports, and the checksum of its file."""
+
+    name: str
+    content: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Pieces of a text. Logits after position p of a piece score its id p + 1, for every p from
+    ``first`` on."""
+
+    ids: tuple[tuple[int, ...], ...]
+    first: int
+
+    @property
+    def length(self) -> int:
+        """Ids in the longest piece: the context that a runner needs."""
+        return max(map(len, self.ids))
+
+    @property
+    def scored(self) -> int:
+        """Ids that are scored, over all pieces."""
+        return sum(len(ids) - 1 - self.first for ids in self.ids)
+
+
+def read_text(path: Path | None, limit: int | None = None) -> Text:
+    """The text at ``path``, or the bundled one; no more of it than ``limit`` scored tokens need.
+
+    Raises UsageError when there is none, or it is not UTF-8.
+    """
+    source = path or BUNDLED
+    try:
+        data = source.read_bytes()
+        content = data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--measure-text {source}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"--measure-text {source} is not UTF-8 text (byte {error.start:,}); convert it first"
+        ) from error
+    most = (2 * (limit or DEFAULT_LIMIT) + 2 * WINDOW) * _CHARACTERS_PER_TOKEN
+    name = "bundled text" if path is None else source.name
+    return Text(name, content[:most], hashlib.sha256(data).hexdigest())
+
+
+def scored_tokens(limit: int | None = None) -> int:
+    """The most tokens that a run with this limit scores; raises UsageError for a limit below 1."""
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: at least one token has to be scored")
+    return limit or DEFAULT_LIMIT
+
+
+def cut(ids: Sequence[int], context: int, bos: int | None, limit: int | None = None) -> Windows:
+    """Cut a text's ids for a model whose context is ``context``; at most ``limit`` are scored.
+
+    A text shorter than a window is one window. ``bos`` is the id that begins every piece, None
+    where the tokenizer adds none. Raises UsageError for a text that is too short to say anything.
+    """
+    length = min(WINDOW, context, len(ids))
+    if length < _FEWEST:
+        raise UsageError(
+            f"the text to measure with has {len(ids)} tokens and the model a context of {context};"
+            f" at least {_FEWEST} are needed. Give a longer text with --measure-text"
+        )
+    first, left = length // 2, scored_tokens(limit)
+    pieces = []
+    for start in range(0, len(ids) - length + 1, length):
+        take = min(length, first + 1 + left)
+        piece = list(ids[start : start + take])
+        if bos is not None:
+            piece[0] = bos
+        pieces.append(tuple(piece))
+        left -= take - 1 - first
+        if left == 0:
+            break
+    return Windows(tuple(pieces), first)

@@ -1,0 +1,172 @@
+"""Windows, divergences, the store and the gates, on figures that can be worked out otherwise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantize.errors import QualityError, ToolError, UsageError
+from quantize.manifest import Fidelity, Perplexity
+from quantize.quality.divergence import compare, mean, perplexity, shifted
+from quantize.quality.gates import require_quality
+from quantize.quality.store import Recorder, load_reference, reference_bytes
+from quantize.quality.text import DEFAULT_LIMIT, Text, cut, read_text
+from quantize.recipe import Limits, find_recipe
+
+_TEXT = Text("a text", "", "0" * 64)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
+
+
+def some_logits(rows: int, vocab: int, seed: int, spread: float = 4.0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, spread, (rows, vocab)).astype(np.float32)
+
+
+def test_windows_and_scored_positions_are_those_of_llama_perplexity():
+    windows = cut(range(1300), context=2048, bos=7)
+    # perplexity.cpp: n_chunk = tokens / n_ctx, first = n_ctx / 2, n_ctx - 1 - first scored each.
+    assert [len(ids) for ids in windows.ids] == [512, 512]
+    assert (windows.first, windows.scored) == (256, 2 * 255)
+    assert windows.ids[1][:3] == (7, 513, 514)
+    assert cut(range(1300), 2048, None).ids[1][0] == 512
+
+
+def test_a_short_context_or_text_makes_shorter_windows():
+    assert [len(ids) for ids in cut(range(300), 128, None).ids] == [128, 128]
+    assert [len(ids) for ids in cut(range(100), 4096, None).ids] == [100]
+    with pytest.raises(UsageError, match="20 tokens"):
+        cut(range(20), 4096, None)
+
+
+@pytest.mark.parametrize("limit", [1, 255, 256, 400])
+def test_a_limit_is_kept_to_the_token(limit: int):
+    windows = cut(range(3000), 4096, None, limit)
+    assert windows.scored == limit
+    whole = cut(range(3000), 4096, None)
+    assert all(b[: len(a)] == a for a, b in zip(windows.ids, whole.ids, strict=False))
+
+
+def test_the_text_is_refused_with_a_reason(tmp_path: Path):
+    with pytest.raises(UsageError, match="No such file"):
+        read_text(tmp_path / "none.txt")
+    bad = tmp_path / "latin.txt"
+    bad.write_bytes("Größe".encode("latin-1"))
+    with pytest.raises(UsageError, match=r"not UTF-8 text \(byte 2\)"):
+        read_text(bad)
+    with pytest.raises(UsageError, match="at least one"):
+        cut(range(3000), 4096, None, 0)
+
+
+def test_the_bundled_text_is_varied_and_long_enough():
+    text = read_text(None)
+    words = text.content.split()
+    assert len(words) > 2500
+    assert len(set(words)) > 0.35 * len(words)
+    paragraphs = [p for p in text.content.split("\n\n") if p]
+    assert len(paragraphs) == len(set(paragraphs)) > 30
+
+
+def test_divergence_is_that_of_the_definition():
+    ours, theirs = some_logits(40, 3000, 1), some_logits(40, 3000, 2)
+    targets = np.arange(40) * 31
+    scores = compare(shifted(ours), ours.argmax(axis=1), theirs, targets)
+    p, q = log_softmax(ours), log_softmax(theirs)
+    # Half precision of the base moves a probability by a factor of 2^-11 |log p| at most.
+    np.testing.assert_allclose(scores.kl, (np.exp(p) * (p - q)).sum(axis=1), rtol=1e-3)
+    np.testing.assert_allclose(scores.nll, -q[np.arange(40), targets], atol=1e-5)
+    assert scores.same.tolist() == (ours.argmax(axis=1) == theirs.argmax(axis=1)).tolist()
+
+
+def test_equal_models_have_no_divergence_and_near_ones_the_right_one():
+    base = some_logits(200, 5000, 3)
+    tops, targets = base.argmax(axis=1), np.zeros(200, np.int64)
+    equal = compare(shifted(base), tops, base + 3.0, targets)
+    assert equal.kl.mean() < 5e-7
+    assert equal.same.all()
+    near = base + some_logits(200, 5000, 4, spread=0.02)  # like 8-bit weights
+    p, q = log_softmax(base), log_softmax(near)
+    right = (np.exp(p) * (p - q)).sum(axis=1).mean()
+    assert compare(shifted(base), tops, near, targets).kl.mean() == pytest.approx(right, rel=0.01)
+
+
+def test_impossible_tokens_and_padded_vocabularies():
+    base = some_logits(6, 100, 5)
+    base[:, 50:60] = -np.inf
+    wide = np.concatenate([base, np.full((6, 28), 9.0, np.float32)], axis=1)
+    targets = np.arange(6)
+    scores = compare(shifted(base), base.argmax(axis=1), wide, targets)
+    assert np.abs(scores.kl).max() < 5e-6
+    np.testing.assert_allclose(scores.nll, -log_softmax(base)[np.arange(6), targets], atol=1e-5)
+    broken = base.copy()
+    broken[2, 7] = np.nan
+    assert np.isnan(compare(shifted(base), base.argmax(axis=1), broken, targets).kl[2])
+
+
+def test_summaries():
+    values = np.array([1.0, 2.0, 3.0, 6.0])
+    assert mean(values).value == 3.0
+    assert mean(values).error == pytest.approx(values.std(ddof=1) / math.sqrt(4))
+    found = perplexity(np.log(values))
+    assert found.value == pytest.approx(36 ** (1 / 4))
+    assert found.error == pytest.approx(found.value * mean(np.log(values)).error)
+
+
+def test_a_stored_reference_comes_back_and_a_cut_one_is_refused(tmp_path: Path):
+    windows = cut(list(range(900)), 128, None, 300)
+    blocks = [
+        some_logits(len(ids) - 1 - windows.first, 1000, i) for i, ids in enumerate(windows.ids)
+    ]
+    with Recorder(tmp_path, windows, _TEXT) as recorder:
+        for ids, logits in zip(windows.ids, blocks, strict=True):
+            recorder.add(ids, logits)
+        with pytest.raises(ToolError):  # described only once it is whole
+            load_reference(tmp_path)
+        recorder.finish("float32")
+    known = load_reference(tmp_path)
+    assert known.windows == windows
+    nll = [
+        -log_softmax(logits)[np.arange(len(logits)), list(ids[windows.first + 1 :])]
+        for ids, logits in zip(windows.ids, blocks, strict=True)
+    ]
+    assert known.perplexity.value == pytest.approx(math.exp(np.concatenate(nll).mean()), rel=1e-6)
+    for (ids, base, tops), expected, logits in zip(
+        known.blocks(), windows.ids, blocks, strict=True
+    ):
+        assert ids == expected
+        assert (tops == logits.argmax(axis=1)).all()
+        np.testing.assert_array_equal(base, shifted(logits))
+    on_disk = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert on_disk <= known.nbytes == reference_bytes(1000, 300) <= 1.1 * on_disk
+    with (tmp_path / "base.f16").open("r+b") as file:
+        file.truncate(on_disk // 2)
+    with pytest.raises(ToolError, match="not whole"):
+        load_reference(tmp_path)
+
+
+def test_default_reference_of_a_large_vocabulary_fits_on_a_disk():
+    assert reference_bytes(262_144, DEFAULT_LIMIT) < 2.2e9
+
+
+_GOOD = Fidelity(Perplexity(12.0, 0.3, 2000, "bundled text", "0" * 64), 0.03, 0.001, 0.2, 0.93)
+
+
+def test_limits_are_the_recipes():
+    recipe = replace(find_recipe("q4_k_m"), limits=Limits(kl_mean=0.03, same_top=0.93))
+    require_quality(recipe, _GOOD)
+    with pytest.raises(QualityError, match=r"q4_k_m .*KL divergence 0\.0301.*limit is 0\.03"):
+        require_quality(recipe, replace(_GOOD, kl_mean=0.0301))
+    with pytest.raises(QualityError, match=r"92\.0%.*limit is 93\.0%"):
+        require_quality(recipe, replace(_GOOD, same_top=0.92))
+    with pytest.raises(QualityError, match="finite"):
+        require_quality(recipe, replace(_GOOD, kl_mean=math.nan))
+    with pytest.raises(QualityError, match="finite"):
+        require_quality(replace(recipe, limits=None), replace(_GOOD, kl_mean=math.inf))
+    require_quality(replace(recipe, limits=None), replace(_GOOD, kl_mean=5.0, same_top=0.0))
