@@ -1,0 +1,216 @@
+"""SmoothQuant: let weights take over a part of what makes activations hard to round.
+
+A few input channels of a matrix product are often far larger than the others, and a row's one scale
+must fit them all. With a factor for each channel,
+
+    y = (x / s) @ (s * W)        s_j = max|x_j| ** alpha / max|W_j| ** (1 - alpha)
+
+is the same product with smaller extremes (Xiao et al. 2023, "SmoothQuant: Accurate and Efficient
+Post-Training Quantization for Large Language Models", equations 3 and 4). The division costs
+nothing where it can be folded into what makes x: the weight of a norm, or the columns of the
+projection that a gate is multiplied with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantize.child import report_progress
+from quantize.onnx.datafile import DataFile
+from runtimes.errors import ModelError
+from runtimes.modelfile import GENAI_CONFIG, read_json
+
+Floats = npt.NDArray[np.float32]
+
+ALPHA = 0.5  # the paper's choice for most models: both sides become equally hard
+_WINDOW, _WINDOWS = 512, 32  # tokens run at a time, and how many times
+_FLOOR = 1e-5  # the least |x| and |W| that count, so that a dead channel has a factor
+# Which input of a norm is its weight; what follows it, if anything, is its bias.
+_NORMS = {
+    "SimplifiedLayerNormalization": 1,
+    "LayerNormalization": 1,
+    "SkipSimplifiedLayerNormalization": 2,
+    "SkipLayerNormalization": 2,
+}
+
+
+@dataclass(slots=True)
+class Smoothing:
+    """Factors by node name: ``norms`` divide a norm's weight, ``columns`` a product's output
+    channels, ``rows`` multiply a product's input channels. Empty: nothing is smoothed."""
+
+    norms: dict[str, Floats] = field(default_factory=dict)
+    columns: dict[str, Floats] = field(default_factory=dict)
+    rows: dict[str, Floats] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def scaled(self, name: str, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The weight [inputs, outputs] of the product ``name`` with its factors."""
+        if name in self.rows:
+            weight = weight * self.rows[name][:, None]
+        if name in self.columns:
+            weight = weight / self.columns[name]
+        return weight
+
+    def fold_norms(self, graph: Any, file: DataFile) -> None:
+        """Divide the norms' weights and biases in ``graph``."""
+        for node in graph:
+            if node.name in self.norms:
+                for value in _norm_constants(node):
+                    divided = value.const_value.numpy() / self.norms[node.name]
+                    value.const_value = file.tensor(value.name, divided.astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """An activation that can be smoothed: what makes it, and the products that read it."""
+
+    activation: str
+    maker: Any
+    is_norm: bool
+    readers: tuple[Any, ...]
+
+
+def measure_smoothing(fp32: Path, calibration: Path, alpha: float | None = None) -> Smoothing:
+    """Factors for the float graph in ``fp32`` from the text ``calibration``.
+
+    Runs up to 16384 tokens through the graph. Raises ModelError for a text without tokens, or a
+    graph with inputs that are not known.
+    """
+    alpha = ALPHA if alpha is None else alpha
+    model = ir.load(fp32 / "model.onnx")
+    sites = list(_sites(model.graph))
+    if not sites:
+        return Smoothing(notes=["nothing in this graph can be smoothed"])
+    most = _run(fp32, model, sites, _windows(fp32, calibration))
+    smoothing = Smoothing()
+    for site, x in zip(sites, most, strict=True):
+        weights = [np.abs(node.inputs[1].const_value.numpy()).max(axis=1) for node in site.readers]
+        w = np.maximum(np.maximum.reduce(weights), _FLOOR)
+        factor = (np.maximum(x, _FLOOR) ** alpha / w ** (1 - alpha)).astype(np.float32)
+        (smoothing.norms if site.is_norm else smoothing.columns)[site.maker.name] = factor
+        smoothing.rows |= {node.name: factor for node in site.readers}
+    smoothing.notes.append(f"activations smoothed with alpha {alpha:g} from {calibration.name}")
+    return smoothing
+
+
+def _sites(graph: Any) -> Iterator[_Site]:
+    for node in graph:
+        if node.op_type in _NORMS:
+            value, maker = node.outputs[0], node
+            if any(constant.const_value is None for constant in _norm_constants(node)):
+                continue
+            if any(len(constant.uses()) != 1 for constant in _norm_constants(node)):
+                continue
+        elif node.op_type == "Mul":
+            value, maker = node.outputs[0], _gated(node)
+        else:
+            continue
+        readers = tuple(use.node for use in value.uses())
+        plain = all(use.idx == 0 for use in value.uses()) and not value.is_graph_output()
+        if maker is not None and readers and plain and all(map(_is_product, readers)):
+            yield _Site(value.name, maker, node.op_type in _NORMS, readers)
+
+
+def _gated(node: Any) -> Any | None:
+    """The product that makes one factor of ``node`` and nothing else: a gate's other half."""
+    for value in node.inputs:
+        maker = value.producer() if value is not None else None
+        if maker is not None and _is_product(maker) and len(value.uses()) == 1:
+            return maker
+    return None
+
+
+def _is_product(node: Any) -> bool:
+    """Whether ``node`` multiplies by a constant that no other node uses."""
+    if node.op_type != "MatMul":
+        return False
+    weight = node.inputs[1]
+    return bool(weight.is_initializer() and len(weight.shape) == 2 and len(weight.uses()) == 1)
+
+
+def _norm_constants(node: Any) -> list[Any]:
+    first = _NORMS[node.op_type]
+    # A Skip norm's last input is the bias of what is added before: not its own.
+    last = first + 1 if "Simplified" in node.op_type else first + 2
+    return [value for value in node.inputs[first:last] if value is not None]
+
+
+def _windows(folder: Path, text: Path) -> list[list[int]]:
+    """The text's tokens in pieces."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    ids = tokenizer.encode(text.read_text(encoding="utf-8", errors="replace")).ids
+    if not ids:
+        raise ModelError(f"{text} has no text to calibrate with")
+    starts = range(0, min(len(ids), _WINDOW * _WINDOWS), _WINDOW)
+    return [ids[start : start + _WINDOW] for start in starts]
+
+
+def _run(
+    folder: Path, model: Any, sites: Sequence[_Site], windows: Sequence[list[int]]
+) -> list[Floats]:
+    """The largest |x| of each channel of each site over all windows."""
+    import onnxruntime as ort
+
+    decoder = read_json(folder / GENAI_CONFIG)["model"]["decoder"]
+    values = {v.name: v for node in model.graph for v in node.outputs if v.name}
+    axes = ir.node("Constant", [], {"value": ir.tensor(np.array([0, 1], np.int64))}, name="axes")
+    axes.outputs[0].name = "smooth.axes"
+    model.graph.append(axes)
+    names = []
+    for number, site in enumerate(sites):
+        size = ir.node("Abs", [values[site.activation]], name=f"smooth.{number}.abs")
+        most = ir.node(
+            "ReduceMax",
+            [size.outputs[0], axes.outputs[0]],
+            {"keepdims": 0},
+            name=f"smooth.{number}",
+        )
+        most.outputs[0].name = f"smooth.{number}.max"
+        most.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+        model.graph.extend([size, most])
+        model.graph.outputs.append(most.outputs[0])
+        names.append(most.outputs[0].name)
+    probe = folder / "probe.onnx"  # beside the data file, which it shares
+    ir.save(model, probe)
+    try:
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        session = ort.InferenceSession(str(probe), options, providers=["CPUExecutionProvider"])
+        best: list[Floats] = []
+        for done, ids in enumerate(windows):
+            report_progress(done, len(windows), "windows")
+            found = session.run(names, _feeds(session, decoder, ids))
+            best = [np.maximum(a, b) for a, b in zip(best or found, found, strict=True)]
+        report_progress(len(windows), len(windows), "windows")
+        return best
+    finally:
+        probe.unlink()
+
+
+def _feeds(session: Any, decoder: Mapping[str, Any], ids: list[int]) -> dict[str, npt.NDArray[Any]]:
+    """One row of tokens with nothing before them; ``decoder`` is genai_config.json's part."""
+    feeds: dict[str, npt.NDArray[Any]] = {}
+    for node in session.get_inputs():
+        if node.name == "input_ids":
+            feeds[node.name] = np.array([ids], np.int64)
+        elif node.name == "attention_mask":
+            feeds[node.name] = np.ones((1, len(ids)), np.int64)
+        elif node.name == "position_ids":
+            feeds[node.name] = np.arange(len(ids), dtype=np.int64)[None]
+        elif node.name.startswith("past"):
+            shape = (1, decoder["num_key_value_heads"], 0, decoder["head_size"])
+            feeds[node.name] = np.zeros(shape, np.float32)
+        else:
+            raise ModelError(f"the float graph has an input {node.name!r} that is not known")
+    return feeds

@@ -1,0 +1,235 @@
+"""8-bit weights and 8-bit activations: the matrix products of the builder's float graph, rewritten.
+
+onnxruntime's own `quantize_dynamic` takes one scale for all activations of a product, so that a row
+of a batch changes with its companions. Here every row has its own:
+
+    scale = max|x| / 127 of the row          codes = QuantizeLinear(x, scale, 128, axis=0)
+    y = MatMulInteger(codes, weights) * scale of the output channel * scale of the row
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from quantize.child import report_progress
+from quantize.onnx.datafile import DataFile, data_file
+from quantize.onnx.smooth import Smoothing, measure_smoothing
+from quantize.onnx.w8a8_weights import round_channels
+from runtimes.errors import ModelError
+
+_ZERO = 128  # activations are stored unsigned
+_MOST = 127.0
+_TINY = 1e-30  # the scale of a row of zeros
+_GRAPH = "model.onnx"
+_LOOKUP = "/model/embed_tokens/Gather"  # the builder's name of the embedding
+
+
+@dataclass(slots=True)
+class _Rewrite:
+    """The graph on its way. ``codes`` has the 8-bit rows of each activation, by its name."""
+
+    graph: Any
+    file: DataFile
+    smoothing: Smoothing
+    constants: dict[str, Any] = field(default_factory=dict)
+    codes: dict[str, _Rows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """An activation as rows: codes [rows, inputs], scale [rows, 1], its leading dimensions."""
+
+    codes: Any
+    scale: Any
+    leading: Any
+
+
+def quantize_w8a8(
+    fp32: Path,
+    out: Path,
+    calibration: Path | None = None,
+    *,
+    alpha: float | None = None,
+) -> list[str]:
+    """Rewrite the ONNX folder ``fp32`` into the new folder ``out``; what the user should know.
+
+    With ``calibration``, a text, activations are smoothed before they are rounded; ``alpha`` is
+    SmoothQuant's migration strength (see `quantize.onnx.smooth`). Raises ModelError for a graph
+    without constant matrix products. Needs memory for a few of the model's largest matrices.
+    """
+    smoothing = Smoothing()
+    if calibration is not None:
+        smoothing = measure_smoothing(fp32, calibration, alpha)
+    out.mkdir()
+    for path in fp32.iterdir():
+        if path.is_file() and path.name not in (_GRAPH, f"{_GRAPH}.data"):
+            shutil.copy2(path, out / path.name)
+    model = ir.load(fp32 / _GRAPH)
+    products = [node for node in model.graph if _weight(node) is not None]
+    if not products:
+        raise ModelError(f"{fp32 / _GRAPH} has no matrix product with a constant to rewrite")
+    with data_file(model, out / _GRAPH) as file:
+        rewrite = _Rewrite(model.graph, file, smoothing)
+        smoothing.fold_norms(model.graph, file)
+        for done, node in enumerate(products):
+            report_progress(done, len(products), "matrices")
+            _rewrite_product(rewrite, node)
+        shrunk = _shrink_table(rewrite)
+    report_progress(len(products), len(products), "matrices")
+    notes = [f"{len(products)} matrix products with 8-bit weights and activations"]
+    return [*notes, *smoothing.notes, *shrunk]
+
+
+def _weight(node: Any) -> Any | None:
+    """The constant matrix [inputs, outputs] of a product, or None for another node."""
+    if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
+        return None
+    value = node.inputs[1]
+    constant = value is not None and value.const_value is not None and value.is_initializer()
+    return value if constant and len(value.shape) == 2 else None
+
+
+def _rewrite_product(rewrite: _Rewrite, node: Any) -> None:
+    graph, weight = rewrite.graph, node.inputs[1]
+    rows = _rows(rewrite, node)
+    matrix, scale = _matrix(rewrite, node, weight)
+    outputs = int(weight.shape[1])
+    zero = _constant(rewrite, "w8a8.zero", np.array(_ZERO, np.uint8))
+    name = node.name
+    product = ir.node("MatMulInteger", [rows.codes, matrix, zero], name=f"{name}/Integer")
+    # The channels' scales and the way to float in one step.
+    scaled = ir.node(
+        "DequantizeLinear", [product.outputs[0], scale], {"axis": 1}, name=f"{name}/Channels"
+    )
+    full = ir.node("Mul", [scaled.outputs[0], rows.scale], name=f"{name}/Rows")
+    width = _constant(rewrite, f"w8a8.width.{outputs}", np.array([outputs], np.int64))
+    shape = ir.node("Concat", [rows.leading, width], {"axis": 0}, name=f"{name}/Shape")
+    back = ir.node("Reshape", [full.outputs[0], shape.outputs[0]], name=f"{name}/Reshape")
+    graph.insert_before(node, [product, scaled, full, shape, back])
+    _replace(graph, node, back)
+    if not weight.uses():
+        graph.initializers.pop(weight.name)
+
+
+def _rows(rewrite: _Rewrite, node: Any) -> _Rows:
+    """The product's activation as 8-bit rows, made once for all products that read it."""
+    value = node.inputs[0]
+    if value.name in rewrite.codes:
+        return rewrite.codes[value.name]
+    inputs = int(node.inputs[1].shape[0])
+    flat_shape = _constant(rewrite, f"w8a8.rows.{inputs}", np.array([-1, inputs], np.int64))
+    last = _constant(rewrite, "w8a8.axis", np.array([1], np.int64))
+    step = _constant(rewrite, "w8a8.step", np.array(1 / _MOST, np.float32))
+    tiny = _constant(rewrite, "w8a8.tiny", np.array(_TINY, np.float32))
+    name = f"{value.name}/w8a8"
+    leading = ir.node("Shape", [value], {"end": -1}, name=f"{name}/Leading")
+    flat = ir.node("Reshape", [value, flat_shape], name=f"{name}/Flat")
+    size = ir.node("Abs", [flat.outputs[0]], name=f"{name}/Abs")
+    most = ir.node("ReduceMax", [size.outputs[0], last], {"keepdims": 1}, name=f"{name}/Max")
+    steps = ir.node("Mul", [most.outputs[0], step], name=f"{name}/Step")
+    scale = ir.node("Max", [steps.outputs[0], tiny], name=f"{name}/Scale")
+    column = ir.node("Squeeze", [scale.outputs[0], last], name=f"{name}/Column")
+    count = ir.node("Shape", [column.outputs[0]], name=f"{name}/Count")
+    zeros = ir.node(
+        "ConstantOfShape",
+        [count.outputs[0]],
+        {"value": ir.tensor(np.array([_ZERO], np.uint8))},
+        name=f"{name}/Zeros",
+    )
+    codes = ir.node(
+        "QuantizeLinear",
+        [flat.outputs[0], column.outputs[0], zeros.outputs[0]],
+        {"axis": 0},
+        name=f"{name}/Codes",
+    )
+    nodes = [leading, flat, size, most, steps, scale, column, count, zeros, codes]
+    rewrite.graph.insert_before(node, nodes)
+    made = _Rows(codes.outputs[0], scale.outputs[0], leading.outputs[0])
+    rewrite.codes[value.name] = made
+    return made
+
+
+def _matrix(rewrite: _Rewrite, node: Any, weight: Any) -> tuple[Any, Any]:
+    """The product's weights as codes [inputs, outputs], and scales [outputs].
+
+    An output layer that shares its matrix with the embedding is stored as the table, a row for each
+    token, and turned round where it is multiplied: once, when the graph is loaded.
+    """
+    values = rewrite.smoothing.scaled(node.name, weight.const_value.numpy())
+    codes, scales = round_channels(values.T)
+    scale = rewrite.file.initializer(f"{weight.name}.scales", scales)
+    table = _table_of(weight)
+    if table is None:
+        return rewrite.file.initializer(f"{weight.name}.codes", codes.T), scale
+    stored = rewrite.file.initializer(f"{weight.name}.codes", codes)
+    turned = ir.node("Transpose", [stored], {"perm": [1, 0]}, name=f"{node.name}/Transpose")
+    rewrite.graph.insert_before(node, turned)
+    lookup = next(use.node for use in table.outputs[0].uses())
+    _replace_lookup(rewrite, lookup, stored, scale)
+    rewrite.graph.remove(table, safe=True)
+    return turned.outputs[0], scale
+
+
+def _table_of(weight: Any) -> Any | None:
+    """The node that turns the output layer's matrix into the embedding table, if one does."""
+    turns = [use.node for use in weight.uses() if use.node.op_type == "Transpose"]
+    if len(turns) != 1:
+        return None
+    uses = turns[0].outputs[0].uses()
+    return turns[0] if len(uses) == 1 and uses[0].node.op_type == "Gather" else None
+
+
+def _shrink_table(rewrite: _Rewrite) -> list[str]:
+    """Store an embedding table of its own in 8 bits, with a scale for each row."""
+    for node in rewrite.graph:
+        if node.name != _LOOKUP or not node.inputs[0].is_initializer():
+            continue
+        table = node.inputs[0]
+        if table.const_value.dtype != ir.DataType.FLOAT or len(table.uses()) != 1:
+            continue
+        codes, scales = round_channels(table.const_value.numpy())
+        stored = rewrite.file.initializer(f"{table.name}.codes", codes)
+        scale = rewrite.file.initializer(f"{table.name}.scales", scales)
+        _replace_lookup(rewrite, node, stored, scale)
+        rewrite.graph.initializers.pop(table.name)
+        return ["the embedding table is stored in 8 bits"]
+    return []
+
+
+def _replace_lookup(rewrite: _Rewrite, gather: Any, table: Any, scale: Any) -> None:
+    """Look up codes [tokens, inputs] and scales [tokens] instead of floats."""
+    last = _constant(rewrite, "w8a8.last", np.array([-1], np.int64))
+    ids, name = gather.inputs[1], gather.name
+    codes = ir.node("Gather", [table, ids], {"axis": 0}, name=f"{name}/Codes")
+    number = ir.node("Cast", [codes.outputs[0]], {"to": ir.DataType.FLOAT}, name=f"{name}/Float")
+    steps = ir.node("Gather", [scale, ids], {"axis": 0}, name=f"{name}/Scales")
+    column = ir.node("Unsqueeze", [steps.outputs[0], last], name=f"{name}/Column")
+    full = ir.node("Mul", [number.outputs[0], column.outputs[0]], name=f"{name}/Scaled")
+    rewrite.graph.insert_before(gather, [codes, number, steps, column, full])
+    _replace(rewrite.graph, gather, full)
+
+
+def _replace(graph: Any, old: Any, new: Any) -> None:
+    """Let ``new`` take the place of ``old``, name and graph output included."""
+    before, after = old.outputs[0], new.outputs[0]
+    after.type, after.shape = before.type, before.shape
+    name = before.name
+    ir.convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)
+    graph.remove(old, safe=True)
+    after.name = name
+
+
+def _constant(rewrite: _Rewrite, name: str, array: Any) -> Any:
+    """A small constant in the graph itself, where shape inference sees it."""
+    if name not in rewrite.constants:
+        node = ir.node("Constant", [], {"value": ir.tensor(array)}, name=name)
+        node.outputs[0].name = name
+        rewrite.graph.insert_before(rewrite.graph[0], node)
+        rewrite.constants[name] = node.outputs[0]
+    return rewrite.constants[name]
