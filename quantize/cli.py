@@ -8,19 +8,29 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from quantize.arguments import chosen_recipes, parsed_overrides
 from quantize.errors import DiskFullError, UsageError
-from quantize.recipe import FORMATS, Recipe, choose_recipes, find_recipe
 from runtimes.errors import IngotError
+
+if TYPE_CHECKING:
+    from quantize.options import Options, Target
 
 _INTERNAL, _INTERRUPTED = 70, 130
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a Hugging Face model.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of a Hugging Face model, ORG/NAME or ORG/NAME@REVISION on the hub, or a"
+            " GGUF file of floats. `recipes` lists the recipes.",
+        ),
+    ],
     to: Annotated[
         str | None, typer.Option("--to", help="Formats, comma-separated: gguf,onnx; default both")
     ] = None,
@@ -37,8 +47,44 @@ def command(
         Path | None,
         typer.Option("--out", help="Output folder (default: MODEL-built beside the model)."),
     ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")
+    ] = None,
+    lora: Annotated[
+        str | None,
+        typer.Option("--lora", help="Merge this adapter first: a folder, or ORG/NAME on the hub."),
+    ] = None,
+    imatrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--imatrix",
+            help="Importance matrix for GGUF types: a text to compute it from, or a ready one.",
+        ),
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--override",
+            metavar="REGEX=TYPE",
+            help="Another llama.cpp type for the tensors whose names match. Repeat for more.",
+        ),
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", help="What ONNX graphs are shaped for: cpu or cuda.")
+    ] = "cpu",
     no_measure: Annotated[
-        bool, typer.Option("--no-measure", help="Skip accuracy and speed.")
+        bool, typer.Option("--no-measure", help="Skip quality and speed.")
+    ] = False,
+    measure_text: Annotated[
+        Path | None,
+        typer.Option("--measure-text", help="Compare with the float model on this text."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Compare on this many tokens at most.")
+    ] = None,
+    no_gates: Annotated[
+        bool,
+        typer.Option("--no-gates", help="Publish files that are worse than their recipe's limit."),
     ] = False,
     allow_token_mismatch: Annotated[
         bool,
@@ -46,8 +92,18 @@ def command(
             "--allow-token-mismatch", help="Publish files that split text into other tokens."
         ),
     ] = False,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option("--allow-pickle", help="Take weights in pickle form if there are no others."),
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Build again what is already there.")
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the manifest instead of the table.")
+        bool, typer.Option("--json", help="Print events as JSON lines instead of the table.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what the tools say.")
@@ -55,28 +111,68 @@ def command(
 ) -> None:
     """Melt a Hugging Face model down into 4- and 8-bit GGUF and ONNX files.
 
-    Every file is checked against the original's tokens, loaded, asked a question and measured
-    before it appears in the output folder, with a manifest.json beside it.
+    Every file is checked against the original's tokens, loaded, measured
+    against the original, and only then put into the output folder, with a
+    manifest.json beside it. The same command again goes on where an interrupted
+    one ended, and builds nothing that is already there.
     """
     if verbose:
         logging.getLogger().setLevel(logging.DEBUG)
-    recipes = _recipes(recipe or [], to, bits)
-    from quantize.pipeline import Options, build
+    if model == "recipes":
+        from quantize.presets import print_listing
+
+        print_listing()
+        return
+    from quantize.options import MeasureOptions, Options, SourceOptions
+
+    if target not in ("cpu", "cuda"):
+        raise UsageError(f"--target takes cpu or cuda, not {target!r}")
+    options = Options(
+        source=SourceOptions(
+            model,
+            revision=revision,
+            lora=lora,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
+        ),
+        recipes=chosen_recipes(recipe or [], to, bits),
+        out=out,
+        measure=MeasureOptions(
+            enabled=not no_measure, text=measure_text, limit=limit, gates=not no_gates
+        ),
+        allow_token_mismatch=allow_token_mismatch,
+        imatrix=imatrix,
+        overrides=parsed_overrides(override or []),
+        target=cast("Target", target),
+        as_json=as_json,
+        fresh=fresh,
+    )
+    _run(options)
+
+
+def _run(options: Options) -> None:
+    """Build with events on stdout, or with progress on stderr and the table on stdout."""
+    from quantize.pipeline import build
+
+    # Ended politely, clean up as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    if options.as_json:
+        from quantize.events import JsonReporter
+        from quantize.manifest import NAME
+
+        events = JsonReporter(sys.stdout)
+        try:
+            folder, _ = build(options, events)
+        except BaseException as error:
+            events.failed(error, exit_code(error))
+            raise
+        events.done(folder / NAME)
+        return
     from quantize.progress import ConsoleReporter
     from quantize.report import print_table
 
-    options = Options(
-        model=model,
-        recipes=recipes,
-        out=out,
-        measure=not no_measure,
-        allow_token_mismatch=allow_token_mismatch,
-    )
     folder, manifest = build(options, ConsoleReporter())
-    if as_json:
-        typer.echo(manifest.to_json(), nl=False)
-    else:
-        print_table(manifest, folder, tuple(item.name for item in recipes))
+    print_table(manifest, folder, tuple(item.name for item in options.recipes))
 
 
 def main() -> int:
@@ -84,8 +180,6 @@ def main() -> int:
     logging.basicConfig(
         level=logging.WARNING, format="quantize: %(message)s", stream=sys.stderr, force=True
     )
-    # Ended politely, clean up as after Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -102,45 +196,36 @@ def main() -> int:
     return 0
 
 
-def _recipes(names: list[str], to: str | None, bits: str | None) -> tuple[Recipe, ...]:
-    """Named recipes alone, or the presets of --to and --bits, or both when both are given."""
-    presets: tuple[Recipe, ...] = ()
-    if to is not None or bits is not None or not names:
-        presets = choose_recipes(
-            formats=_split(to) if to is not None else FORMATS,
-            bits=[_number(text) for text in _split(bits)] if bits is not None else (4, 8),
-        )
-    named = (find_recipe(name) for text in names for name in _split(text))
-    return tuple({item.name: item for item in (*presets, *named)}.values())
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip().lower() for part in text.split(",") if part.strip()]
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"--bits takes numbers, not {text!r}") from None
+def exit_code(error: BaseException) -> int:
+    """What the command ends with when ``error`` ends it."""
+    match error:
+        case KeyboardInterrupt():
+            return _INTERRUPTED
+        case SystemExit(code=int(code)):
+            return code
+        case IngotError():
+            return error.exit_code
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return DiskFullError.exit_code
+    return _INTERNAL
 
 
 def _report(error: BaseException) -> int:
     """One message on stderr; the traceback of a defect only with -v."""
+    code = exit_code(error)
     if isinstance(error, KeyboardInterrupt):
-        sys.stderr.write("quantize: interrupted; nothing unfinished was left behind\n")
-        return _INTERRUPTED
+        sys.stderr.write("quantize: interrupted; the same command goes on from what is finished\n")
+        return code
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, IngotError):
         sys.stderr.write(f"quantize: {error}\n")
-        return error.exit_code
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    elif code == DiskFullError.exit_code:
         sys.stderr.write(f"quantize: the disk is full: {error}\n")
-        return DiskFullError.exit_code
-    name = type(error).__name__
-    sys.stderr.write(f"quantize: internal error: {name}: {error} (-v shows where)\n")
-    return _INTERNAL
+    else:
+        name = type(error).__name__
+        sys.stderr.write(f"quantize: internal error: {name}: {error} (-v shows where)\n")
+    return code
 
 
 if __name__ == "__main__":

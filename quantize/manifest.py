@@ -101,6 +101,7 @@ class FileEntry:
     manifest. ``notes`` are things that the user should know, such as tensors that fell back to
     another type. ``route`` says by which tools it was made, ``inputs`` is the hash of everything
     that decides its content, ``imatrix`` the importance matrix used, by name and checksum.
+    ``measured`` is the hash of everything that decides how it was measured.
     """
 
     format: Literal["gguf", "onnx"]
@@ -119,6 +120,7 @@ class FileEntry:
     route: str = ""
     inputs: str = ""
     imatrix: str | None = None
+    measured: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,12 @@ def load_manifest(folder: Path) -> Manifest:
         raise ModelError(f"{path} is damaged ({error!r}); build the model again") from error
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace ``folder``'s manifest in one step: a reader sees the old one or the new one."""
-    partial = folder / f".{NAME}.partial"
+def write_manifest(folder: Path, manifest: Manifest, work: Path | None = None) -> None:
+    """Replace ``folder``'s manifest in one step: a reader sees the old one or the new one.
+
+    ``work`` is a folder on the same disk where the new one is written first.
+    """
+    partial = (work or folder) / f".{NAME}.partial"
     with partial.open("w", encoding="utf-8") as file:
         file.write(manifest.to_json())
         file.flush()
@@ -191,7 +196,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def entry_path(folder: Path, entry: FileEntry) -> Path:
     """Where ``entry`` lies. A manifest may come from elsewhere, so a path that leaves the folder,
-    by ``..``, from the root, or through a link, raises ModelError, as does a missing file."""
+    by ``..``, from the root, or through a link, raises ModelError, as does a missing file and one
+    of another size than was built."""
     relative = PurePosixPath(entry.path)
     odd = ".." in relative.parts or "\\" in entry.path or not relative.parts
     bad = odd or relative.is_absolute()
@@ -200,7 +206,19 @@ def entry_path(folder: Path, entry: FileEntry) -> Path:
         raise ModelError(f"{folder / NAME} names {entry.path!r}, which is outside its folder")
     if not path.exists():
         raise ModelError(f"{path} is missing, though {NAME} lists it; build it again")
+    found = _size(folder, entry)
+    if found != entry.bytes:
+        raise ModelError(
+            f"{path} has {found:,} bytes and was built with {entry.bytes:,}: it was cut off or"
+            f" changed; build it again (`ingot doctor --verify {folder}` looks at every file)"
+        )
     return path
+
+
+def _size(folder: Path, entry: FileEntry) -> int:
+    """Bytes of the files that ``entry`` names, as far as they are there."""
+    paths = [folder / name for name in entry.sha256]
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def hash_files(path: Path) -> dict[str, str]:
@@ -250,6 +268,7 @@ def _entry(data: dict[str, Any]) -> FileEntry:
         route=str(data.get("route", "")),
         inputs=str(data.get("inputs", "")),
         imatrix=data.get("imatrix"),
+        measured=str(data.get("measured", "")),
     )
 
 

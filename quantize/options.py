@@ -39,7 +39,8 @@ class Options:
     """What to build and how far to go. ``out`` None means `<model>-built` beside the source.
 
     ``imatrix`` is a text to compute an importance matrix from, or a ready matrix. ``overrides``
-    maps a regular expression over tensor names to a llama.cpp type.
+    maps a regular expression over tensor names to a llama.cpp type. ``fresh`` builds again what is
+    already there.
     """
 
     source: SourceOptions
@@ -52,3 +53,4 @@ class Options:
     target: Target = "cpu"
     push: str | None = None
     as_json: bool = False
+    fresh: bool = False

@@ -2,230 +2,200 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from quantize.errors import UsageError
-from quantize.gguf.convert import export_f16
+from quantize.adapted import adapted_fingerprint
+from quantize.errors import QualityError, UsageError
 from quantize.gguf.converter import converter_folder
-from quantize.gguf.quantize import quantize_gguf
-from quantize.manifest import (
-    NAME,
-    FileEntry,
-    Manifest,
-    ModelInfo,
-    Source,
-    hash_files,
-    load_manifest,
-    write_manifest,
+from quantize.gguf.overrides import check_overrides
+from quantize.keys import build_key, imatrix_key, source_inputs, versions
+from quantize.making import drop_export, make_file
+from quantize.manifest import FileEntry, Manifest, ModelInfo, load_manifest
+from quantize.measuring import (
+    Figures,
+    Measuring,
+    check,
+    measure,
+    measure_original,
+    plan_measuring,
 )
-from quantize.onnx.build import build_onnx, require_builder
+from quantize.onnx.build import require_builder
+from quantize.options import Options
+from quantize.preflight import memory_parts, require_memory, require_space, space_parts
 from quantize.progress import Reporter
-from quantize.quality.measure import built_accuracy, built_speed, check_answers, float_accuracy
-from quantize.quality.tasks import Question, read_questions
-from quantize.quality.tokens import Reference, compare_built, make_reference, require_parity
-from quantize.recipe import Recipe
+from quantize.publish import open_publisher
+from quantize.quality.gates import require_quality
+from quantize.quality.tasks import read_questions
+from quantize.recipe import Recipe, require_matrix
+from quantize.run import Job, Run
 from quantize.source import SourceModel, open_source
-from quantize.workspace import Workspace, disk_errors, require_space
+from quantize.stages import Stages, stages_size
+from quantize.verify import is_whole
+from quantize.workspace import WORK, Workspace, disk_errors
 from runtimes.errors import ModelError, RuntimeMissingError
-
-_TOOLS = (
-    *("ingot", "torch", "transformers", "tokenizers", "llama-cpp-python", "onnx", "onnx_ir"),
-    *("onnxruntime", "onnxruntime-gpu", "onnxruntime-genai", "onnxruntime-genai-cuda"),
-)
-_SPARE = 64_000_000  # vocabularies, tokenizer files, logs
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What to build and how far to go. ``out`` None means `<model>-built` beside the source."""
-
-    model: str
-    recipes: tuple[Recipe, ...]
-    out: Path | None = None
-    measure: bool = True
-    allow_token_mismatch: bool = False
-
-
-@dataclass(slots=True)
-class _Run:
-    """What every step of one run needs."""
-
-    options: Options
-    source: SourceModel
-    space: Workspace
-    progress: Reporter
-    reference: Reference
-    questions: list[Question]
-    fingerprint: Source
-    manifest: Manifest
-    tools: dict[str, str] = field(default_factory=dict)
 
 
 def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
     """Build every recipe and publish each as soon as it is checked; the folder and its manifest.
 
-    Raises an IngotError that says what is wrong and what to do. Files that were published before an
-    error stay, complete and listed.
+    What an earlier run has finished is taken over: files in the folder whose bytes are the ones
+    that it lists, and stages of a run that did not come to its end. Raises an IngotError that says
+    what is wrong and what to do; QualityError, for files that are worse than their recipes allow,
+    only after the others. Files that were published before an error stay, complete and listed.
     """
-    source = open_source(options.model)
-    out = options.out or source.folder.resolve().with_name(f"{source.name}-built")
-    if out.resolve() == source.folder.resolve():
-        raise UsageError(f"--out is the model's own folder {out}; choose another")
-    _require_tools(options.recipes)
-    questions = read_questions(source.graded) if options.measure and source.graded else []
-    require_space(out, space_needed(source.parameters, options.recipes))
+    _require_sense(options)
+    source = open_source(options.source, progress)
+    out = options.out or source.default_out
+    _require_fitting(options, source, out)
+    _require_room(out, options, source, _unlisted(out, options))
     with disk_errors(out), Workspace(out) as space:
-        run = _prepare(options, source, space, progress, questions)
-        gguf = [recipe for recipe in options.recipes if recipe.format == "gguf"]
-        if gguf:
-            _build_gguf(run, gguf)
-        for recipe in options.recipes:
-            if recipe.format == "onnx":
-                with progress.stage(f"building {recipe.name}"):
-                    made, notes = build_onnx(source.folder, recipe, space.work)
-                _show(run, notes)
-                _finish(run, recipe, made, notes)
-        return out, run.manifest
+        run = _open(options, source, space, progress)
+        questions = read_questions(source.graded) if source.graded else ()
+        plan = plan_measuring(run, questions)
+        jobs = [_job(run, recipe) for recipe in options.recipes]
+        _require_room(out, options, source, [job.recipe for job in jobs if job.entry is None])
+        if plan and not all(_is_measured(plan, job) for job in jobs):
+            plan = measure_original(run, plan)
+        _finish_all(run, plan, jobs)
+        return out, run.publisher.manifest
 
 
-def space_needed(parameters: int, recipes: Sequence[Recipe]) -> int:
-    """Bytes that a run writes at most: the half-precision export, and every output."""
-    outputs = sum(recipe.bits_per_weight for recipe in recipes) / 8
-    export = 2 if any(recipe.format == "gguf" for recipe in recipes) else 0
-    # An ONNX graph whose embedding is rewritten exists twice for a moment.
-    rewrite = max((r.bits_per_weight / 8 for r in recipes if r.format == "onnx"), default=0)
-    return int(parameters * (outputs + export + rewrite) * 1.05) + _SPARE
+def _open(options: Options, source: SourceModel, space: Workspace, progress: Reporter) -> Run:
+    with progress.stage("reading the model"):
+        fingerprint = adapted_fingerprint(source, options.source.lora, progress)
+    inputs = source_inputs(source, fingerprint)
+    stages = Stages(space.stages, fingerprint.hash, fresh=options.fresh)
+    model = ModelInfo(source.name, source.architecture, source.parameters, bytes=source.bytes)
+    publisher = open_publisher(space, model)
+    return Run(options, source, fingerprint, inputs, space, stages, publisher, progress)
 
 
-def _prepare(
-    options: Options,
-    source: SourceModel,
-    space: Workspace,
-    progress: Reporter,
-    questions: list[Question],
-) -> _Run:
-    with progress.stage("reading the model and its tokenizer"):
-        fingerprint = source.fingerprint()
-        reference = make_reference(source.folder, space.work)
-    earlier = _earlier_manifest(space.out, source.name)
-    quality = earlier.model.quality if earlier and not options.measure else None
-    if questions and not reference.chats:
-        progress.note("the graded questions are left out: the tokenizer has no chat template")
-        questions = []
-    if questions:
-        with progress.stage(f"asking the float model {len(questions)} graded questions"):
-            quality = float_accuracy(source.folder, questions, space.work)
-    model = ModelInfo(source.name, source.architecture, source.parameters, quality)
-    manifest = replace(earlier, model=model) if earlier else Manifest(model=model)
-    return _Run(
-        options, source, space, progress, reference, questions, fingerprint, manifest, _versions()
-    )
+def _job(run: Run, recipe: Recipe) -> Job:
+    """What is to be done for ``recipe``: nothing to build if the file is there, byte for byte."""
+    matrix = imatrix_key(run.inputs, recipe, run.options)
+    job = Job(recipe, build_key(run.inputs, recipe, run.options), matrix)
+    entry = run.publisher.manifest.entry(recipe.name)
+    if entry is None or entry.inputs != job.key or run.options.fresh:
+        return job
+    with run.progress.stage(f"comparing {entry.path} with its checksum"):
+        whole = is_whole(run.space.out, entry)
+    if whole:
+        job.entry = entry
+        run.progress.note(f"{entry.path} is already built (--fresh builds it again)")
+    else:
+        run.progress.note(f"{entry.path} is not as it was built, and is built again")
+    return job
 
 
-def _build_gguf(run: _Run, recipes: Sequence[Recipe]) -> None:
-    work = run.space.work
-    export = work / "export-f16.gguf"
-    with run.progress.stage("converting to GGUF, half precision"):
-        notes = export_f16(run.source.folder, export, run.reference, work)
-        if not run.options.allow_token_mismatch:  # before hours of quantizing
-            require_parity(compare_built(export, run.reference, "gguf", work), "the GGUF export")
-    _show(run, notes)
-    for recipe in recipes:
-        made = work / recipe.output_name(run.source.name)
-        with run.progress.stage(f"quantizing to {recipe.name}"):
-            own_notes = quantize_gguf(export, made, recipe, work)
-        _show(run, own_notes)
-        _finish(run, recipe, made, [*notes, *own_notes])
-    export.unlink()
+def _is_measured(plan: Measuring, job: Job) -> bool:
+    return job.entry is not None and job.entry.measured == plan.key(job.recipe, job.entry.sha256)
 
 
-def _finish(run: _Run, recipe: Recipe, made: Path, notes: Sequence[str]) -> None:
-    """Check, measure, publish, record."""
-    work, progress = run.space.work, run.progress
-    with progress.stage(f"checking {recipe.name}: tokens, load, one question"):
-        comparison = compare_built(made, run.reference, recipe.format, work)
-        if not run.options.allow_token_mismatch:
-            require_parity(comparison, made.name)
-        check_answers(made, work)
-    _show(run, [comparison.note] if comparison.note else [])
-    quality = speed = None
-    if run.options.measure:
-        with progress.stage(f"measuring {recipe.name}: speed"):
-            speed = built_speed(made, work)
-    if run.questions:
-        with progress.stage(f"measuring {recipe.name}: {len(run.questions)} graded questions"):
-            quality = built_accuracy(made, run.questions, work)
-    digests = hash_files(made)
+def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> None:
+    """GGUF files first: all are made from one export, which then goes."""
+    bad: list[QualityError] = []
+    gguf = [job for job in jobs if job.recipe.format == "gguf"]
+    onnx = [job for job in jobs if job.recipe.format == "onnx"]
+    for job in [*gguf, *onnx]:
+        try:
+            if job.entry is None:
+                _build(run, plan, job)
+            elif plan is not None:
+                _measure_published(run, plan, job.entry, job)
+        except QualityError as error:  # the others may be good
+            run.progress.note(str(error).splitlines()[0])
+            bad.append(error)
+        if gguf and job is gguf[-1]:
+            drop_export(run)
+    if bad:
+        raise QualityError("\n".join(map(str, bad)))
+
+
+def _build(run: Run, plan: Measuring | None, job: Job) -> None:
+    """Make, check, measure, publish, record."""
+    made, stage = make_file(run, job)
+    sha256 = {name: found.sha256 for name, found in stage.files.items()}
+    parity, notes, figures = None, list[str](), Figures()
+    if stage.value["runs_here"]:
+        parity, notes = check(run, job.recipe, made, sha256)
+        if plan is not None:
+            figures = measure(run, plan, job.recipe, made, sha256)
     entry = FileEntry(
-        format=recipe.format,
-        recipe=recipe.name,
-        bits=recipe.bits,
+        format=job.recipe.format,
+        recipe=job.recipe.name,
+        bits=job.recipe.bits,
         path=made.name,
-        bytes=sum((made.parent / name).stat().st_size for name in digests),
-        sha256=digests,
+        bytes=sum(found.bytes for found in stage.files.values()),
+        sha256=sha256,
         source=run.fingerprint,
-        tools=run.tools,
-        token_parity=comparison.parity,
-        quality=quality,
-        speed=speed,
-        notes=tuple(note for note in (*notes, comparison.note) if note),
+        tools=versions([job.recipe.format]),
+        token_parity=parity,
+        notes=(*stage.value["notes"], *notes),
+        route=stage.value["route"],
+        inputs=job.key,
+        imatrix=stage.value["imatrix"],
     )
-    _record(run, entry, made)
+    job.entry = figures.entered(entry)
+    run.publisher.publish(job.entry, made)
+    run.stages.drop("build", job.key)
+    run.progress.published(run.space.out, job.entry)
 
 
-def _show(run: _Run, notes: Sequence[str]) -> None:
-    for note in notes:
-        run.progress.note(note)
+def _measure_published(run: Run, plan: Measuring, entry: FileEntry, job: Job) -> None:
+    """A file that an earlier run has built: only measure it, if it was not, or otherwise."""
+    if not _is_measured(plan, job):
+        figures = measure(run, plan, job.recipe, run.space.out / entry.path, entry.sha256)
+        entry = job.entry = figures.entered(entry)
+        run.publisher.update(entry)
+    if run.options.measure.gates and entry.fidelity:
+        require_quality(job.recipe, entry.fidelity)
 
 
-def _record(run: _Run, entry: FileEntry, made: Path) -> None:
-    """Publish so that the manifest never describes a file other than the one that is there: the
-    old entry goes first, the file moves, the new entry comes."""
-    out = run.space.out
-    if run.manifest.entry(entry.recipe):
-        write_manifest(out, run.manifest.without(entry.recipe))
-    run.space.publish(made, entry.path)
-    run.manifest = run.manifest.with_entry(entry)
-    write_manifest(out, run.manifest)
-
-
-def _earlier_manifest(out: Path, name: str) -> Manifest | None:
-    """What an earlier run left in ``out``; raises UsageError when it is another model's."""
-    if not (out / NAME).is_file():
-        return None
+def _unlisted(out: Path, options: Options) -> list[Recipe]:
+    """Recipes of which ``out`` lists no file: those are built for certain."""
     try:
-        manifest = load_manifest(out)
+        listed = {entry.recipe for entry in load_manifest(out).files}
     except ModelError:
-        return None  # damaged: this run writes a new one
-    if manifest.model.name != name:
-        raise UsageError(f"{out} holds builds of {manifest.model.name}, not of {name}; use --out")
-    return manifest
+        listed = set()
+    return [recipe for recipe in options.recipes if options.fresh or recipe.name not in listed]
 
 
-def _require_tools(recipes: Sequence[Recipe]) -> None:
-    """Say what is missing before any work, not after it."""
+def _require_room(
+    out: Path, options: Options, source: SourceModel, recipes: Sequence[Recipe]
+) -> None:
+    if recipes:
+        parts = space_parts(source, recipes, options)
+        require_space(out, parts, reusable=stages_size(out / WORK))
+        require_memory(memory_parts(source, recipes, options))
+
+
+def _require_sense(options: Options) -> None:
+    """What can be refused before the source is looked at, or downloaded."""
+    require_matrix(options.recipes, options.imatrix)
+    check_overrides(options.overrides)
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if missing:
         raise RuntimeMissingError(
             f"{' and '.join(missing)} not installed; building needs: pip install"
             " 'ingot[cpu,quantize]'"
         )
-    formats = {recipe.format for recipe in recipes}
+    formats = {recipe.format for recipe in options.recipes}
     if "onnx" in formats:
         require_builder()
     if "gguf" in formats:
         converter_folder()
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _TOOLS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+def _require_fitting(options: Options, source: SourceModel, out: Path) -> None:
+    if out.resolve() == source.folder.resolve():
+        raise UsageError(f"--out is the model's own folder {out}; choose another")
+    onnx = [recipe.name for recipe in options.recipes if recipe.format == "onnx"]
+    if source.kind == "gguf" and options.source.lora is not None:
+        raise UsageError("an adapter is merged into a Hugging Face model, not into a GGUF file")
+    if source.kind == "gguf" and onnx:
+        raise UsageError(
+            f"{', '.join(onnx)} cannot be made from a GGUF file; give the Hugging Face model, or"
+            " --to gguf"
+        )

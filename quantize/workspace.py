@@ -1,7 +1,8 @@
-"""Where a build happens: room on the disk, a private work folder, publishing in one step.
+"""Where a build happens: a private work folder, and publishing in one step.
 
-Everything is made in ``OUT/.partial-*`` and moved out by a rename once all its checks have passed,
-so whatever ends a run, OUT holds only finished files.
+Everything is made in ``OUT/.quantize-work`` and moved out by a rename once all its checks have
+passed, so whatever ends a run, OUT shows only finished files. A run that is done removes that
+folder; one that failed, was interrupted or was killed leaves there the stages that it had finished.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import fcntl
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from quantize.errors import BusyError, DiskFullError, UsageError
 
 logger = logging.getLogger(__name__)
 
-_PREFIX = ".partial-"
+WORK = ".quantize-work"
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _AT_FDCWD = -100  # fcntl.h
 
@@ -34,14 +34,22 @@ class Workspace:
 
     out: Path
     _lock: int = -1
-    _work: Path | None = None
     _created: bool = False
 
     @property
+    def root(self) -> Path:
+        """The folder that holds all of the following."""
+        return self.out / WORK
+
+    @property
     def work(self) -> Path:
-        """The folder for everything unfinished; gone when the run ends."""
-        assert self._work is not None, "only within the with block"
-        return self._work
+        """The folder for everything unfinished; gone when the run ends, in whichever way."""
+        return self.root / "scratch"
+
+    @property
+    def stages(self) -> Path:
+        """The folder for finished stages."""
+        return self.root / "stages"
 
     def __enter__(self) -> Self:
         """Take the folder. Raises BusyError while another run holds it."""
@@ -49,24 +57,25 @@ class Workspace:
             self._created = not self.out.exists()
             self.out.mkdir(parents=True, exist_ok=True)
             self._lock = _lock_folder(self.out)
+            # We hold the lock, so whoever left this is dead.
+            self._created |= self.root.exists() and [*self.out.iterdir()] == [self.root]
+            _remove(self.work)
+            self.work.mkdir(parents=True)
+            self.stages.mkdir(exist_ok=True)
         except OSError as error:
             raise _explain(error, self.out) from error
-        self._remove_partials()  # we hold the lock, so whoever made them is dead
-        self._work = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.out))
         return self
 
-    def __exit__(self, *_exc: object) -> None:
-        """Remove the work folder, and OUT too if this run made it and published nothing."""
-        self._remove_partials()
+    def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
+        """Remove the work folder, but for stages that the next run can go on from. OUT goes too
+        when nothing was published in it."""
+        _remove(self.work)
+        if kind is None or not any(self.stages.iterdir()):
+            _remove(self.root)
         if self._created:
             with contextlib.suppress(OSError):  # not empty: something was published
                 self.out.rmdir()
         os.close(self._lock)
-
-    def _remove_partials(self) -> None:
-        for stale in [*self.out.glob(f"{_PREFIX}*"), *self.out.glob(".*.json.partial")]:
-            logger.debug("removing %s", stale.name)
-            _remove(stale)
 
     def publish(self, made: Path, name: str) -> Path:
         """Move a finished file or folder into OUT, in place of an older one, in one step."""
@@ -81,17 +90,6 @@ class Workspace:
         return target
 
 
-def require_space(folder: Path, needed: int) -> None:
-    """Raise DiskFullError unless the disk of ``folder`` (which need not exist yet) has room."""
-    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    free = shutil.disk_usage(existing).free
-    if needed > free:
-        raise DiskFullError(
-            f"{folder} needs {needed / 1e9:.1f} GB free to build in and has {free / 1e9:.1f} GB:"
-            " make room, build fewer recipes at a time, or choose another disk with --out"
-        )
-
-
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
     """Turn a full or read-only disk into an error that says so."""
@@ -103,7 +101,9 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 def _explain(error: OSError, folder: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"the disk of {folder} is full; nothing unfinished was left there")
+        return DiskFullError(
+            f"the disk of {folder} is full; make room and run it again: what is finished is kept"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         return UsageError(f"{folder} cannot be written: {error.strerror}; choose another --out")
     return error

@@ -1,18 +1,34 @@
-"""`ingot doctor`: what this machine has, and whether the runtimes work on it."""
+"""`ingot doctor`: what this machine has, and whether the runtimes and the model files are sound."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def doctor(
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="With --verify: a folder that quantize wrote."),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare every file of MODEL with its checksum instead."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of a table.")
     ] = False,
 ) -> None:
     """Show the hardware, the libraries, and whether the runtimes pass their self-tests."""
+    from runtimes.errors import RequestError
+
+    if verify:
+        _verify(model, as_json=as_json)
+        return
+    if model is not None:
+        raise RequestError(f"to look at the files of {model}, say --verify")
     from app.doctor.report import examine
     from app.doctor.show import show
     from runtimes.errors import RuntimeMissingError
@@ -26,3 +42,30 @@ def doctor(
         show(report)
     if not report.usable:
         raise RuntimeMissingError("no runtime works here; " + "; ".join(report.problems))
+
+
+def _verify(model: Path | None, *, as_json: bool) -> None:
+    """One line a file as soon as it has been read. Raises ModelError when any is damaged."""
+    import json
+
+    from app.doctor.verify import verify
+    from runtimes.errors import ModelError, RequestError
+
+    if model is None:
+        raise RequestError("--verify needs a MODEL: a folder that quantize wrote")
+    found = []
+    for file in verify(model):
+        found.append(file)
+        if not as_json:
+            typer.echo(
+                f"{'damaged' if file.problem else 'ok':<8}  {file.path}  {file.problem}".rstrip()
+            )
+    damaged = [file for file in found if file.problem]
+    if as_json:
+        whole = {"files": [file.as_json() for file in found], "damaged": len(damaged)}
+        typer.echo(json.dumps(whole, indent=1))
+    if damaged:
+        raise ModelError(
+            f"{len(damaged)} of {len(found)} files of {model} are damaged; build them again:"
+            f" the same `quantize` command replaces only these"
+        )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,32 @@ def test_two_onnx_runtimes_in_one_folder_are_a_problem(
     (tmp_path / "onnxruntime_gpu-1.31.1.dist-info").mkdir()
     (problem,) = report._conflicts()
     assert "uninstall both" in problem
+
+
+def test_verify_reads_every_byte(ingot: Any, tmp_path: Path, pebble_built: Path) -> None:
+    folder = Path(shutil.copytree(pebble_built, tmp_path / "built"))
+    done = ingot("doctor", "--verify", folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert {line.split()[0] for line in lines} == {"ok"}
+    assert any(line.endswith("onnx-int4/model.onnx.data") for line in lines)
+    data = bytearray((folder / "pebble-q8_0.gguf").read_bytes())
+    data[-1] ^= 1
+    (folder / "pebble-q8_0.gguf").write_bytes(data)
+    done = ingot("doctor", "--verify", folder, "--json")
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    (bad,) = [file for file in found["files"] if file["problem"]]
+    assert bad["path"].endswith("pebble-q8_0.gguf")
+    assert f"1 of {len(found['files'])} files" in done.stderr
+    (folder / "pebble-q8_0.gguf").write_bytes(data[:-1])
+    done = ingot("run", folder, "Hello", "--recipe", "q8_0")
+    assert done.returncode == 3
+    assert "cut off" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--verify"], ["model"], ["--verify", "/nowhere"]])
+def test_verify_needs_a_built_folder(ingot: Any, arguments: list[str]) -> None:
+    done = ingot("doctor", *arguments)
+    assert done.returncode in (2, 3)
+    assert "--verify" in done.stderr

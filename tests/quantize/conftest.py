@@ -42,8 +42,11 @@ def run_quantize(*arguments: object, check: bool = True) -> subprocess.Completed
     return done
 
 
-def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[int, str]:
-    """Start a build, send it a signal once it has reached ``stage``; its exit code and stderr."""
+def kill_during(
+    stage: str, how: signal.Signals, *arguments: object, wait: float = 1.0
+) -> tuple[int, str]:
+    """Start a build, send it a signal ``wait`` seconds after it has reached ``stage``; its exit
+    code and stderr."""
     process = subprocess.Popen(
         [sys.executable, "-m", "quantize", *map(str, arguments)],
         stdout=subprocess.DEVNULL,
@@ -56,7 +59,7 @@ def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[in
     for line in process.stderr:
         seen += line
         if line.startswith(stage):
-            time.sleep(1)
+            time.sleep(wait)
             process.send_signal(how)
             break
     seen += process.stderr.read()
@@ -138,6 +141,52 @@ def measured_llama(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFa
         "converting", signal.SIGKILL, source, "--recipe", "f16", "--out", out, "--no-measure"
     )
     assert code == -signal.SIGKILL
-    assert [p.name[:9] for p in out.iterdir()] == [".partial-"]
+    assert [p.name for p in out.iterdir()] == [".quantize-work"]
     done = run_quantize(source, "--recipe", "f16,q8_0,onnx-int8", "--out", out, "--json")
     return Built(source, out, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def pebble_f16(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model as a half-precision GGUF file."""
+    from quantize.gguf.convert import export_f16
+    from quantize.quality.tokens import Reference
+
+    work = tmp_path_factory.mktemp("pebble-f16")
+    # The converter knows its pre-tokenizer, so nothing is compared.
+    export_f16(pebble, work / "pebble-f16.gguf", Reference([], [], [], [], [], None), work)
+    return work / "pebble-f16.gguf"
+
+
+@pytest.fixture(scope="session")
+def pebble_texts(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two files of different graded questions, with answers, in the demo model's chat format."""
+    rows = [json.loads(line) for line in (pebble / "graded.jsonl").read_text().splitlines()]
+    folder = tmp_path_factory.mktemp("text")
+    for number in range(2):
+        text = "".join(
+            f"<|{turn['role']}|>\n{turn['content']}<|end|>\n"
+            for row in rows[number::6]
+            for turn in (*row["messages"], {"role": "assistant", "content": row["answer"]})
+        )
+        (folder / f"chats-{number}.txt").write_text(text, encoding="utf-8")
+    return folder / "chats-0.txt", folder / "chats-1.txt"
+
+
+@pytest.fixture(scope="session")
+def pebble_matrix(
+    pebble_f16: Path, pebble_texts: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The demo model's importance matrix over the first of the two files."""
+    from quantize.process import run_child
+
+    work = tmp_path_factory.mktemp("imatrix")
+    out = work / "m.gguf"
+    arguments = {"model": str(pebble_f16), "text": str(pebble_texts[0]), "out": str(out)}
+    run_child(
+        "quantize.gguf.imatrix_child:compute",
+        {**arguments, "fewest": 256},
+        what="computing",
+        work=work,
+    )
+    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import struct
@@ -33,7 +34,10 @@ def test_help_is_quick_and_loads_no_torch():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["org/name"], "hf download org/name"),
+        (["{source}", "--target", "tpu"], "cpu or cuda"),
+        (["{source}", "--override", "q8_0"], "REGEX=TYPE"),
+        (["{source}", "--override", "ffn=q9"], "unknown tensor type"),
+        (["{source}", "--recipe", "iq2_xxs"], "importance matrix"),
         (["{source}", "--recipe", "q4_km"], "did you mean q4_k_m"),
         (["{source}", "--bits", "3"], "--bits takes 4 and 8"),
         (["{source}", "--bits", "four"], "--bits takes numbers"),
@@ -107,16 +111,44 @@ def test_an_interrupted_run_leaves_nothing(
     assert "Traceback" not in said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the child in /proc")
+def test_a_killed_converter(sources: dict[str, Path], tmp_path: Path):
+    """As the kernel does it when memory runs out."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "quantize", sources["llama"], "--recipe", "q8_0"),
+            *("--out", tmp_path / "out", "--no-measure"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("converting"):
+            break
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (found := children.read_text().split()):
+        time.sleep(0.02)
+    os.kill(int(found[0]), signal.SIGKILL)
+    said = process.stderr.read()
+    assert process.wait() == 4
+    assert "converting to GGUF was killed, most likely because memory ran out" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_run_after_a_killed_one(measured_llama: Built):
     """The killed run left its work folder; the next one removed it and finished."""
     names = sorted(path.name for path in measured_llama.out.iterdir())
     assert names == ["llama-f16.gguf", "llama-q8_0.gguf", "manifest.json", "onnx-int8"]
 
 
-def test_json_is_the_manifest(measured_llama: Built):
-    assert measured_llama.stdout == (measured_llama.out / "manifest.json").read_text()
+def test_json_events_tell_of_each_file_and_the_manifest_lists_it(measured_llama: Built):
     manifest = load_manifest(measured_llama.out)
-    assert [entry.recipe for entry in manifest.files] == ["f16", "q8_0", "onnx-int8"]
+    events = [json.loads(line) for line in measured_llama.stdout.splitlines()]
+    assert events[0]["event"] == "start"
+    assert events[-1]["manifest"] == str(measured_llama.out / "manifest.json")
+    built = [event["entry"]["recipe"] for event in events if event["event"] == "file"]
+    assert built == [entry.recipe for entry in manifest.files] == ["f16", "q8_0", "onnx-int8"]
     assert manifest.model.architecture == "LlamaForCausalLM"
     for entry in manifest.files:
         path = measured_llama.out / entry.path
@@ -136,16 +168,18 @@ def test_graded_questions_and_speed_are_measured(measured_llama: Built):
         assert entry.quality is not None
         assert entry.quality.questions == 8
         assert entry.quality.task_accuracy >= (0.75 if entry.recipe == "f16" else 0.25)
+        assert entry.fidelity is not None
+        assert 0 <= entry.fidelity.kl_mean < 0.1
         assert entry.speed is not None
         figures = (entry.speed.prefill_tps, entry.speed.decode_tps_1, entry.speed.decode_tps_16)
         assert min(figures) > 0
 
 
-def test_a_second_run_replaces_its_file_with_the_same_bytes(measured_llama: Built):
+def test_a_fresh_run_replaces_its_file_with_the_same_bytes(measured_llama: Built):
     before = load_manifest(measured_llama.out)
     done = run_quantize(
         measured_llama.source,
-        *("--out", measured_llama.out, "--recipe", "q8_0", "--no-measure"),
+        *("--out", measured_llama.out, "--recipe", "q8_0", "--no-measure", "--fresh"),
     )
     after = load_manifest(measured_llama.out)
     assert {entry.recipe for entry in after.files} == {"f16", "q8_0", "onnx-int8"}

@@ -16,7 +16,6 @@ from quantize.manifest import (
     Source,
     Speed,
     TokenParity,
-    entry_path,
     hash_files,
     load_manifest,
     write_manifest,
@@ -50,10 +49,11 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_bytes(b"abc")
     (tmp_path / "onnx-int4").mkdir()
     (tmp_path / "onnx-int4" / "genai_config.json").write_text("{}")
-    (tmp_path / "onnx-int4" / "model.onnx").write_text("")
+    (tmp_path / "onnx-int4" / "model.onnx").write_text("x")
+    names = "onnx-int4/genai_config.json", "onnx-int4/model.onnx"
     entries = [
         _entry("q8_0", "m-q8_0.gguf"),
-        _entry("onnx-int4", "onnx-int4"),
+        _entry("onnx-int4", "onnx-int4", sha256=dict.fromkeys(names, "0" * 64)),
         _entry("q4_k_m", "m-q4_k_m.gguf"),
     ]
     write_manifest(tmp_path, _manifest(*entries))
@@ -159,4 +159,15 @@ def test_hashes_are_of_the_files(folder: Path):
     assert hash_files(folder / "m-q8_0.gguf") == {"m-q8_0.gguf": digest}
     names = ["onnx-int4/genai_config.json", "onnx-int4/model.onnx"]
     assert list(hash_files(folder / "onnx-int4")) == names
-    assert entry_path(folder, _entry("onnx-int4", "onnx-int4")) == folder / "onnx-int4"
+
+
+@pytest.mark.parametrize(("recipe", "file"), [("q8_0", "m-q8_0.gguf"), ("onnx-int4", "model.onnx")])
+def test_a_file_of_another_size_is_not_loaded(folder: Path, recipe: str, file: str):
+    path = next(folder.rglob(file))
+    with path.open("r+b") as stream:
+        stream.truncate(path.stat().st_size - 1)
+    with pytest.raises(ModelError, match=r"2 bytes and was built with 3.*--verify"):
+        resolve(folder, recipe=recipe)
+    path.unlink()
+    with pytest.raises(ModelError, match=r"missing|has 2 bytes"):
+        resolve(folder, recipe=recipe)

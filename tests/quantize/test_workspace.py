@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import BusyError, DiskFullError, UsageError
-from quantize.workspace import Workspace, disk_errors, require_space
+from quantize.workspace import WORK, Workspace, disk_errors
 
 _HOLD = """
 import sys, time
@@ -112,10 +113,22 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path):
     holder = _holder(out)
     holder.kill()
     holder.wait()
-    assert [p.name[:9] for p in out.iterdir()] == [".partial-"]
+    assert (out / WORK / "scratch" / "half").exists()
     with Workspace(out) as space:
-        assert list(out.iterdir()) == [space.work]
-    assert list(out.iterdir()) == []
+        assert list(space.work.iterdir()) == []
+    assert not out.exists()
+
+
+def test_finished_stages_outlive_a_failed_run_and_not_a_good_one(tmp_path: Path):
+    out = tmp_path / "out"
+    with contextlib.suppress(RuntimeError), Workspace(out) as space:
+        (space.stages / "done").mkdir()
+        raise RuntimeError
+    assert [path.name for path in (out / WORK).iterdir()] == ["stages"]
+    with Workspace(out) as space:
+        assert [path.name for path in space.stages.iterdir()] == ["done"]
+        (out / "file").touch()
+    assert [path.name for path in out.iterdir()] == ["file"]
 
 
 def test_an_interrupted_run_cleans_up_after_itself(tmp_path: Path):
@@ -135,13 +148,6 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path):
     finally:
         holder.kill()
         holder.wait()
-
-
-def test_space_is_asked_for_before_any_work(tmp_path: Path):
-    free = shutil.disk_usage(tmp_path).free
-    require_space(tmp_path / "not" / "there" / "yet", 1)
-    with pytest.raises(DiskFullError, match="GB free"):
-        require_space(tmp_path / "not" / "there" / "yet", free * 2)
 
 
 def test_a_full_disk_is_told_as_such():

@@ -1,0 +1,60 @@
+"""A LoRA adapter in a run: it is merged only when something has to be built or measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from quantize.keys import versions
+from quantize.lora import merge_lora, open_adapter, require_match
+from quantize.manifest import Source
+from quantize.progress import Reporter
+from quantize.source import SourceModel
+from quantize.stages import Stages, stage_key
+from quantize.verify import digests
+
+
+def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter) -> Source:
+    """What ``base`` with the adapter ``lora`` is identified by, before anything is merged.
+
+    Raises as ``open_adapter`` does, and SourceError when the adapter does not fit.
+    """
+    found = base.fingerprint()
+    if lora is None:
+        return found
+    adapter = open_adapter(lora, progress)
+    require_match(adapter, base)
+    whole = hashlib.sha256(found.hash.encode())
+    whole.update(repr(digests(adapter.folder)).encode())
+    name = adapter.folder.resolve().name if Path(lora).is_dir() else lora
+    return dataclasses.replace(found, hash=whole.hexdigest(), lora=name)
+
+
+def merged_source(
+    base: SourceModel,
+    lora: str,
+    fingerprint: Source,
+    stages: Stages,
+    work: Path,
+    progress: Reporter,
+) -> SourceModel:
+    """``base`` with the adapter merged, as a stage: a folder of the model's name."""
+    inputs = {"source": dataclasses.asdict(fingerprint), "tools": versions(["gguf"])}
+
+    def make(folder: Path) -> dict[str, Any]:
+        made = merge_lora(base, lora, folder / base.name, work, progress)
+        return {
+            "weights": [path.name for path in made.weights],
+            "parameters": made.parameters,
+            "bytes": made.bytes,
+            "architecture": made.architecture,
+        }
+
+    stage = stages.run("merge", stage_key("merge", inputs), make)
+    if stage.reused:
+        progress.note("the adapter was merged by an earlier run")
+    folder, value = stage.folder / base.name, dict(stage.value)
+    weights = tuple(folder / name for name in value.pop("weights"))
+    return dataclasses.replace(base.moved(folder, weights), **value, lora=fingerprint.lora)

@@ -1,0 +1,169 @@
+"""Checking and measuring each file; what was found is kept like the files themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantize.keys import versions
+from quantize.manifest import Fidelity, FileEntry, Perplexity, Quality, Speed, TokenParity
+from quantize.quality import measure as harness
+from quantize.quality.gates import require_quality
+from quantize.quality.store import FloatReference, load_reference
+from quantize.quality.tasks import Question
+from quantize.quality.text import read_text, scored_tokens
+from quantize.quality.tokens import compare_built, require_parity
+from quantize.recipe import Recipe
+from quantize.run import Run
+from quantize.stages import VERSIONS, stage_key
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a file's entry says about it; ``measured`` identifies how, and is empty if nothing."""
+
+    quality: Quality | None = None
+    fidelity: Fidelity | None = None
+    speed: Speed | None = None
+    measured: str = ""
+
+    def entered(self, entry: FileEntry) -> FileEntry:
+        """``entry`` with these figures."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return dataclasses.replace(entry, **values)
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How the files of one run are measured: the text and the graded questions, and, once the
+    float model has been run, what it makes of them."""
+
+    text: Mapping[str, Any]
+    questions: Sequence[Question] = ()
+    reference: FloatReference | None = None
+
+    def key(self, recipe: Recipe, sha256: Mapping[str, str]) -> str:
+        """Identifies everything that decides the figures of a file."""
+        inputs = {
+            **_file(recipe, sha256),
+            "text": dict(self.text),
+            "questions": _described(self.questions),
+            "stages": [VERSIONS[name] for name in ("reference", "fidelity", "speed", "tasks")],
+        }
+        return stage_key("measure", inputs)
+
+
+def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
+    """What will be measured; None with --no-measure. Raises UsageError for a text that cannot be
+    read."""
+    options = run.options.measure
+    if not options.enabled:
+        return None
+    text = {"text": read_text(options.text).sha256, "limit": scored_tokens(options.limit)}
+    if questions and run.base.kind == "gguf":
+        run.progress.note("the graded questions are left out: the source has no float model to ask")
+        questions = ()
+    return Measuring(text, questions)
+
+
+def measure_original(run: Run, plan: Measuring) -> Measuring:
+    """Run the float model over the text and the questions; ``plan`` with what it said."""
+    source, options, questions = run.source, run.options.measure, plan.questions
+    inputs = {"source": run.inputs, "text": plan.text, "tools": versions(["gguf"])}
+
+    def refer(folder: Path) -> None:
+        harness.float_reference(source, options, folder, run.progress)
+
+    text = "running the float model over the text"
+    stage = run.stage("reference", stage_key("reference", inputs), text, refer)
+    reference = load_reference(stage.folder / harness.REFERENCE)
+    quality = None
+    if questions and not run.reference.chats:
+        run.progress.note("the graded questions are left out: the tokenizer has no chat template")
+        questions = ()
+    if questions:
+
+        def ask(_folder: Path) -> Any:
+            return dataclasses.asdict(
+                harness.float_accuracy(source.folder, questions, run.space.work)
+            )
+
+        key = stage_key("float-tasks", {**inputs, "questions": _described(questions)})
+        text = f"asking the float model {len(questions)} graded questions"
+        quality = Quality(**run.stage("float-tasks", key, text, ask).value)
+    run.publisher.describe(quality, reference.perplexity)
+    return dataclasses.replace(plan, questions=questions, reference=reference)
+
+
+def check(
+    run: Run, recipe: Recipe, path: Path, sha256: Mapping[str, str]
+) -> tuple[TokenParity | None, list[str]]:
+    """Tokens, loading, one question. Raises TokenMismatchError or CheckError. Without an original
+    tokenizer there is no figure for the first."""
+    allowed, work = run.options.allow_token_mismatch, run.space.work
+
+    def make(_folder: Path) -> dict[str, Any]:
+        harness.check_answers(path, work)
+        if run.base.kind == "gguf":
+            return {"parity": None, "notes": []}
+        comparison = compare_built(path, run.reference, recipe.format, work)
+        if not allowed:
+            require_parity(comparison, path.name)
+        notes = [comparison.note] if comparison.note else []
+        run.show(notes)
+        return {"parity": dataclasses.asdict(comparison.parity), "notes": notes}
+
+    inputs = {**_file(recipe, sha256), "source": run.inputs, "allowed": allowed}
+    text = f"checking {recipe.name}: tokens, load, one question"
+    found = run.stage("check", stage_key("check", inputs), text, make).value
+    return TokenParity(**found["parity"]) if found["parity"] else None, found["notes"]
+
+
+def measure(
+    run: Run, plan: Measuring, recipe: Recipe, path: Path, sha256: Mapping[str, str]
+) -> Figures:
+    """All figures of one file. Raises QualityError, before what takes longest, when it is further
+    from the float model than its recipe allows."""
+    name, work, inputs = recipe.name, run.space.work, _file(recipe, sha256)
+    assert plan.reference is not None, "the float model comes first"
+    reference = plan.reference
+    found = run.stage(
+        "fidelity",
+        stage_key("fidelity", {**inputs, "source": run.inputs, "text": plan.text}),
+        f"comparing {name} with the float model",
+        lambda _: dataclasses.asdict(harness.fidelity(path, reference, work, run.progress)),
+    ).value
+    fidelity = Fidelity(**{**found, "perplexity": Perplexity(**found["perplexity"])})
+    if run.options.measure.gates:
+        require_quality(recipe, fidelity)
+    speed = run.stage(
+        "speed",
+        stage_key("speed", inputs),
+        f"measuring the speed of {name}",
+        lambda _: dataclasses.asdict(harness.built_speed(path, work)),
+    ).value
+    quality = None
+    if plan.questions:
+        quality = run.stage(
+            "tasks",
+            stage_key("tasks", {**inputs, "questions": _described(plan.questions)}),
+            f"asking {name} {len(plan.questions)} graded questions",
+            lambda _: dataclasses.asdict(harness.built_accuracy(path, plan.questions, work)),
+        ).value
+    return Figures(
+        quality=Quality(**quality) if quality else None,
+        fidelity=fidelity,
+        speed=Speed(**speed),
+        measured=plan.key(recipe, sha256),
+    )
+
+
+def _file(recipe: Recipe, sha256: Mapping[str, str]) -> dict[str, Any]:
+    return {"file": dict(sha256), "with": versions([recipe.format])}
+
+
+def _described(questions: Sequence[Question]) -> list[Any]:
+    return [dataclasses.asdict(question) for question in questions]

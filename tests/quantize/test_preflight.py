@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from quantize.errors import DiskFullError
+from quantize.options import MeasureOptions, Options, SourceOptions
+from quantize.preflight import memory_parts, require_memory, require_space, space_parts
+from quantize.recipe import RECIPES
+from quantize.source import SourceModel
+from runtimes.errors import OutOfMemoryError
+
+BILLION = 1_000_000_000
+
+
+def _source(parameters: int, tmp_path: Path) -> SourceModel:
+    (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 50000}}')
+    return SourceModel(tmp_path, "LlamaForCausalLM", (), parameters, bytes=2 * parameters)
+
+
+def _options(*, measure: bool = False, lora: str | None = None) -> Options:
+    return Options(SourceOptions("m", lora=lora), (), measure=MeasureOptions(enabled=measure))
+
+
+def test_space_counts_the_export_every_output_and_what_is_measured_with(tmp_path: Path):
+    source, plain = _source(BILLION, tmp_path), _options()
+    q4 = sum(space_parts(source, [RECIPES["q4_k_m"]], plain).values())
+    assert 2.6e9 < q4 < 3.0e9  # 2 GB export, 0.6 GB file
+    both = space_parts(source, [RECIPES["q4_k_m"], RECIPES["q8_0"]], plain)
+    assert sum(both.values()) - q4 > 1e9
+    onnx = sum(space_parts(source, [RECIPES["onnx-int4"]], plain).values())
+    assert onnx < q4
+    measured = space_parts(source, [RECIPES["onnx-int4"]], _options(measure=True))
+    assert sum(measured.values()) - onnx > 4096 * 50_000 * 2
+    merged = space_parts(source, [RECIPES["onnx-int4"]], _options(lora="l"))
+    assert sum(merged.values()) - onnx > 2e9
+
+
+def test_space_is_asked_for_before_any_work(tmp_path: Path):
+    free = shutil.disk_usage(tmp_path).free
+    nowhere = tmp_path / "not" / "there" / "yet"
+    require_space(nowhere, {"a": 1})
+    with pytest.raises(DiskFullError, match=r"GB free to build in \(q8_0 .*--out"):
+        require_space(nowhere, {"q8_0": free * 2})
+    require_space(nowhere, {"q8_0": free * 2}, reusable=free * 2)
+
+
+def test_memory_is_asked_for_before_any_work(tmp_path: Path):
+    available = psutil.virtual_memory().available
+    huge = replace(_source(available, tmp_path), bytes=2 * available)
+    with pytest.raises(OutOfMemoryError, match=r"building ONNX files needs about .* GB .* free"):
+        require_memory(memory_parts(huge, [RECIPES["onnx-int4"]], _options(measure=True)))
+    require_memory(memory_parts(huge, [RECIPES["q4_k_m"]], _options()))
+    with pytest.raises(OutOfMemoryError, match="running the float model"):
+        require_memory(memory_parts(huge, [RECIPES["q4_k_m"]], _options(measure=True)))
