@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from runtimes.request import Priority, SamplingParams
+
+# How a row was written, and so how its record is: ``openai-*`` rows are requests to that endpoint.
+Style = Literal["flat", "openai-chat", "openai-completions"]
 
 DEFAULT_FIELDS = ("messages", "prompt")
 ID_FIELDS = ("custom_id", "id", "question_id")
@@ -13,10 +18,13 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """Why a row has no answer. ``code`` is for programs, ``message`` for people."""
+    """Why a row has no answer. ``code`` is for programs, ``message`` for people. ``style`` and
+    ``source`` are as in ``Task``, as far as they could be made out."""
 
     code: str
     message: str
+    style: Style = "flat"
+    source: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 class BadRowError(Exception):
@@ -37,10 +45,19 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to ask: earlier messages, then one or more user turns, each answered in order."""
+    """What to ask: earlier messages, then one or more user turns, each answered in order.
+
+    ``sampling`` is the row's own, complete, or None for the job's. A row of style
+    ``openai-completions`` is a single turn that is sent without the chat template. ``source`` has
+    the fields of the input's row, ready for JSON.
+    """
 
     history: tuple[Message, ...]
     turns: tuple[str, ...]
+    sampling: SamplingParams | None = None
+    priority: Priority = Priority.NORMAL
+    style: Style = "flat"
+    source: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 MISSING = object()
