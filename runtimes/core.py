@@ -60,6 +60,8 @@ class EngineCore:
         self._context = caps.context
         self.kv_capacity = caps.kv_tokens or caps.slots * caps.context  # tokens
         self._shifts = settings.context_shift and caps.can_shift
+        if settings.context_shift and not caps.can_shift:
+            logger.warning("this file's context cannot be shifted: answers end where it is full")
         self._tickets: dict[str, Ticket] = {}
         self._of_row: dict[Row, Generation] = {}
         self._deadlines: dict[str, float] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -32,6 +33,14 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")
     ] = False,
+    context_shift: Annotated[
+        bool,
+        typer.Option(
+            "--context-shift",
+            help="When the context is full, forget its oldest half and go on (llama.cpp). Without"
+            " it the answer ends there.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on stdout instead of the text.")
     ] = False,
@@ -45,6 +54,7 @@ def run(
     from app.oneshot import ask, result_json
     from app.planning import choose
     from app.prompts import PromptStyle, clean_argument, joined, read_text
+    from runtimes.errors import RequestError
 
     params = sampling.params()
     style = PromptStyle(clean_argument(system, console.note), raw)
@@ -56,8 +66,14 @@ def run(
     )
     choice = choose(model, options, settings, "chat", slots=1)
     file = choice.file
+    if context_shift and file.runtime != "llamacpp":
+        raise RequestError(
+            f"--context-shift: {file.path.name} runs on ONNX Runtime, whose graphs cannot forget"
+            " a context's beginning; choose a .gguf file"
+        )
+    runner = replace(choice.settings, context_shift=context_shift)
     console.prepare_stdout()
-    with load_engine(file, choice.settings, choice.scheduling) as engine:
+    with load_engine(file, runner, choice.scheduling) as engine:
         answer = ask(engine, text, style, params, emit=None if as_json else console.emit)
     if as_json:
         report = result_json(answer.completion, file)

@@ -84,6 +84,19 @@ def test_raw_leaves_the_template_out(ingot: Any, gguf_file: Path) -> None:
     assert prompt_tokens("--raw") < prompt_tokens()
 
 
+def test_a_full_context_ends_the_answer_or_is_shifted(ingot: Any, pebble_built: Path) -> None:
+    long = [STORY, "--context", "40", "--min-tokens", "60", "--max-tokens", "60", "--json", *ONE]
+    asked = ["run", pebble_built, *long, "--recipe"]
+    full = json.loads(ingot(*asked, "q8_0").stdout)
+    assert full["finish_reason"] == "context"
+    shifted = json.loads(ingot(*asked, "q8_0", "--context-shift").stdout)
+    assert (shifted["finish_reason"], shifted["usage"]["completion_tokens"]) == ("length", 60)
+    assert shifted["text"].startswith(full["text"])
+    refused = ingot(*asked, "onnx-int8", "--context-shift")
+    assert refused.returncode == 2
+    assert "ONNX" in refused.stderr
+
+
 def test_a_closed_pipe(ingot: Any, gguf_file: Path) -> None:
     process = ingot.start("run", gguf_file, STORY, "--max-tokens", "400", *ONE)
     process.stdout.read(1)
