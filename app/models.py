@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
-    """What MODEL means, described without loading it. Raises ModelError or RequestError."""
+    """What MODEL means, described without loading it: a path, or a name in the library. Raises
+    ModelError or RequestError."""
+    from app.library import locate
     from quantize.manifest import NAME
     from quantize.resolve import resolve
 
     if options.recipe is not None and options.file is not None:
         raise RequestError("--recipe and --file both pick a file; give one of them")
+    model = locate(model)
     picks = options.recipe is not None or options.file is not None
     path = Path(model)
     if picks and path.exists() and not (path.is_dir() and (path / NAME).is_file()):

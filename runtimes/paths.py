@@ -1,4 +1,5 @@
-"""Where Ingot keeps what it can make again (cache) and what it remembers (state).
+"""Where Ingot keeps what it can make again (cache), what was asked for (data) and what it has
+learned (state).
 
 Standard library only: the native build uses it before anything is installed. The folders are the
 ones that platformdirs would choose. INGOT_HOME puts both below one folder.
@@ -22,6 +23,17 @@ def cache_dir() -> Path:
     if sys.platform == "win32":
         return _local_app_data() / "Cache"
     return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def data_dir() -> Path:
+    """Folder for what the user has asked to keep, such as pulled models. Not created here."""
+    if home := os.environ.get("INGOT_HOME"):
+        return Path(home) / "data"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / _NAME
+    if sys.platform == "win32":
+        return _local_app_data()
+    return _xdg("XDG_DATA_HOME", ".local/share")
 
 
 def state_dir() -> Path:

@@ -134,6 +134,10 @@ class _Handler(BaseHTTPRequestHandler):
     # The hub itself
 
     def _hub(self, path: str, body: bytes) -> None:
+        if path == "/api/validate-yaml":
+            return self._json({"errors": [], "warnings": []})
+        if path == "/api/whoami-v2":
+            return self._whoami()
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/[^/]+", path):
@@ -198,6 +202,12 @@ class _Handler(BaseHTTPRequestHandler):
             about["ETag"] = f'"{hashlib.sha1(b"blob %d" % len(data) + data).hexdigest()}"'
             self._content(data, about)
 
+    def _whoami(self) -> None:
+        if self.seen.headers.get("authorization") == "Bearer hf_good":
+            self._json({"type": "user", "name": "me"})
+        else:
+            self._error(401)
+
     def _create(self, asked: dict[str, Any]) -> None:
         if self.seen.headers.get("authorization") != "Bearer hf_good":
             self._error(401)
@@ -207,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(409, json.dumps({"url": f"{self.hub.url}/{repo}"}).encode(), {})
             return
         self.hub.repos[repo] = {}
-        self.hub.private[repo] = bool(asked.get("private"))
+        self.hub.private[repo] = asked.get("visibility") == "private"
         self._json({"url": f"{self.hub.url}/{repo}", "name": repo})
 
     def _preupload(self, asked: dict[str, Any]) -> None:
