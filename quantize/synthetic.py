@@ -87,6 +87,37 @@ SHAPES: dict[str, Shape] = {
             "tie_word_embeddings": True,
         },
     ),
+    "mistral": Shape(
+        "MistralConfig",
+        "MistralForCausalLM",
+        {**_TINY, "sliding_window": 16, "tie_word_embeddings": False},
+        tokenizer="byte_fallback",
+    ),
+    # Two that onnxruntime-genai's builder does not know.
+    "gpt2": Shape(
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "tie_word_embeddings": True},
+        tokenizer_class="GPT2Tokenizer",
+    ),
+    "gpt_neox": Shape(
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        {
+            "hidden_size": 256,
+            "intermediate_size": 512,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 512,
+            # Not the defaults, which a converter that misses the settings would take.
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 50_000.0,
+                "partial_rotary_factor": 0.5,
+            },
+            "tie_word_embeddings": False,
+        },
+    ),
     # Qwen2-0.5B's shape: what the benchmark runs.
     "qwen2-0.5b": Shape(
         "Qwen2Config",
@@ -134,7 +165,8 @@ def make_random_model(out: Path, arch: str, *, seed: int = 0, **overrides: Any) 
         for name, weight in model.named_parameters():
             if weight.dim() > 1:
                 weight.normal_(0.0, shape.std)
-            elif "norm" in name:  # away from the identity, so that a wrong offset shows
+            elif "norm" in name or ".ln_" in name:
+                # Away from the identity, so that a wrong offset shows.
                 weight.add_(torch.empty_like(weight).uniform_(-0.2, 0.2))
             else:
                 weight.normal_(0.0, shape.std)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from runtimes.modelfile import GENAI_CONFIG, ModelFile, read_json
-from runtimes.onnxgraph import Initializer, OnnxGraph, read_graph
+from runtimes.onnxgraph import Initializer, OnnxGraph, read_graph, shares_buffers
 
 _FLOAT = 4
 _INDEX_BYTES = 8
@@ -63,9 +63,13 @@ def _kept(tensor: Initializer, users: set[tuple[str, int]]) -> int:
 
 
 def kv_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int) -> int:
-    """The slot cache [slots, kv heads, context, head size] of every layer, and its mask."""
+    """The slot cache [slots, kv heads, context, head size] of every layer, and its mask.
+
+    A graph that gives back past and new together has a buffer of that size for each of the two.
+    """
     element = graph.cache_bytes * model.kv_bytes_per_token(1)
-    return slots * context * (element + _INDEX_BYTES)
+    buffers = 0 if _is_in_place(model) else 2 * max(slots, 2)
+    return context * (slots * (element + _INDEX_BYTES) + buffers * element)
 
 
 def compute_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int, batch: int) -> int:
@@ -74,14 +78,20 @@ def compute_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int, 
     Kernels work out of place: in floats per token the feed-forward block holds 3 times its width
     and 4 hidden states, the attention block before it 5 times the width of queries, keys and values
     together; the arena keeps both. Fitted to two shapes at 64 to 1000 tokens; the context's length
-    does not matter.
+    does not matter. Where attention is made of single operators it does: each head's scores are
+    there for every token of the step and of the context, before and after the softmax.
     """
     tokens = min(batch, context)
+    scores = 0 if _is_in_place(model) else 2 * model.heads * tokens * context
     attention = (model.heads + 2 * model.kv_heads) * model.head_dim
     wide = model.feed_forward or _widest(model, graph)
     activations = int(_ARENA_FACTOR * tokens * (3 * wide + 4 * model.hidden + 5 * attention))
     logits = (slots + (1 if graph.pruned else 2 * tokens)) * model.vocab_size
-    return _FLOAT * (activations + logits)
+    return _FLOAT * (activations + scores + logits)
+
+
+def _is_in_place(model: ModelFile) -> bool:
+    return shares_buffers(read_json(model.path / GENAI_CONFIG))
 
 
 def overhead_bytes(model: ModelFile) -> int:

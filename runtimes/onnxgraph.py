@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from runtimes.errors import ModelError
 
 # TensorProto.DataType -> bytes of an element
 _ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
 _DEFAULT_ELEMENT_BYTES = 4
-_PRUNED = "/lm_head/prune"  # how the builder names the nodes that keep a prompt's last position
+PRUNED = "/lm_head/prune"  # how the builder names the nodes that keep a prompt's last position
+# A constant that a session may override: the first position that logits are wanted after. Negative
+# numbers count from the end; without an override it is -1, the last position.
+LOGITS_FROM = "logits_from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,11 @@ class OnnxGraph:
     initializers: dict[str, Initializer] = field(repr=False)
     cache_bytes: int
     pruned: bool
+
+
+def shares_buffers(config: dict[str, Any]) -> bool:
+    """Whether the graph of a genai_config.json writes keys and values into the past it is given."""
+    return bool(config.get("search", {}).get("past_present_share_buffer", True))
 
 
 def read_graph(path: Path) -> OnnxGraph:
@@ -83,7 +92,7 @@ def _describe(graph: memoryview) -> OnnxGraph:
             name, element = _input(value)
             if name.startswith("past") and element in _ELEMENT_BYTES:
                 cache_bytes = _ELEMENT_BYTES[element]
-    pruned = any(node.name.startswith(_PRUNED) for node in nodes)
+    pruned = any(node.name.startswith(PRUNED) for node in nodes)
     return OnnxGraph(tuple(nodes), initializers, cache_bytes, pruned)
 
 

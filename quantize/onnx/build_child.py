@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 
-def build(model: str, out: str, cache: str, precision: str, options: dict[str, str]) -> list[str]:
-    """Build the Hugging Face folder ``model`` into the folder ``out``.
+def build(
+    model: str,
+    out: str,
+    cache: str,
+    precision: str,
+    target: str,
+    options: dict[str, str],
+    trust_remote_code: bool,
+) -> dict[str, Any]:
+    """Build the Hugging Face folder ``model`` into the folder ``out`` for the processor ``target``.
 
-    ``options`` are the builder's ``--extra_options``. Returns what the user should know.
+    ``options`` are the builder's ``--extra_options``. Returns the architecture's name as
+    ``unknown`` when the builder does not know it, else what the user should know as ``notes``.
     """
     builder = _load_builder()
     pairs = [f"{key}={value}" for key, value in options.items()]
-    extra = builder.parse_extra_options("", model, out, precision, "cpu", cache, pairs)
+    pairs += [f"hf_remote={str(trust_remote_code).lower()}"]
+    extra = builder.parse_extra_options("", model, out, precision, target, cache, pairs)
     tied = bool(extra["shared_embeddings"])
-    _flatten_rope(extra["hf_details"]["hf_config"])
-    builder.create_model("", model, out, precision, "cpu", cache, **extra)
-    if precision == "fp32":
-        return []
-    from quantize.onnx.embedding import shrink_embedding
+    config = extra["hf_details"]["hf_config"]
+    _flatten_rope(config)
+    _name_windowed_layers(config)
+    try:
+        builder.create_model("", model, out, precision, target, cache, **extra)
+    except NotImplementedError as error:
+        if "is not currently supported" not in str(error):
+            raise
+        return {"unknown": (config.architectures or [config.model_type])[0]}
+    return {"notes": _finish(Path(out), whole=precision == "fp32", target=target, tied=tied)}
 
-    return shrink_embedding(Path(out), tied=tied)
+
+def _finish(out: Path, *, whole: bool, target: str, tied: bool) -> list[str]:
+    """The embedding table in 8 bits unless the file stays ``whole``, and logits for the asking."""
+    from quantize.onnx.embedding import shrink_embedding
+    from quantize.onnx.graphfile import NAME, load_graph, save_graph
+    from quantize.onnx.logits import select_rows
+
+    graph = load_graph(out / NAME)
+    # CUDA's kernels take tables of 4 bits only.
+    notes = [] if whole or target == "cuda" else shrink_embedding(graph.graph, tied=tied)
+    select_rows(graph.graph)
+    save_graph(graph, out / NAME, data=bool(notes))
+    return notes
 
 
 def _load_builder() -> Any:
@@ -35,10 +63,13 @@ def _load_builder() -> Any:
     import builder  # type: ignore[import-not-found]
     from builders.base import Model  # type: ignore[import-not-found]
 
+    from quantize.onnx.kquant import search_in_pieces
+
     # The builder stamps the graph with the commit of whichever git checkout its environment lies
     # in: ours. The same model would give another checksum after every commit.
     Model.get_genai_commit = classmethod(lambda _cls: None)
     _recognise_lm_head_by_identity(Model)
+    search_in_pieces(len(os.sched_getaffinity(0)))
     return builder
 
 
@@ -69,3 +100,25 @@ def _flatten_rope(config: Any) -> None:
         config.rope_local_base_freq = local["rope_theta"]
         config.rope_theta = full["rope_theta"]
         config.rope_parameters = dict(full)
+
+
+def _name_windowed_layers(config: Any) -> None:
+    """Say which layers a sliding window is for, where the configuration leaves it to the class.
+
+    The builder goes by ``layer_types`` alone. Mistral and Phi-3 have none: all their layers have
+    the window, and without this the graph would attend to everything.
+    """
+    window = getattr(config, "sliding_window", None)
+    if (
+        window
+        and getattr(config, "use_sliding_window", True)
+        and getattr(config, "layer_types", None) is None
+    ):
+        config.layer_types = ["sliding_attention"] * config.num_hidden_layers
+
+
+def rewrite_w8a8(fp32: str, out: str, calibration: str | None) -> list[str]:
+    """The float folder ``fp32`` as ``out``, with weights and activations in 8 bits."""
+    from quantize.onnx.w8a8 import quantize_w8a8
+
+    return quantize_w8a8(Path(fp32), Path(out), Path(calibration) if calibration else None)

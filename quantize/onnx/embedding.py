@@ -6,12 +6,12 @@ every other build it stays in 32 bits, often the largest part of the file.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from quantize.onnx.graphfile import add_initializer
 
 _BLOCK = 32
 _ZERO = 128  # both MatMulNBits and GatherBlockQuantized store 8-bit weights as unsigned
@@ -19,17 +19,14 @@ _GATHER = "/model/embed_tokens/Gather"
 _DOMAIN = "com.microsoft"
 
 
-def shrink_embedding(folder: Path, *, tied: bool) -> list[str]:
-    """Replace the float table of ``folder``'s graph; returns what the user should know.
+def shrink_embedding(graph: Any, *, tied: bool) -> list[str]:
+    """Replace the float table of ``graph`` (onnx_ir); returns what the user should know.
 
     With ``tied`` embeddings the 8-bit weights of the output layer serve as the table; otherwise
     the table is rounded in blocks of 32. Graphs without a float table are left alone.
     """
     import onnx_ir as ir
 
-    path = folder / "model.onnx"
-    model = ir.load(path)
-    graph = model.graph
     gather = next((node for node in graph if node.name == _GATHER), None)
     table = gather.inputs[0] if gather is not None else None
     if gather is None or table is None or table.const_value is None or table.shape is None:
@@ -51,11 +48,11 @@ def shrink_embedding(folder: Path, *, tied: bool) -> list[str]:
         note = "the embedding table is stored in 8 bits"
         weight_data, scale_data = _round(table.const_value.numpy())
         parts = [
-            _initializer(ir, graph, "model.embed_tokens.weight_Q8", weight_data),
-            _initializer(ir, graph, "model.embed_tokens.weight_scales", scale_data),
+            add_initializer(graph, "model.embed_tokens.weight_Q8", weight_data),
+            add_initializer(graph, "model.embed_tokens.weight_scales", scale_data),
         ]
     zero = np.full((rows, columns // _BLOCK), _ZERO, np.uint8)
-    parts.append(_initializer(ir, graph, "embed_tokens.zero_points", zero))
+    parts.append(add_initializer(graph, "embed_tokens.zero_points", zero))
     lookup = ir.node(
         "GatherBlockQuantized",
         [parts[0], gather.inputs[1], *parts[1:]],
@@ -70,7 +67,6 @@ def shrink_embedding(folder: Path, *, tied: bool) -> list[str]:
     lookup.outputs[0].shape = gather.outputs[0].shape
     graph.remove(gather, safe=True)
     graph.initializers.pop(str(table.name))
-    _save(ir, model, path)
     return [note]
 
 
@@ -93,23 +89,3 @@ def _round(table: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[
     safe = np.where(scale == 0, 1, scale)[..., None]
     codes = (np.rint(blocks / safe) + _ZERO).astype(np.uint8)
     return codes.reshape(table.shape), scale.astype(np.float32)
-
-
-def _initializer(ir: Any, graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
-    tensor = ir.tensor(data, name=name)
-    value = ir.Value(
-        name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
-    )
-    graph.register_initializer(value)
-    return value
-
-
-def _save(ir: Any, model: Any, path: Path) -> None:
-    """Beside the old files, whose data the model still reads, and then over them."""
-    new = path.with_name("new")
-    new.mkdir()
-    # Every initializer in the data file, as the builder does it.
-    ir.save(model, new / path.name, external_data=f"{path.name}.data", size_threshold_bytes=0)
-    for file in new.iterdir():
-        os.replace(file, path.with_name(file.name))
-    new.rmdir()

@@ -1,4 +1,4 @@
-"""A decoder graph as onnxruntime-genai's builder writes it: its session, and the names it binds."""
+"""A decoder graph as its genai_config.json describes it: its session, and the names it binds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from runtimes.errors import ModelError, RuntimeMissingError
 from runtimes.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.onnxgraph import LOGITS_FROM, shares_buffers
 from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,12 @@ class CacheTensor:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A loaded session and what the runner binds to it; ``position_ids`` None if not an input."""
+    """A loaded session and what the runner binds to it.
+
+    ``position_ids`` is None if not an input, ``logits_from`` where the graph leaves no choice of
+    positions. ``in_place`` graphs write new keys and values into the past that they are given;
+    others give back past and new together.
+    """
 
     session: Any
     input_ids: str
@@ -45,6 +51,8 @@ class Graph:
     logits_dtype: Any
     index_dtype: Any
     cache: tuple[CacheTensor, ...]
+    in_place: bool = True
+    logits_from: str | None = None
 
 
 def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:
@@ -55,18 +63,23 @@ def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:
         raise RuntimeMissingError(
             f"ONNX Runtime cannot be loaded ({error}); install it with: pip install onnxruntime"
         ) from error
-    names = read_json(model.path / GENAI_CONFIG)["model"]["decoder"]
+    config = read_json(model.path / GENAI_CONFIG)
+    names = config["model"]["decoder"]
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors; they also come as exceptions
     if settings.threads:
         options.intra_op_num_threads = settings.threads
+    in_place = shares_buffers(config)
+    if not in_place:
+        # Every step has another shape, and a pattern would be kept for each.
+        options.enable_mem_pattern = False
     path = model.path / names["filename"]
     try:
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         raise ModelError(f"ONNX Runtime cannot load {path}: {_first_line(error)}") from error
     try:
-        return _describe(session, names, model)
+        return _describe(session, names, model, in_place=in_place)
     except KeyError as error:
         raise ModelError(
             f"{path} is no decoder graph that this runner drives: it lacks {error}"
@@ -77,7 +90,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _describe(session: Any, names: dict[str, Any], model: ModelFile) -> Graph:
+def _describe(session: Any, names: dict[str, Any], model: ModelFile, *, in_place: bool) -> Graph:
     inputs = {node.name: node for node in session.get_inputs()}
     outputs = {node.name: node for node in session.get_outputs()}
     wants, gives = names["inputs"], names["outputs"]
@@ -108,7 +121,15 @@ def _describe(session: Any, names: dict[str, Any], model: ModelFile) -> Graph:
         logits_dtype=_DTYPES[outputs[gives["logits"]].type],
         index_dtype=_DTYPES[ids.type],
         cache=tuple(cache),
+        in_place=in_place,
+        logits_from=_choice(session),
     )
+
+
+def _choice(session: Any) -> str | None:
+    """The constant that says after which positions logits are wanted, if the graph has it."""
+    names = {node.name for node in session.get_overridable_initializers()}
+    return LOGITS_FROM if LOGITS_FROM in names else None
 
 
 def _fixed(dimension: int | str, otherwise: int) -> int:

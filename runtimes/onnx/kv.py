@@ -1,4 +1,4 @@
-"""The slot cache of a graph: allocated once, written by the graph in place."""
+"""The slot cache of a graph, allocated once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class SlotCache:
     """Implements ``runtimes.runner.KvSlots``.
 
     ``arrays`` has keys and values of every layer, each [slots, kv heads, context, head size];
-    ``mask`` [slots, context] is 1 for each token that a slot holds, ``lengths`` how many it holds.
+    ``mask`` [slots, context] is 1 for each token that a slot holds, ``lengths`` how many it holds;
+    ``changes`` counts what was done to slots other than by steps.
     """
 
     def __init__(self, graph: Graph, slots: int, context: int, kind: KvKind) -> None:
@@ -47,6 +48,7 @@ class SlotCache:
             ) from error
         self.mask = np.zeros((slots, context), graph.index_dtype)
         self.lengths = [0] * slots
+        self.changes = 0
 
     def full(self) -> set[int]:
         """Slots that hold as many tokens as they can."""
@@ -61,12 +63,14 @@ class SlotCache:
 
     def trim(self, slot: int, length: int) -> None:
         """See ``KvSlots.trim``."""
+        self.changes += self.lengths[slot] > length
         self.mask[slot, length:] = 0
         self.lengths[slot] = min(self.lengths[slot], length)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """See ``KvSlots.copy``; raises ModelError when the source holds fewer tokens."""
         self._require(source, length)
+        self.changes += 1
         if source != target:
             for array in self.arrays:
                 array[target, :, :length] = array[source, :, :length]
@@ -81,6 +85,7 @@ class SlotCache:
 
     def load(self, slot: int, data: bytes) -> None:
         """See ``KvSlots.load``."""
+        self.changes += 1
         self.trim(slot, 0)
         length, payload = unwrap(data, self.kind)
         context = self.mask.shape[1]

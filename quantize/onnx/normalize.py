@@ -1,0 +1,144 @@
+"""Bring the graph that optimum exports into the form that the steps after it expect.
+
+They are the quantizer (multiplications are MatMul by a constant, not Gemm), the embedding table and
+the choice of logits (both found by the names that onnxruntime-genai's builder gives them).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantize.onnx.graphfile import add_initializer
+from runtimes.errors import ModelError
+
+_LAYER = re.compile(r"/(?:h|layers|blocks|block)\.(\d+)/")
+# Multiplications that lose most when rounded, by the names that transformers gives them: those that
+# make the values (alone, or with queries and keys) and those that leave the feed-forward block.
+_SENSITIVE = re.compile(
+    r"/(v_proj|value|query_key_value|qkv_proj|c_attn|Wqkv|down_proj|dense_4h_to_h|fc2|fc_out"
+    r"|mlp/c_proj|w2)/"
+)
+
+
+def normalize(model: Any) -> bool:
+    """Change ``model`` (onnx_ir) in place; whether its table and its output layer are one matrix.
+
+    Raises ModelError when there is no output layer or no embedding table.
+    """
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+    graph = model.graph
+    head = _output_layer(graph)
+    rows = int(graph_output(graph, "logits").shape[2])
+    for node in list(graph):
+        if node.op_type == "Gemm":
+            _split_gemm(graph, node)
+        elif node.op_type == "MatMul" and node.inputs[1].const_value is None:
+            weight = _constant(node.inputs[1])
+            if weight is not None and weight.ndim == 2:
+                name = f"{node.name}.weight"
+                node.replace_input_with(1, add_initializer(graph, name, weight.copy()))
+    head.name = "/lm_head/MatMul"
+    table = next(
+        (node for node in graph if node.op_type == "Gather" and _rows(node.inputs[0]) == rows), None
+    )
+    if table is None:
+        raise ModelError("the exported graph has no embedding table")
+    table.name = "/model/embed_tokens/Gather"
+    weight, entries = _constant(head.inputs[1]), _constant(table.inputs[0])
+    assert weight is not None
+    assert entries is not None
+    RemoveUnusedNodesPass()(model)  # what made the weights that are constants now
+    return bool(weight.T.shape == entries.shape and np.array_equal(weight.T, entries))
+
+
+def sensitive(graph: Any, layers: int) -> list[str]:
+    """Multiplications that a 4-bit file keeps in 8 bits: the output layer, and the values' and last
+    feed-forward ones of the layers that llama.cpp's `use_more_bits` picks (llama-quant.cpp): the
+    first and the last eighth, and each third between them."""
+    names = []
+    for node in graph:
+        if node.op_type != "MatMul":
+            continue
+        layer = _LAYER.search(node.name)
+        if node.name == "/lm_head/MatMul" or (
+            layer and _SENSITIVE.search(node.name) and _more_bits(int(layer[1]), layers)
+        ):
+            names.append(node.name)
+    return names
+
+
+def graph_output(graph: Any, name: str) -> Any:
+    """The graph's output of that name; raises ModelError."""
+    for value in graph.outputs:
+        if value.name == name:
+            return value
+    raise ModelError(f"the exported graph has no output {name!r}")
+
+
+def _more_bits(layer: int, layers: int) -> bool:
+    eighth = layers / 8
+    return layer < eighth or layer >= 7 * eighth or (layer - round(eighth)) % 3 == 2
+
+
+def _output_layer(graph: Any) -> Any:
+    node = graph_output(graph, "logits").producer()
+    while node is not None and node.op_type != "MatMul":
+        # A bias, a scale or a cast between the output layer and the logits.
+        node = next((v.producer() for v in node.inputs if v is not None and v.producer()), None)
+    if node is None or _constant(node.inputs[1]) is None:
+        raise ModelError("the exported graph has no output layer that ends in its logits")
+    return node
+
+
+def _split_gemm(graph: Any, node: Any) -> None:
+    """A Gemm by a constant becomes a MatMul and an addition."""
+    import onnx_ir as ir
+
+    settings = {name: attribute.value for name, attribute in node.attributes.items()}
+    weight = _constant(node.inputs[1])
+    if weight is None or settings.get("transA", 0) or settings.get("alpha", 1.0) != 1.0:
+        return
+    if settings.get("transB", 0):
+        weight = weight.T
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None and settings.get("beta", 1.0) != 1.0:
+        return
+    name = node.name.removesuffix("/Gemm")
+    weights = add_initializer(graph, f"{name}.weight_2d", np.ascontiguousarray(weight))
+    product = ir.node("MatMul", [node.inputs[0], weights], name=f"{name}/MatMul")
+    made = [product]
+    if bias is not None:
+        made.append(ir.node("Add", [product.outputs[0], bias], name=f"{name}/Add"))
+    old, new = node.outputs[0], made[-1].outputs[0]
+    product.outputs[0].name = f"{name}/MatMul_output_0"
+    new.type, new.shape = old.type, old.shape
+    graph.insert_before(node, made)
+    ir.convenience.replace_all_uses_with(old, new)
+    kept = old.name
+    graph.remove(node, safe=True)
+    new.name = kept
+
+
+def _constant(value: Any) -> npt.NDArray[Any] | None:
+    """The value's content where it is known: a constant, also behind a Transpose or Identity."""
+    if value.const_value is not None:
+        return np.asarray(value.const_value.numpy())
+    node = value.producer()
+    if node is None or node.op_type not in ("Transpose", "Identity"):
+        return None
+    inner = _constant(node.inputs[0])
+    if inner is None or node.op_type == "Identity":
+        return inner
+    order = node.attributes["perm"].value if "perm" in node.attributes else None
+    return np.transpose(inner, order)
+
+
+def _rows(value: Any) -> int:
+    """Rows of a constant matrix; 0 for anything else."""
+    tensor = value.const_value
+    return int(tensor.shape[0]) if tensor is not None and len(tensor.shape) == 2 else 0

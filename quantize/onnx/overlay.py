@@ -1,0 +1,158 @@
+"""Optimum's exporter in a folder of its own.
+
+It needs transformers below 4.58, the rest of Ingot a newer one. So its packages are installed into
+a folder of Ingot's cache, once per machine, and only the child process that exports has that folder
+on its path, in front of everything else; torch and onnx are shared.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quantize.errors import DiskFullError, ToolError
+from quantize.progress import Reporter
+from runtimes.errors import RuntimeMissingError
+from runtimes.paths import cache_dir
+
+logger = logging.getLogger(__name__)
+
+REQUIREMENTS = Path(__file__).with_name("optimum-requirements.txt")
+_RECORD = "ingot-overlay.json"
+_TAIL = 6  # lines of pip's output that an error shows
+_NO_NETWORK = ("connection", "resolve", "timed out", "retries", "no matching distribution", "proxy")
+
+
+def optimum_overlay(progress: Reporter) -> Path:
+    """The folder to put in front of the exporter's path, installed now where it is not there whole.
+
+    Raises RuntimeMissingError when pip cannot fetch the packages, DiskFullError or ToolError when
+    it cannot install them.
+    """
+    root = cache_dir() / "optimum"
+    target = root / overlay_key()
+    if is_whole(target):
+        return target
+    root.mkdir(parents=True, exist_ok=True)
+    with _only_one(root):
+        if is_whole(target):  # another run was faster
+            return target
+        for stale in root.glob(".install-*"):  # we hold the lock, so whoever made it is dead
+            shutil.rmtree(stale, ignore_errors=True)
+        if target.exists():
+            progress.note(f"optimum's exporter in {target} is damaged: it is installed anew")
+            shutil.rmtree(target)
+        with progress.stage("installing optimum's exporter, once per machine"):
+            _install(root, target, progress)
+    return target
+
+
+def overlay_key() -> str:
+    """A name for what is installed: it changes with the pins, the Python and the platform."""
+    parts = (REQUIREMENTS.read_bytes(), sys.version_info[:2], sysconfig.get_platform())
+    digest = hashlib.sha256(b"".join(repr(part).encode() for part in parts)).hexdigest()
+    return digest[:16]
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether every file is as it was when the folder was installed."""
+    try:
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        return bool(record["sha256"] == _tree_hash(folder))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _tree_hash(folder: Path) -> str:
+    """sha256 over names and contents, without the bytecode that Python adds."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".pyc" or path.name == _RECORD or not path.is_file():
+            continue
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _install(root: Path, target: Path, progress: Reporter) -> None:
+    with tempfile.TemporaryDirectory(prefix=".install-", dir=root) as scratch:
+        made = Path(scratch) / "packages"
+        _pip(made, Path(scratch), progress)
+        record = {"sha256": _tree_hash(made), "requirements": REQUIREMENTS.read_text()}
+        (made / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        os.replace(made, target)
+
+
+def _pip(made: Path, scratch: Path, progress: Reporter) -> None:
+    """Install the pinned wheels and nothing that they ask for: that is pinned too, or shared."""
+    count = sum("==" in line for line in REQUIREMENTS.read_text().splitlines())
+    command = [
+        *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
+        *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-compile"),
+        *("--progress-bar", "off", "--target", str(made), "-r", str(REQUIREMENTS)),
+    ]
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
+    lines: list[str] = []
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            seen = 0
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                logger.debug("pip: %s", lines[-1])
+                if line.startswith("Collecting"):
+                    progress.advance(seen, count, "packages")
+                    seen += 1
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise _failure(lines)
+
+
+def _failure(lines: list[str]) -> Exception:
+    text = "\n".join(lines)
+    tail = "\n".join(f"  {line}" for line in [line for line in lines if line][-_TAIL:])
+    if "No space left on device" in text or "Disk quota exceeded" in text:
+        return DiskFullError(f"the disk of {cache_dir()} is full: optimum's exporter takes 80 MB")
+    if "No module named pip" in text:
+        return RuntimeMissingError(
+            "optimum's exporter is installed with pip, which this Python has not: run"
+            f" {sys.executable} -m ensurepip, or use --to gguf"
+        )
+    if "DO NOT MATCH THE HASHES" in text:
+        return ToolError(
+            "a package of optimum's exporter is not the one that was tested, so it was not"
+            f" installed. Check the package index that pip uses, or use --to gguf\n{tail}"
+        )
+    if any(sign in text.lower() for sign in _NO_NETWORK):
+        return RuntimeMissingError(
+            "optimum's exporter could not be downloaded. It is needed once per machine: connect it"
+            f" to a package index and run this again, or use --to gguf\n{tail}"
+        )
+    return ToolError(f"optimum's exporter could not be installed\n{tail}")
+
+
+@contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    """Wait for other runs that install; the kernel frees the lock of one that dies."""
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
