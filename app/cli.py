@@ -15,7 +15,10 @@ import typer
 from app.commands.batch import batch
 from app.commands.bench import bench
 from app.commands.doctor import doctor
+from app.commands.models import models
 from app.commands.plan import plan
+from app.commands.pull import pull
+from app.commands.rm import rm
 from app.commands.run import run
 from app.exitcodes import ExitCode, exit_code_for
 from quantize.cli import command as quantize
@@ -34,6 +37,9 @@ app.command()(run)
 app.command()(batch)
 app.command()(bench)
 app.command()(plan)
+app.command()(models)
+app.command()(pull)
+app.command()(rm)
 app.command()(doctor)
 
 

@@ -99,6 +99,10 @@ def command(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option("--push", metavar="ORG/NAME", help="Upload the result to the hub."),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Build again what is already there.")
     ] = False,
@@ -144,6 +148,7 @@ def command(
         imatrix=imatrix,
         overrides=parsed_overrides(override or []),
         target=cast("Target", target),
+        push=push,
         as_json=as_json,
         fresh=fresh,
     )

@@ -40,14 +40,16 @@ def export_gguf(run: Run) -> Export:
     that is a GGUF file is its own."""
     if run.base.kind == "gguf":
         return Export(run.base.weights[0], run.fingerprint.hash, [])
-    work = run.space.work
+    key, work = export_key(run.inputs), run.space.work
 
     def make(folder: Path) -> list[str]:
-        notes = export_f16(run.source.folder, folder / _EXPORT, run.reference, work)
+        notes = export_f16(source.folder, folder / _EXPORT, reference, work)
         run.show(notes)
         return notes
 
-    stage = run.stage("export", export_key(run.inputs), "converting to GGUF, half precision", make)
+    if run.stages.find("export", key) is None:  # stages of their own, shown before this one
+        source, reference = run.source, run.reference
+    stage = run.stage("export", key, "converting to GGUF, half precision", make)
     export = Export(stage.folder / _EXPORT, stage.files[_EXPORT].sha256, stage.value)
     if not run.options.allow_token_mismatch:
         _require_parity(run, export)

@@ -26,6 +26,7 @@ from quantize.options import Options
 from quantize.preflight import memory_parts, require_memory, require_space, space_parts
 from quantize.progress import Reporter
 from quantize.publish import open_publisher
+from quantize.push import push, require_push
 from quantize.quality.gates import require_quality
 from quantize.quality.tasks import read_questions
 from quantize.recipe import Recipe, require_matrix
@@ -59,7 +60,9 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
         if plan and not all(_is_measured(plan, job) for job in jobs):
             plan = measure_original(run, plan)
         _finish_all(run, plan, jobs)
-        return out, run.publisher.manifest
+    if options.push is not None:
+        progress.note(f"uploaded to {push(out, options.push, progress)}")
+    return out, run.publisher.manifest
 
 
 def _open(options: Options, source: SourceModel, space: Workspace, progress: Reporter) -> Run:
@@ -173,6 +176,8 @@ def _require_room(
 
 def _require_sense(options: Options) -> None:
     """What can be refused before the source is looked at, or downloaded."""
+    if options.push is not None:
+        require_push(options.push)
     require_matrix(options.recipes, options.imatrix)
     check_overrides(options.overrides)
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]

@@ -61,7 +61,7 @@ def entry_findings(folder: Path, entry: FileEntry) -> Iterator[Finding]:
         yield Finding(entry.recipe, entry.path, 0, str(error))
         return
     for name, wanted in entry.sha256.items():
-        yield Finding(entry.recipe, name, *_compare(folder, name, wanted))
+        yield Finding(entry.recipe, name, *compare(folder, name, wanted))
 
 
 def is_whole(folder: Path, entry: FileEntry) -> bool:
@@ -79,8 +79,9 @@ def write_atomically(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _compare(folder: Path, name: str, wanted: str) -> tuple[int, str]:
-    """Size of a file, and what is wrong with it."""
+def compare(folder: Path, name: str, wanted: str) -> tuple[int, str]:
+    """Size of the file ``name`` in ``folder``, and what is wrong with it if its sha256 is not
+    ``wanted``."""
     file = folder / name
     if not file.resolve().is_relative_to(folder.resolve()):
         return 0, "lies outside the folder"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from quantize.errors import BusyError, DiskFullError, UsageError
+from quantize.manifest import NAME as MANIFEST
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,9 @@ class Workspace:
             self._lock = _lock_folder(self.out)
             # We hold the lock, so whoever left this is dead.
             self._created |= self.root.exists() and [*self.out.iterdir()] == [self.root]
-            _remove(self.work)
+            for path in self.root.glob("*"):
+                if path not in (self.stages, self.root / MANIFEST):
+                    _remove(path)
             self.work.mkdir(parents=True)
             self.stages.mkdir(exist_ok=True)
         except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,8 +9,11 @@ import typer
 
 def doctor(
     model: Annotated[
-        Path | None,
-        typer.Argument(metavar="[MODEL]", help="With --verify: a folder that quantize wrote."),
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="With --verify: a folder that quantize wrote, or a pulled model (default: all).",
+        ),
     ] = None,
     verify: Annotated[
         bool,
@@ -44,28 +46,25 @@ def doctor(
         raise RuntimeMissingError("no runtime works here; " + "; ".join(report.problems))
 
 
-def _verify(model: Path | None, *, as_json: bool) -> None:
-    """One line a file as soon as it has been read. Raises ModelError when any is damaged."""
+def _verify(model: str | None, *, as_json: bool) -> None:
+    """A line for each file as soon as it has been read. Raises ModelError when any is damaged."""
     import json
 
     from app.doctor.verify import verify
-    from runtimes.errors import ModelError, RequestError
+    from runtimes.errors import ModelError
 
-    if model is None:
-        raise RequestError("--verify needs a MODEL: a folder that quantize wrote")
     found = []
     for file in verify(model):
         found.append(file)
         if not as_json:
-            typer.echo(
-                f"{'damaged' if file.problem else 'ok':<8}  {file.path}  {file.problem}".rstrip()
-            )
+            state = "damaged" if file.problem else "ok"
+            typer.echo(f"{state:<8}  {file.path}  {file.problem}".rstrip())
     damaged = [file for file in found if file.problem]
     if as_json:
         whole = {"files": [file.as_json() for file in found], "damaged": len(damaged)}
         typer.echo(json.dumps(whole, indent=1))
     if damaged:
         raise ModelError(
-            f"{len(damaged)} of {len(found)} files of {model} are damaged; build them again:"
-            f" the same `quantize` command replaces only these"
+            f"{len(damaged)} of {len(found)} files are damaged: `ingot pull` or `quantize` again"
+            " brings these back"
         )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pty
@@ -128,15 +129,38 @@ def test_verify_reads_every_byte(ingot: Any, tmp_path: Path, pebble_built: Path)
     found = json.loads(done.stdout)
     (bad,) = [file for file in found["files"] if file["problem"]]
     assert bad["path"].endswith("pebble-q8_0.gguf")
-    assert f"1 of {len(found['files'])} files" in done.stderr
+    assert f"1 of {len(found['files'])} files are damaged" in done.stderr
     (folder / "pebble-q8_0.gguf").write_bytes(data[:-1])
     done = ingot("run", folder, "Hello", "--recipe", "q8_0")
     assert done.returncode == 3
     assert "cut off" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--verify"], ["model"], ["--verify", "/nowhere"]])
-def test_verify_needs_a_built_folder(ingot: Any, arguments: list[str]) -> None:
+def test_verify_looks_at_the_library(ingot: Any, tmp_path: Path) -> None:
+    home = {"INGOT_HOME": str(tmp_path)}
+    assert ingot("doctor", "--verify", env=home).stdout == ""
+    folder = tmp_path / "data" / "models" / "org" / "name"
+    folder.mkdir(parents=True)
+    (folder / "m.gguf").write_bytes(b"abc")
+    build = {"label": "Q8_0", "kind": "gguf", "main": "m.gguf", "commit": "0" * 40}
+    build |= {"bytes": {"m.gguf": 3}, "sha256": {"m.gguf": hashlib.sha256(b"abc").hexdigest()}}
+    (folder / "library.json").write_text(json.dumps({"builds": [build]}))
+    assert ingot("doctor", "--verify", "name", env=home).stdout.startswith("ok ")
+    (folder / "m.gguf").write_bytes(b"abd")
+    done = ingot("doctor", "--verify", env=home)
+    assert done.returncode == 3
+    assert done.stdout.startswith("damaged ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["model"], 2, "--verify"),
+        (["--verify", "nothing"], 3, "not in the library"),
+        (["--verify", "."], 3, "no manifest.json"),
+    ],
+)
+def test_what_verify_cannot_look_at(ingot: Any, arguments: list[str], code: int, says: str) -> None:
     done = ingot("doctor", *arguments)
-    assert done.returncode in (2, 3)
-    assert "--verify" in done.stderr
+    assert done.returncode == code
+    assert says in done.stderr

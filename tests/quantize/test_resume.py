@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from quantize.publish import Publisher, open_publisher
 from quantize.stages import RECORD, Stages, stage_key
 from quantize.workspace import WORK, Workspace
 
-from .conftest import Built, kill_during, run_quantize
+from .conftest import LIMIT, Built, kill_during, run_quantize
 
 KEY = stage_key("build", {"recipe": "q8_0"})
 
@@ -189,28 +190,31 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_file(
 
 
 def test_what_is_already_built_is_only_compared(measured_llama: Built):
-    before = (measured_llama.out / "llama-q8_0.gguf").stat()
-    done = run_quantize(
-        measured_llama.source, "--out", measured_llama.out, "--recipe", "q8_0", "--json"
-    )
-    assert (measured_llama.out / "llama-q8_0.gguf").stat().st_ino == before.st_ino
+    path = measured_llama.out / "llama-q8_0.gguf"
+    before = path.stat().st_ino
+    command = (measured_llama.source, "--out", measured_llama.out, "--limit", LIMIT)
+    done = run_quantize(*command, "--recipe", "q8_0", "--json")
+    assert path.stat().st_ino == before
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [event["event"] for event in events][-1] == "done"
+    assert events[-1]["event"] == "done"
     assert not [event for event in events if event["event"] == "file"]
     notes = [event["text"] for event in events if event["event"] == "note"]
     assert any("already built" in note for note in notes)
 
 
-def test_a_damaged_file_is_built_again(measured_llama: Built):
-    path = measured_llama.out / "llama-q8_0.gguf"
-    before = load_manifest(measured_llama.out)
-    data = bytearray(path.read_bytes())
+def test_only_a_damaged_file_is_built_again(measured_llama: Built, tmp_path: Path):
+    out = Path(shutil.copytree(measured_llama.out, tmp_path / "out"))
+    before = load_manifest(out)
+    data = bytearray((out / "llama-q8_0.gguf").read_bytes())
     data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    done = run_quantize(
-        *(measured_llama.source, "--out", measured_llama.out, "--recipe", "q8_0", "--no-measure")
-    )
-    assert "is not as it was built" in done.stderr
-    entry = before.entry("q8_0")
-    assert entry is not None
-    assert hash_files(path) == entry.sha256
+    (out / "llama-q8_0.gguf").write_bytes(data)
+    command = (measured_llama.source, "--out", out, "--recipe", "f16,q8_0", "--no-measure")
+    done = run_quantize(*command)
+    assert "llama-q8_0.gguf is not as it was built" in done.stderr
+    assert "llama-f16.gguf is already built" in done.stderr
+    after = load_manifest(out)
+    for recipe in ("f16", "q8_0", "onnx-int8"):
+        one, other = before.entry(recipe), after.entry(recipe)
+        assert one is not None
+        assert other is not None
+        assert hash_files(out / other.path) == one.sha256 == other.sha256
