@@ -58,7 +58,8 @@ def command(
         Path | None,
         typer.Option(
             "--imatrix",
-            help="Importance matrix for GGUF types: a text to compute it from, or a ready one.",
+            help="Importance matrix for GGUF types: a text to compute it from, or a ready one."
+            " A text also smooths the activations of onnx-w8a8.",
         ),
     ] = None,
     override: Annotated[

@@ -6,8 +6,10 @@ import dataclasses
 import hashlib
 import importlib.metadata
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from quantize.gguf.imatrixfile import is_matrix
 from quantize.manifest import Source
 from quantize.options import Options
 from quantize.recipe import Recipe
@@ -62,6 +64,13 @@ def imatrix_key(source: dict[str, Any], recipe: Recipe, options: Options) -> str
     return stage_key("imatrix", {"source": source, "given": given, "tools": versions(["gguf"])})
 
 
+def calibration(recipe: Recipe, options: Options) -> Path | None:
+    """The text that ``recipe`` smooths activations by: the one that an importance matrix would be
+    computed from, for the recipes that round activations."""
+    given = options.imatrix
+    return given if given and recipe.precision == "w8a8" and not is_matrix(given) else None
+
+
 def build_key(source: dict[str, Any], recipe: Recipe, options: Options) -> str:
     """One file."""
     own = dataclasses.asdict(recipe)
@@ -74,4 +83,6 @@ def build_key(source: dict[str, Any], recipe: Recipe, options: Options) -> str:
         inputs["overrides"] = list(options.overrides.items())  # the first that matches counts
     else:
         inputs |= {"source": source, "target": options.target}
+        if text := calibration(recipe, options):
+            inputs["calibration"] = digest(text).sha256
     return stage_key("build", inputs)

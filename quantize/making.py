@@ -9,7 +9,7 @@ from typing import Any
 from quantize.gguf.convert import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.quantize import quantize_gguf
-from quantize.keys import export_key
+from quantize.keys import calibration, export_key
 from quantize.onnx.build import build_onnx
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.run import Job, Run
@@ -100,7 +100,14 @@ def _make_gguf(run: Run, job: Job) -> tuple[Path, Stage]:
 
 def _make_onnx(run: Run, job: Job) -> tuple[Path, Stage]:
     def make(folder: Path) -> dict[str, Any]:
-        made = build_onnx(run.source, job.recipe, folder, run.options.target, run.progress)
+        made = build_onnx(
+            run.source,
+            job.recipe,
+            folder,
+            run.options.target,
+            run.progress,
+            calibration=calibration(job.recipe, run.options),
+        )
         run.show(made.notes)
         return {
             "notes": made.notes,

@@ -9,6 +9,7 @@ from pathlib import Path
 from quantize.adapted import adapted_fingerprint
 from quantize.errors import QualityError, UsageError
 from quantize.gguf.converter import converter_folder
+from quantize.gguf.imatrixfile import is_matrix
 from quantize.gguf.overrides import check_overrides
 from quantize.keys import build_key, imatrix_key, source_inputs, versions
 from quantize.making import drop_export, make_file
@@ -29,6 +30,7 @@ from quantize.publish import open_publisher
 from quantize.push import push, require_push
 from quantize.quality.gates import require_quality
 from quantize.quality.tasks import read_questions
+from quantize.quality.text import read_text
 from quantize.recipe import Recipe, require_matrix
 from quantize.run import Job, Run
 from quantize.source import SourceModel, open_source
@@ -179,6 +181,10 @@ def _require_sense(options: Options) -> None:
     if options.push is not None:
         require_push(options.push)
     require_matrix(options.recipes, options.imatrix)
+    if options.imatrix is not None:
+        is_matrix(options.imatrix)  # raises where it cannot be read
+    if options.measure.enabled:
+        read_text(options.measure.text)
     check_overrides(options.overrides)
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if missing:
