@@ -45,8 +45,9 @@ def batch(
             "conversation whose turns are answered one after another."
         ),
     ] = None,
-    format: Annotated[
-        Literal["auto", "jsonl", "text"], typer.Option(help="What IN is, if its name misleads.")
+    input_format: Annotated[
+        Literal["auto", "jsonl", "text"],
+        typer.Option("--input-format", help="What IN is, if its name misleads."),
     ] = "auto",
     system: Annotated[str | None, typer.Option(help="A system message before each prompt.")] = None,
     raw: Annotated[
@@ -124,7 +125,7 @@ def batch(
         context=options.context,
         kv_type=choice.settings.kv_type,
     )
-    wanted = None if format == "auto" else format
+    wanted = None if input_format == "auto" else input_format
     with open_source(input, format=wanted, field=field, limit=limit) as source:
         plan = Plan(
             source, choice, settings, fixed_slots=slots is not None, force=force, fresh=fresh
