@@ -8,6 +8,7 @@ from pathlib import Path
 from quantize.gguf.converter import converter_folder
 from quantize.process import run_child
 from quantize.quality.tokens import Comparison, Reference, compare_vocabulary
+from runtimes.modelfile import ModelFile, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +28,31 @@ def export_f16(model: Path, out: Path, reference: Reference, work: Path) -> list
     converter = converter_folder()
     candidates = {name: work / f"vocabulary-{name}.gguf" for name in _CANDIDATES}
     if _convert(converter, model, out, None, candidates, work):
-        return []
+        return _lost_window(model, out)
     name, comparison = _best(candidates, reference, work)
     for path in candidates.values():
         path.unlink()
     _convert(converter, model, out, name, {}, work)
     return [
         f"pre-tokenizer {name!r} chosen by comparing tokens:"
-        f" {len(comparison.differences)} of {comparison.compared} lines differ"
+        f" {len(comparison.differences)} of {comparison.compared} lines differ",
+        *_lost_window(model, out),
+    ]
+
+
+def _lost_window(model: Path, out: Path) -> list[str]:
+    """A note where the original attends to a window only, and llama.cpp to everything (Mistral)."""
+    config = read_json(model / "config.json")
+    window = config.get("sliding_window")
+    kinds = config.get("layer_types") or ["sliding_attention"]
+    used = config.get("use_sliding_window", True) and "sliding_attention" in kinds
+    if not (window and used) or config.get("max_position_embeddings", 0) <= window:
+        return []
+    if ModelFile.read(out).sliding_window:
+        return []
+    return [
+        f"llama.cpp has no sliding window for this architecture: past {window:,} tokens the file"
+        " attends to more than the original does, and continues texts in another way"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Runs in a child process: llama.cpp's convert_hf_to_gguf.py with two amendments."""
+"""Runs in a child process: llama.cpp's convert_hf_to_gguf.py with amendments."""
 
 from __future__ import annotations
 
@@ -35,17 +35,49 @@ def _load(converter: str, pre: str | None) -> Callable[..., None]:
     sys.path[:0] = [converter, str(Path(converter) / "gguf-py")]
     import convert_hf_to_gguf  # type: ignore[import-not-found]
     import gguf
-    from conversion.base import TextModel  # type: ignore[import-not-found]
+    from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
+    from conversion.gptneox import GPTNeoXModel  # type: ignore[import-not-found]
 
     if pre is not None:
         TextModel.get_vocab_base_pre = lambda _self, _tokenizer: pre
     _amend_byte_fallback(gguf.LlamaHfVocab)
+    _amend_settings(ModelBase, GPTNeoXModel)
 
     def run(*arguments: str) -> None:
         sys.argv = ["convert_hf_to_gguf.py", *arguments]
         convert_hf_to_gguf.main()
 
     return run
+
+
+def _amend_settings(base: Any, gpt_neox: Any) -> None:
+    """Settings as transformers 4 named them, where the converter knows no other name.
+
+    For GPT-NeoX it also leaves out the base of the rotary embedding; llama.cpp then takes 10,000.
+    """
+    if hasattr(base, "older_names"):  # done already
+        return
+    base.older_names = True
+    load, parameters = base.load_hparams, gpt_neox.set_gguf_parameters
+
+    def load_hparams(*arguments: Any, **named: Any) -> dict[str, Any]:
+        found: dict[str, Any] = load(*arguments, **named)
+        if "n_positions" in found:
+            found.setdefault("n_ctx", found["n_positions"])
+        rope = found.get("rope_parameters") or {}
+        if "partial_rotary_factor" in rope:
+            found.setdefault("rotary_pct", rope["partial_rotary_factor"])
+        return found
+
+    def set_gguf_parameters(self: Any) -> None:
+        parameters(self)
+        rope = self.hparams.get("rope_parameters") or {}
+        theta = rope.get("rope_theta", self.hparams.get("rotary_emb_base"))
+        if theta is not None:
+            self.gguf_writer.add_rope_freq_base(theta)
+
+    base.load_hparams = staticmethod(load_hparams)
+    gpt_neox.set_gguf_parameters = set_gguf_parameters
 
 
 def _amend_byte_fallback(vocab: Any) -> None:
