@@ -47,16 +47,19 @@ def prepare_imatrix(
     kept = cache_dir() / "imatrix" / f"{_key(given, model)}.gguf"
     if _usable(kept, export):
         progress.note(f"the importance matrix of {given.name} is the one computed before")
-    else:
-        with progress.stage(f"computing the importance matrix from {given.name}"):
-            tokens = _compute(given, export, out, work, progress)
-        if tokens < _FEW:
-            progress.note(
-                f"{given.name} has {tokens:,} tokens; an importance matrix is better for some ten"
-                " thousand more"
-            )
+        shutil.copyfile(kept, out)
+        return out
+    with progress.stage(f"computing the importance matrix from {given.name}"):
+        tokens = _compute(given, export, out, work, progress)
+    if tokens < _FEW:
+        progress.note(
+            f"{given.name} has {tokens:,} tokens; an importance matrix is better for some ten"
+            " thousand more"
+        )
+    try:
         _keep(out, kept)
-    shutil.copyfile(kept, out)
+    except OSError as error:
+        progress.note(f"the importance matrix is not kept for later runs: {error}")
     return out
 
 

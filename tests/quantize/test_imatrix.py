@@ -207,6 +207,23 @@ def test_a_computed_matrix_is_kept_and_used_again(
     assert read_matrix(whole).chunk_size != 2
 
 
+def test_a_cache_that_cannot_be_written_costs_only_the_next_run(
+    pebble: Path,
+    pebble_f16: Path,
+    pebble_texts: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    (tmp_path / "home").write_text("a file where the folder should be")
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    notes = Notes()
+    text = tmp_path / "words.txt"
+    text.write_text(pebble_texts[0].read_text()[:4000])
+    made = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, notes)
+    assert read_matrix(made).chunks > 0
+    assert notes.said[-1].startswith("the importance matrix is not kept")
+
+
 def test_a_ready_file_is_checked_against_the_model(
     pebble_matrix: Path, pebble: Path, pebble_f16: Path, tmp_path: Path
 ):
