@@ -1,0 +1,105 @@
+"""The table at the end of a build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quantize.manifest import FileEntry, Manifest, ModelInfo
+from quantize.report.facts import megabytes
+
+_PIPE_WIDTH = 160  # a pipe has no width of its own; no file name should be broken in two
+_WITH_NAMES = 140  # characters from which on the files' names fit, too
+_WITH_ALL = 108  # below it, figures that matter less are left to report.html
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A figure: its two-line heading, how an entry shows it ("" : not measured), whether only a
+    wide terminal shows it."""
+
+    heading: str
+    of: Callable[[FileEntry], str]
+    wide: bool = False
+    original: Callable[[ModelInfo], str] = lambda _model: ""
+
+
+def _tokens(entry: FileEntry) -> str:
+    parity = entry.token_parity
+    return f"{parity.lines - parity.differences}/{parity.lines}" if parity else ""
+
+
+_COLUMNS = (
+    _Column(
+        "MB",
+        lambda e: megabytes(e.bytes),
+        original=lambda m: megabytes(m.bytes) if m.bytes else "",
+    ),
+    _Column("same\ntokens", _tokens, wide=True),
+    _Column(
+        "accu-\nracy",
+        lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else "",
+        original=lambda m: f"{m.quality.task_accuracy:.1%}" if m.quality else "",
+    ),
+    _Column(
+        "perplex-\nity",
+        lambda e: f"{e.fidelity.perplexity.value:.4g}" if e.fidelity else "",
+        wide=True,
+        original=lambda m: f"{m.perplexity.value:.4g}" if m.perplexity else "",
+    ),
+    _Column("KL\nmean", lambda e: f"{e.fidelity.kl_mean:.2g}" if e.fidelity else ""),
+    _Column("same\ntop", lambda e: f"{e.fidelity.same_top:.1%}" if e.fidelity else ""),
+    _Column("prefill\ntok/s", lambda e: f"{e.speed.prefill_tps:,.0f}" if e.speed else ""),
+    _Column("decode\ntok/s", lambda e: f"{e.speed.decode_tps_1:,.0f}" if e.speed else ""),
+    _Column("16 rows\ntok/s", lambda e: f"{e.speed.decode_tps_16:,.0f}" if e.speed else ""),
+    _Column(
+        "peak\nMB",
+        lambda e: megabytes(e.speed.peak_bytes) if e.speed and e.speed.peak_bytes else "",
+        wide=True,
+    ),
+)
+
+
+def print_table(manifest: Manifest, out: Path, recipes: tuple[str, ...]) -> None:
+    """Print the builds named in ``recipes`` to stdout."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    console.print(build_table(manifest, recipes, console.width))
+    console.print(f"in {out}", soft_wrap=True, markup=False)
+
+
+def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE_WIDTH) -> Table:
+    """The original model in the first row, then the builds named in ``recipes``.
+
+    Figures that no build has are left out; where ``width`` is too narrow so are the files' names,
+    whose recipe says which they are, and then some figures.
+    """
+    model = manifest.model
+    entries = [entry for entry in manifest.files if entry.recipe in recipes]
+    title = f"{escape(model.name)}: {escape(model.architecture)},"
+    title += f" {model.parameters / 1e6:,.1f} M parameters"
+    if model.quality:
+        title += f", {model.quality.questions} graded questions"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    wide, full = width >= _WITH_NAMES, width >= _WITH_ALL
+    columns = [c for c in _COLUMNS if (full or not c.wide) and any(map(c.of, entries))]
+    if wide:
+        table.add_column("file", overflow="fold")
+        table.add_column("format")
+    table.add_column("recipe", overflow="fold")
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    figures = [column.original(model) or "-" for column in columns]
+    names = [escape(model.name), "original", "float"] if wide else ["float"]
+    table.add_row(*names, *figures, style="dim")
+    for entry in entries:
+        names = [escape(entry.path), entry.format] if wide else []
+        figures = [column.of(entry) or "-" for column in columns]
+        table.add_row(*names, escape(entry.recipe), *figures)
+    return table
