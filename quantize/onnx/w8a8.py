@@ -32,13 +32,15 @@ _LOOKUP = "/model/embed_tokens/Gather"  # the builder's name of the embedding
 
 @dataclass(slots=True)
 class _Rewrite:
-    """The graph on its way. ``codes`` has the 8-bit rows of each activation, by its name."""
+    """The graph on its way. ``codes`` has the 8-bit rows of each activation, ``matrices`` codes and
+    scales of each weight, by their names."""
 
     graph: Any
     file: DataFile
     smoothing: Smoothing
     constants: dict[str, Any] = field(default_factory=dict)
     codes: dict[str, _Rows] = field(default_factory=dict)
+    matrices: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,9 @@ def _weight(node: Any) -> Any | None:
 def _rewrite_product(rewrite: _Rewrite, node: Any) -> None:
     graph, weight = rewrite.graph, node.inputs[1]
     rows = _rows(rewrite, node)
-    matrix, scale = _matrix(rewrite, node, weight)
+    if weight.name not in rewrite.matrices:
+        rewrite.matrices[weight.name] = _matrix(rewrite, node, weight)
+    matrix, scale = rewrite.matrices[weight.name]
     outputs = int(weight.shape[1])
     zero = _constant(rewrite, "w8a8.zero", np.array(_ZERO, np.uint8))
     name = node.name
