@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +12,10 @@ from quantize.quality.store import FloatReference, load_reference
 from runtimes.modelfile import ModelFile
 
 
-def measure(path: str, reference: str, work: str) -> dict[str, float]:
+def measure(path: str, reference: str) -> dict[str, float]:
     """Figures of the file or folder ``path`` against the distributions in ``reference``."""
     known = load_reference(Path(reference))
-    model = ModelFile.read(path)
-    if model.runtime == "onnx":
-        from quantize.quality.unpruned import make_unpruned
-
-        copy = Path(work) / f"{Path(path).name}-all-positions"
-        try:
-            whole = make_unpruned(Path(path), copy)
-            scores = _score(ModelFile.read(whole) if whole else model, known)
-        finally:
-            shutil.rmtree(copy, ignore_errors=True)
-    else:
-        scores = _score(model, known)
+    scores = _score(ModelFile.read(path), known)
     kl, found = mean(scores.kl), perplexity(scores.nll)
     return {
         "perplexity": found.value,

@@ -81,6 +81,7 @@ def float_reference(
         "text": str(options.text) if options.text else None,
         "limit": options.limit,
     }
+    own: dict[str, str | bool]
     if source.kind == "gguf":
         function, own = "from_gguf", {"path": str(source.weights[0])}
     else:
@@ -102,11 +103,11 @@ def fidelity(
 ) -> Fidelity:
     """A built file against the float model, on its own runtime and the same token ids.
 
-    ``work`` should be on the same disk as ``path``. Raises ToolError and OutOfMemoryError.
+    Raises ToolError and OutOfMemoryError.
     """
     found = run_child(
         "quantize.quality.fidelity_child:measure",
-        {"path": str(path), "reference": str(reference.folder), "work": str(work)},
+        {"path": str(path), "reference": str(reference.folder)},
         what=f"comparing {path.name} with the float model",
         work=work,
         environment=_devices(),
