@@ -12,6 +12,7 @@ A build is listed after its files are in place, and unlisted before they go.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest, write_manifest
 from runtimes.errors import ModelError, RequestError
 from runtimes.paths import data_dir
+
+logger = logging.getLogger(__name__)
 
 _RECORD = "library.json"
 
@@ -84,12 +87,12 @@ def library_dir() -> Path:
 
 def models() -> list[Model]:
     """Everything in the library, by name."""
-    records = library_dir().glob(f"*/*/{_RECORD}")
-    return sorted((read(f"{p.parent.parent.name}/{p.parent.name}") for p in records), key=_name)
+    return [read(repo) for repo in _repos()]
 
 
 def read(repo: str) -> Model:
-    """The record of ``repo``, an empty one when nothing of it was pulled."""
+    """The record of ``repo``; an empty one when nothing of it was pulled, or it is damaged: then
+    the files are as good as not there, and pulling or removing mends it."""
     path = library_dir() / repo / _RECORD
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -97,9 +100,8 @@ def read(repo: str) -> Model:
     except FileNotFoundError:
         return Model(repo)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{path} is damaged ({error}); `ingot rm {repo}`, then pull again"
-        ) from error
+        logger.warning("%s is damaged (%s); pull the model again", path, error)
+        return Model(repo)
 
 
 def write(model: Model) -> None:
@@ -119,15 +121,15 @@ def find(text: str) -> tuple[Model, Kept | None] | None:
     """
     name, _, what = text.partition(":")
     wanted = name.lower()
-    found = [m for m in models() if wanted in (m.repo.lower(), m.repo.lower().split("/")[1])]
-    exact = [model for model in found if model.repo.lower() == wanted]
-    found = exact or found
+    found = [repo for repo in _repos() if wanted in (repo.lower(), repo.lower().split("/")[1])]
+    found = [repo for repo in found if repo.lower() == wanted] or found
     if not found:
         return None
     if len(found) > 1:
-        both = " and ".join(model.repo for model in found)
-        raise RequestError(f"{name} may be {both}; give the whole name")
-    model = found[0]
+        raise RequestError(f"{name} may be {' and '.join(found)}; give the whole name")
+    model = read(found[0])
+    if what and not model.builds:
+        raise RequestError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
     if not what:
         return model, None
     chosen = pick([kept.build for kept in model.builds], what, model.repo, _listing(model))
@@ -153,6 +155,8 @@ def locate(text: str) -> str:
     model, build = found
     if build is None and (model.folder / MANIFEST).is_file() and len(model.builds) > 1:
         return str(model.folder)
+    if build is None and not model.builds:
+        raise ModelError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
     if build is None:
         pick([kept.build for kept in model.builds], None, model.repo, _listing(model))
         build = model.builds[0]
@@ -166,7 +170,7 @@ def locate(text: str) -> str:
 
 def remove(model: Model, build: Kept | None = None) -> None:
     """Take a build, or the whole model, out of the library."""
-    if build is None or len(model.builds) == 1:
+    if build is None or len(model.builds) <= 1:
         trash = model.folder.with_name(f".{model.folder.name}.{os.getpid()}.removed")
         model.folder.rename(trash)  # gone in one step, then slowly
         shutil.rmtree(trash)
@@ -197,5 +201,7 @@ def table(rows: Sequence[tuple[str, int, str]]) -> str:
     return "\n".join(f"  {label:<{wide}}  {human(size):>7}  {path}" for label, size, path in rows)
 
 
-def _name(model: Model) -> str:
-    return model.repo.lower()
+def _repos() -> list[str]:
+    """ORG/NAME of everything that has a record."""
+    found = library_dir().glob(f"*/*/{_RECORD}")
+    return sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in found)

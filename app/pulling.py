@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,6 +105,8 @@ def _publish(
         entries = tuple(entry for entry in manifest.files if entry.recipe in labels)
         write_manifest(model.folder, replace(manifest, files=entries))
     library.write(replace(model, builds=(*model.builds, kept)))
+    with contextlib.suppress(OSError):  # other downloads may be under way there
+        _waiting(model.repo).rmdir()
     return model.path(kept)
 
 

@@ -36,7 +36,7 @@ def models(
         shown = {"folder": str(library_dir()), "models": rows}
         console.emit(json.dumps(shown, indent=1, ensure_ascii=False) + "\n")
         return
-    if not any(model.builds for model in found):
+    if not found:
         console.note(f"no models in {library_dir()}; `ingot pull ORG/NAME` gets one")
         return
     lines = [
@@ -48,6 +48,7 @@ def models(
         for model in found
         for build in model.builds
     ]
+    lines += [(m.repo, "?", "nothing whole: pull it again") for m in found if not m.builds]
     wide = max(len(name) for name, _, _ in lines)
     for name, size, kind in lines:
         console.emit(f"{name:<{wide}}  {size:>7}  {kind}\n")

@@ -19,6 +19,10 @@ class HubError(ModelError):
     """The hub does not give the model: no access, no connection, a limit, a damaged file."""
 
 
+class NotOnHubError(UsageError):
+    """There is no such repository, or it may not be seen."""
+
+
 class OfflineError(HubError):
     """The hub cannot be reached at all; an earlier download may still serve."""
 
@@ -111,7 +115,7 @@ def _by_status(response: httpx2.Response, name: HubName, token: bool) -> IngotEr
         return UsageError(f"{name} no longer has a file that its listing names; run again")
     if status in (401, 404):
         private = "your token may not see it" if token else "set HF_TOKEN"
-        return UsageError(
+        return NotOnHubError(
             f"there is no model {name.repo} on the hub, or it is private: check the spelling; if it"
             f" is private, {private}"
         )

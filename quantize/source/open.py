@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantize.errors import UsageError
+from quantize.hub.errors import NotOnHubError
 from quantize.hub.names import parse_hub_name
 from quantize.options import SourceOptions
 from quantize.progress import Reporter, SilentReporter
@@ -38,7 +39,10 @@ def open_source(options: SourceOptions | str, progress: Reporter | None = None) 
     name = parse_hub_name(options.model, options.revision)
     if name is None:
         raise UsageError(f"there is no folder {path}; a model on the hub is written ORG/NAME")
-    folder, commit = download_model(name, options, progress)
+    try:
+        folder, commit = download_model(name, options, progress)
+    except NotOnHubError as error:
+        raise UsageError(f"{error}. Nor is there a folder {path}") from error
     source = open_folder(folder, options, progress)
     return replace(source, revision=commit, beside=Path.cwd())
 

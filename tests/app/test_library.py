@@ -154,6 +154,19 @@ def test_names_in_the_library(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.
     assert get("org/tiny-GGUF:Q8_0").read_bytes() == SMALL["tiny-Q8_0.gguf"]
 
 
+def test_a_damaged_record(hub: FakeHub):
+    get("org/tiny-GGUF:Q8_0")
+    hub.add("org/other", SMALL)
+    path = get("org/other:Q8_0")
+    (library.library_dir() / "org" / "tiny-GGUF" / "library.json").write_text("{")
+    assert library.locate("other") == str(path)  # the others are not in doubt
+    with pytest.raises(ModelError, match="`ingot pull org/tiny-GGUF` again"):
+        library.locate("tiny-GGUF")
+    assert "nothing whole" in command("models").stdout
+    assert get("org/tiny-GGUF:Q8_0").is_file()
+    assert library.locate("tiny-GGUF").endswith("tiny-Q8_0.gguf")
+
+
 def test_the_commands(hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
     assert command("models").output.startswith("no models in")
     done = command("pull", "org/tiny-GGUF:Q8_0", "--quiet")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.errors import HubError, OfflineError
 from quantize.hub.names import HubName, parse_hub_name
 from quantize.hub.store import Store
+from quantize.hub.transfer import Fetch, fetch
 from quantize.options import SourceOptions
 from quantize.source import open_source
 from quantize.source.download import download_model
@@ -128,6 +130,27 @@ def test_a_killed_run_is_taken_up(hub: FakeHub, model: dict[str, bytes]):
     assert not list(Store(TINY).base.rglob("*.partial"))
 
 
+def test_two_runs_take_turns(hub: FakeHub, model: dict[str, bytes], tmp_path: Path):
+    hub.add("org/tiny", model)
+    listing = PATIENT.listing(TINY, Notes())
+    file = next(file for file in listing.files if file.path == WEIGHTS)
+    moved = [0, 0]
+
+    def run(number: int) -> None:
+        def count(size: int) -> None:
+            moved[number] += size
+
+        job = Fetch(TINY, file, PATIENT.url(listing, file), tmp_path / "blob", count)
+        fetch(PATIENT, job, Notes())
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, (0, 1)))
+    assert (tmp_path / "blob").read_bytes() == model[WEIGHTS]
+    assert [n for n in hub.sent(f"tiny/{WEIGHTS}") if n] == [len(model[WEIGHTS])]
+    assert moved == [file.bytes, file.bytes]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["blob"]
+
+
 def test_a_server_that_ignores_ranges(hub: FakeHub, model: dict[str, bytes]):
     hub.add("org/tiny", model)
     hub.fault(f"^/org/tiny/{WEIGHTS}$", cut_after=50_000, times=1)
@@ -193,6 +216,8 @@ def test_what_is_not_there(hub: FakeHub, model: dict[str, bytes], monkeypatch: p
     ) as caught:
         get(HubName("org/typo"))
     assert caught.value.exit_code == 2
+    with pytest.raises(UsageError, match="Nor is there a folder assets/peble"):
+        open_source("assets/peble")
     with pytest.raises(UsageError, match="org/tiny has no revision 'v9'"):
         get(HubName("org/tiny", "v9"))
     monkeypatch.setenv("HF_TOKEN", "hf_good")
