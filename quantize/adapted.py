@@ -12,8 +12,9 @@ from quantize.lora import merge_lora, open_adapter, require_match
 from quantize.manifest import Source
 from quantize.progress import Reporter
 from quantize.source import SourceModel
+from quantize.source.files import small_files
 from quantize.stages import Stages, stage_key
-from quantize.verify import digests
+from quantize.verify import digest
 
 
 def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter) -> Source:
@@ -26,8 +27,8 @@ def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter)
         return found
     adapter = open_adapter(lora, progress)
     require_match(adapter, base)
-    whole = hashlib.sha256(found.hash.encode())
-    whole.update(repr(digests(adapter.folder)).encode())
+    read = {path.name: digest(path).sha256 for path in _read_files(adapter.folder)}
+    whole = hashlib.sha256(f"{found.hash} {sorted(read.items())}".encode())
     name = adapter.folder.resolve().name if Path(lora).is_dir() else lora
     return dataclasses.replace(found, hash=whole.hexdigest(), lora=name)
 
@@ -58,3 +59,9 @@ def merged_source(
     folder, value = stage.folder / base.name, dict(stage.value)
     weights = tuple(folder / name for name in value.pop("weights"))
     return dataclasses.replace(base.moved(folder, weights), **value, lora=fingerprint.lora)
+
+
+def _read_files(folder: Path) -> list[Path]:
+    """What of an adapter's folder decides the merged model; checkpoints of its training do not."""
+    own = [folder / "adapter_config.json", folder / "adapter_model.safetensors"]
+    return [*own, *small_files(folder)]

@@ -36,14 +36,15 @@ class Figures:
         return dataclasses.replace(entry, **values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Measuring:
-    """How the files of one run are measured: the text and the graded questions, and, once the
-    float model has been run, what it makes of them."""
+    """How the files of one run are measured: the text and the graded questions; and, once a file
+    is measured, what the float model made of the text, and the questions that could be asked."""
 
     text: Mapping[str, Any]
     questions: Sequence[Question] = ()
     reference: FloatReference | None = None
+    asked: Sequence[Question] = ()
 
     def key(self, recipe: Recipe, sha256: Mapping[str, str]) -> str:
         """Identifies everything that decides the figures of a file."""
@@ -69,8 +70,11 @@ def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
     return Measuring(text, questions)
 
 
-def measure_original(run: Run, plan: Measuring) -> Measuring:
-    """Run the float model over the text and the questions; ``plan`` with what it said."""
+def _know_original(run: Run, plan: Measuring) -> FloatReference:
+    """Run the float model over the text and the questions, when this is first needed: what no
+    runtime can use should fail before."""
+    if plan.reference is not None:
+        return plan.reference
     source, options, questions = run.source, run.options.measure, plan.questions
     inputs = {"source": run.inputs, "text": plan.text, "tools": versions(["gguf"])}
 
@@ -95,7 +99,8 @@ def measure_original(run: Run, plan: Measuring) -> Measuring:
         text = f"asking the float model {len(questions)} graded questions"
         quality = Quality(**run.stage("float-tasks", key, text, ask).value)
     run.publisher.describe(quality, reference.perplexity)
-    return dataclasses.replace(plan, questions=questions, reference=reference)
+    plan.reference, plan.asked = reference, questions
+    return reference
 
 
 def check(
@@ -128,8 +133,7 @@ def measure(
     """All figures of one file. Raises QualityError, before what takes longest, when it is further
     from the float model than its recipe allows."""
     name, work, inputs = recipe.name, run.space.work, _file(recipe, sha256)
-    assert plan.reference is not None, "the float model comes first"
-    reference = plan.reference
+    reference = _know_original(run, plan)
     found = run.stage(
         "fidelity",
         stage_key("fidelity", {**inputs, "source": run.inputs, "text": plan.text}),
@@ -146,12 +150,12 @@ def measure(
         lambda _: dataclasses.asdict(harness.built_speed(path, work)),
     ).value
     quality = None
-    if plan.questions:
+    if plan.asked:
         quality = run.stage(
             "tasks",
-            stage_key("tasks", {**inputs, "questions": _described(plan.questions)}),
-            f"asking {name} {len(plan.questions)} graded questions",
-            lambda _: dataclasses.asdict(harness.built_accuracy(path, plan.questions, work)),
+            stage_key("tasks", {**inputs, "questions": _described(plan.asked)}),
+            f"asking {name} {len(plan.asked)} graded questions",
+            lambda _: dataclasses.asdict(harness.built_accuracy(path, plan.asked, work)),
         ).value
     return Figures(
         quality=Quality(**quality) if quality else None,

@@ -19,7 +19,6 @@ from quantize.measuring import (
     Measuring,
     check,
     measure,
-    measure_original,
     plan_measuring,
 )
 from quantize.onnx.build import require_builder
@@ -32,6 +31,7 @@ from quantize.quality.gates import require_quality
 from quantize.quality.tasks import read_questions
 from quantize.quality.text import read_text
 from quantize.recipe import Recipe, require_matrix
+from quantize.report.write import FILES, write_report
 from quantize.run import Job, Run
 from quantize.source import SourceModel, open_source
 from quantize.stages import Stages, stages_size
@@ -59,9 +59,11 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
         plan = plan_measuring(run, questions)
         jobs = [_job(run, recipe) for recipe in options.recipes]
         _require_room(out, options, source, [job.recipe for job in jobs if job.entry is None])
-        if plan and not all(_is_measured(plan, job) for job in jobs):
-            plan = measure_original(run, plan)
-        _finish_all(run, plan, jobs)
+        before = run.publisher.manifest
+        bad = _finish_all(run, plan, jobs)
+        _report(run, before)
+        if bad:
+            raise QualityError("\n".join(map(str, bad)))
     if options.push is not None:
         progress.note(f"uploaded to {push(out, options.push, progress)}")
     return out, run.publisher.manifest
@@ -98,8 +100,9 @@ def _is_measured(plan: Measuring, job: Job) -> bool:
     return job.entry is not None and job.entry.measured == plan.key(job.recipe, job.entry.sha256)
 
 
-def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> None:
-    """GGUF files first: all are made from one export, which then goes."""
+def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> list[QualityError]:
+    """GGUF files first: all are made from one export, which then goes. Returns what was not
+    published because it is too far from the original: the others may be good."""
     bad: list[QualityError] = []
     gguf = [job for job in jobs if job.recipe.format == "gguf"]
     onnx = [job for job in jobs if job.recipe.format == "onnx"]
@@ -109,13 +112,12 @@ def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> None:
                 _build(run, plan, job)
             elif plan is not None:
                 _measure_published(run, plan, job.entry, job)
-        except QualityError as error:  # the others may be good
+        except QualityError as error:
             run.progress.note(str(error).splitlines()[0])
             bad.append(error)
         if gguf and job is gguf[-1]:
             drop_export(run)
-    if bad:
-        raise QualityError("\n".join(map(str, bad)))
+    return bad
 
 
 def _build(run: Run, plan: Measuring | None, job: Job) -> None:
@@ -156,6 +158,15 @@ def _measure_published(run: Run, plan: Measuring, entry: FileEntry, job: Job) ->
         run.publisher.update(entry)
     if run.options.measure.gates and entry.fidelity:
         require_quality(job.recipe, entry.fidelity)
+
+
+def _report(run: Run, before: Manifest) -> None:
+    """The report and the model card beside the files, unless they are there and nothing is new."""
+    manifest, out = run.publisher.manifest, run.space.out
+    there = all((out / name).is_file() for name in FILES)
+    if manifest.files and (manifest != before or not there):
+        with run.progress.stage("writing the report"):
+            write_report(out, manifest, run.space.work)
 
 
 def _unlisted(out: Path, options: Options) -> list[Recipe]:

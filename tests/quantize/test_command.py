@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from quantize.manifest import hash_files, load_manifest
+from quantize.report.write import FILES
 from runtimes.engine import Engine
 from runtimes.request import SamplingParams
 
@@ -142,8 +143,8 @@ def test_a_killed_converter(sources: dict[str, Path], tmp_path: Path):
 
 def test_a_run_after_a_killed_one(measured_llama: Built):
     """The killed run left its work folder; the next one removed it and finished."""
-    names = sorted(path.name for path in measured_llama.out.iterdir())
-    assert names == ["llama-f16.gguf", "llama-q8_0.gguf", "manifest.json", "onnx-int8"]
+    names = {path.name for path in measured_llama.out.iterdir()}
+    assert names == {"llama-f16.gguf", "llama-q8_0.gguf", "onnx-int8", "manifest.json", *FILES}
 
 
 def test_json_events_tell_of_each_file_and_the_manifest_lists_it(measured_llama: Built):
