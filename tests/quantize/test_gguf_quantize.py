@@ -75,8 +75,8 @@ def test_llama_cpp_refuses_exactly_the_types_that_need_a_matrix(pebble_f16: Path
 
 
 def test_with_a_matrix_they_are_made(pebble_f16: Path, pebble_matrix: Path, tmp_path: Path):
-    made, _ = make(pebble_f16, "iq2_xxs", tmp_path, pebble_matrix)
-    assert types(made)["blk.3.attn_q.weight"] == "IQ2_XXS"
+    made, _ = make(pebble_f16, "q2_k_s", tmp_path, pebble_matrix)
+    assert types(made)["blk.3.attn_q.weight"] == "Q2_K"
 
 
 def test_a_matrix_that_lacks_a_tensor_is_told(
@@ -86,7 +86,7 @@ def test_a_matrix_that_lacks_a_tensor_is_told(
     del entries["blk.2.ffn_up.weight"]
     write_matrix(tmp_path / "some.gguf", ImportanceMatrix(entries))
     with pytest.raises(ToolError, match=r"Missing importance matrix for tensor blk\.2\.ffn_up"):
-        make(pebble_f16, "iq2_xxs", tmp_path, tmp_path / "some.gguf")
+        make(pebble_f16, "q2_k_s", tmp_path, tmp_path / "some.gguf")
 
 
 def test_overrides_change_these_tensors_and_no_others(pebble_f16: Path, tmp_path: Path):
