@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.planning import Choice
 from runtimes.memory import DEFAULT_CONTEXT, largest_slots
 from runtimes.modelfile import ModelFile
 
@@ -9,6 +10,16 @@ MOST = 16
 # What the model may take of the free memory: prefixes that are kept for later, and whatever else
 # the machine does, need some too.
 _SHARE = 0.75
+
+
+def slots_for(choice: Choice, rows: int, *, fixed: bool) -> int:
+    """As many as were asked for (``fixed``); else as many as planned, or as fit, but no more than
+    rows."""
+    if fixed:
+        return choice.settings.slots
+    if choice.planned:
+        return max(1, min(choice.settings.slots, rows))
+    return default_slots(choice.file, choice.settings.context, rows, free_memory())
 
 
 def default_slots(model: ModelFile, context: int | None, rows: int, free_bytes: int) -> int:

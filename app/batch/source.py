@@ -1,33 +1,32 @@
-"""The input file as a stream of rows: every line becomes a row or says what is wrong with it."""
+"""The input as a stream of rows that can be read again: every row asks something or says what is
+wrong with it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Literal
 
-from app.batch.tasks import BadRowError, RowProblem, Task, kind, row_id, task_of, text_task
+from app.batch.detect import detect, spool_stdin
+from app.batch.folder_rows import listing
+from app.batch.ids import Repeats
+from app.batch.prompting import Prompting
+from app.batch.raw import Format, Raw
+from app.batch.readers import read_rows
+from app.batch.shard import Shard
+from app.batch.tasks import RowProblem, Task, row_id
 from runtimes.errors import RequestError
 
-Format = Literal["jsonl", "text"]
-
-_JSONL_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
-_TEXT_SUFFIXES = frozenset({".txt", ".text", ".md"})
-_UTF8_BOM = b"\xef\xbb\xbf"
-_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-# A line is held in memory whole; one that is longer than any context must not exhaust it.
-MAX_LINE = 64 * 2**20
+__all__ = ["Format", "Row", "Source", "Stamp", "open_source"]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the input. ``index`` counts rows from 0, ``line`` lines of the file from 1.
+    """One row of the input. ``index`` counts rows from 0, ``line`` lines of the file (rows of a
+    Parquet file, files of a folder) from 1; ``where`` is what messages call that place.
 
     ``fields`` are the names the row has at its top level, for messages about missing fields.
     """
@@ -37,163 +36,113 @@ class Row:
     id: str | int
     task: Task | RowProblem
     fields: tuple[str, ...] = ()
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Tells whether the file changed between two readings."""
+    """Tells whether the input changed between two readings; of a folder, its listing's hash."""
 
     size: int
     mtime_ns: int
+    listing: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
-    """A file of rows that can be read any number of times. ``name`` is what the user called it."""
+    """Rows that can be read any number of times. ``name`` is what the user called the input.
+
+    ``repeats`` are known after a first reading: from then on a request that has the ``custom_id``
+    of an earlier row is a problem, since nobody could tell their answers apart.
+    """
 
     path: Path
     name: str
     format: Format
-    field: str | None = None
+    prompting: Prompting = field(default_factory=Prompting)
     limit: int | None = None
+    repeats: Repeats = field(default_factory=Repeats)
+    shard: Shard | None = None
 
     def rows(self) -> Iterator[Row]:
-        """Every row in order, at most ``limit``. Blank lines are no rows."""
-        index = 0
-        with self.path.open("rb") as file:
-            for number, raw in _lines(file):
-                if raw is not None and not raw.strip():
-                    continue
-                if self.limit is not None and index >= self.limit:
-                    return
-                yield self._row(index, number, raw)
-                index += 1
+        """The rows of this job in order: those of ``shard``, or all. Raises RequestError when the
+        input as a whole cannot be read."""
+        return filter(self.takes, self.all_rows()) if self.shard else self.all_rows()
+
+    def takes(self, row: Row) -> bool:
+        """Whether a row is one of this job's."""
+        return self.shard is None or self.shard.has(row.id)
+
+    def all_rows(self) -> Iterator[Row]:
+        """Every row of the input in order, at most ``limit``. Raises as ``rows``."""
+        for index, raw in enumerate(read_rows(self.path, self.name, self.format)):
+            if self.limit is not None and index >= self.limit:
+                return
+            yield self._row(index, raw)
 
     def stamp(self) -> Stamp:
-        """The file's present size and time."""
+        """The input's present size and time."""
+        if self.format == "folder":
+            digest, size = hashlib.sha256(), 0
+            for path, count, mtime_ns in listing(self.path, self.name):
+                size += max(0, count)
+                digest.update(repr((path, count, mtime_ns)).encode())
+            return Stamp(size, 0, digest.hexdigest())
         stat = self.path.stat()
         return Stamp(stat.st_size, stat.st_mtime_ns)
 
-    def _row(self, index: int, line: int, raw: bytes | None) -> Row:
-        row: Mapping[str, Any] = {}
-        try:
-            if raw is None:
-                raise BadRowError("line_too_long", f"the line is longer than {MAX_LINE >> 20} MiB")
-            text = _decode(raw)
-            if self.format == "text":
-                return Row(index, line, index, text_task(text))
-            row = _object(text)
-            task: Task | RowProblem = task_of(row, self.field)
-        except BadRowError as error:
-            task = error.problem
-        return Row(index, line, row_id(row, index), task, tuple(row))
+    def _row(self, index: int, raw: Raw) -> Row:
+        identity = row_id(raw.fields, index)
+        task: Task | RowProblem
+        if raw.problem is not None:
+            task = replace(raw.problem, source=raw.fields)
+        else:
+            task = self.prompting.task(raw.fields)
+        if task.style != "flat" and (first := self.repeats.first_line(index)) is not None:
+            message = f"line {first} has the same custom_id {json.dumps(identity)[:60]}"
+            task = RowProblem("duplicate_id", message, task.style, task.source)
+        where = self._place(raw.line, identity)
+        return Row(index, raw.line, identity, task, tuple(raw.fields), where)
+
+    def _place(self, line: int, identity: str | int) -> str:
+        match self.format:
+            case "folder":
+                return f"file {json.dumps(identity, ensure_ascii=False)}"
+            case "parquet":
+                return f"row {line}"
+            case _:
+                return f"line {line}"
 
 
 @contextmanager
 def open_source(
-    name: str, *, format: Format | None = None, field: str | None = None, limit: int | None = None
+    name: str,
+    *,
+    format: Format | None = None,
+    prompting: Prompting | None = None,
+    limit: int | None = None,
 ) -> Iterator[Source]:
-    """The source that the user calls ``name``: a file, or ``-`` for standard input.
+    """The source that the user calls ``name``: a file, a folder, or ``-`` for standard input.
 
     Raises RequestError when there is no such file or it is not of a kind that can be read.
     """
+    prompting = prompting or Prompting()
     if name != "-":
-        yield _source(Path(name), name, Path(name).suffix.lower(), format, field, limit)
+        yield _source(Path(name), name, format, prompting, limit)
         return
-    path = _spool_stdin()
+    path = spool_stdin()
     try:
-        yield _source(path, "standard input", "", format, field, limit)
+        yield _source(path, "standard input", format, prompting, limit)
     finally:
         path.unlink(missing_ok=True)
 
 
 def _source(
-    path: Path, name: str, suffix: str, format: Format | None, field: str | None, limit: int | None
+    path: Path, name: str, format: Format | None, prompting: Prompting, limit: int | None
 ) -> Source:
-    if not path.exists():
-        raise RequestError(f"{name}: no such file")
-    if path.is_dir():
-        raise RequestError(f"{name} is a folder; name a .jsonl or .txt file")
-    if not path.is_file():
-        # It is read more than once, which a pipe or a device does not allow.
-        raise RequestError(f"{name} is not a regular file; pipe it in and name the input -")
-    try:
-        found = format or _detect(path, name, suffix)
-    except OSError as error:
-        raise RequestError(f"{name} cannot be read: {error.strerror or error}") from error
-    if found == "text" and field is not None:
-        raise RequestError(f"--field is for JSONL, and {name} is read as plain text (see --format)")
-    return Source(path, name, found, field, limit)
-
-
-def _spool_stdin() -> Path:
-    """Standard input as a temporary file: a job reads its input more than once."""
-    with tempfile.NamedTemporaryFile(prefix="ingot-stdin-", delete=False) as file:
-        path = Path(file.name)
-        try:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-    return path
-
-
-def _detect(path: Path, name: str, suffix: str) -> Format:
-    with path.open("rb") as file:
-        head = file.read(4096)
-    if head.startswith(_UTF16_BOMS):
-        raise RequestError(f"{name} is UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
-    start = head.removeprefix(_UTF8_BOM).lstrip()[:1]
-    if suffix == ".json" and start == b"[":
+    found = detect(path, name, format)
+    if found == "text" and prompting.field is not None:
         raise RequestError(
-            f"{name} holds one JSON list; JSONL has one object per line (jq -c '.[]' converts it)"
+            f"--field is for rows with fields, and {name} is read as plain text (see --format)"
         )
-    if suffix in _JSONL_SUFFIXES:
-        return "jsonl"
-    if suffix in _TEXT_SUFFIXES:
-        return "text"
-    return "jsonl" if start == b"{" else "text"
-
-
-def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """Numbered lines without their ends; None for one that is too long to hold."""
-    number = 0
-    while raw := file.readline(MAX_LINE + 1):
-        number += 1
-        if number == 1:
-            raw = raw.removeprefix(_UTF8_BOM)
-        if len(raw) > MAX_LINE and not raw.endswith(b"\n"):
-            while raw and not raw.endswith(b"\n"):
-                raw = file.readline(MAX_LINE)
-            yield number, None
-        else:
-            yield number, raw.rstrip(b"\r\n")
-
-
-def _decode(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadRowError(
-            "invalid_utf8", f"byte {error.start + 1} of the line is not valid UTF-8"
-        ) from error
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise BadRowError(
-            "invalid_json", f"not JSON: {error.msg} at column {error.colno}"
-        ) from error
-    except RecursionError as error:
-        raise BadRowError("invalid_json", "not usable JSON: nested too deeply") from error
-    except ValueError as error:  # a constant that JSON lacks, a number of thousands of digits
-        raise BadRowError("invalid_json", f"not JSON: {str(error)[:100]}") from error
-    if not isinstance(value, dict):
-        raise BadRowError("wrong_type", f"a row must be an object, not {kind(value)}")
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON value")
+    return Source(path, name, found, prompting, limit)

@@ -89,14 +89,9 @@ def task_of(row: Mapping[str, Any], field: str | None) -> Task:
     for name in names:
         value = lookup(row, name)
         if value is not MISSING:
-            return _task(value, name)
+            return task_at(value, name)
     wanted = " or ".join(repr(name) for name in reversed(names))
     raise BadRowError("missing_field", f"the row has no {wanted}")
-
-
-def text_task(text: str) -> Task:
-    """The task of one prompt. Raises BadRowError for blank text or text that is no Unicode."""
-    return Task((), (_text(text, "the prompt"),))
 
 
 def row_id(row: Mapping[str, Any], index: int) -> str | int:
@@ -109,7 +104,9 @@ def row_id(row: Mapping[str, Any], index: int) -> str | int:
     return index
 
 
-def _task(value: Any, name: str) -> Task:
+def task_at(value: Any, name: str) -> Task:
+    """The task in a text, a list of texts (turns) or a list of messages, which messages about it
+    call ``name``. Raises BadRowError."""
     if isinstance(value, str):
         return Task((), (_text(value, repr(name)),))
     if not isinstance(value, list):

@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch import source as source_module
+from app.batch import lines as lines_module
 from app.batch.source import Format, Row, open_source
 from app.batch.tasks import RowProblem, Task
 from runtimes.errors import RequestError
+
+
+# How compressed files, archives and other formats begin.
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh9", b"\xfd7zXZ", b"GGUF", b"%PDF-")
 
 
 def read(path: Path, format: Format | None = None, limit: int | None = None) -> list[Row]:
@@ -77,7 +81,7 @@ def test_a_line_of_five_megabytes(tmp_path: Path) -> None:
 
 
 def test_a_line_too_long_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module, "MAX_LINE", 1000)
+    monkeypatch.setattr(lines_module, "MAX_LINE", 1000)
     long = b'{"prompt":"' + b"x" * 5000 + b'"}\n'
     fits = b'{"prompt":"' + b"x" * (1000 - 13) + b'"}\n'
     assert len(fits) == 1001
@@ -125,9 +129,8 @@ def test_refused_files(tmp_path: Path, name: str, data: bytes, words: str) -> No
 
 
 def test_not_a_file(tmp_path: Path) -> None:
-    for name, words in (("missing", "no such file"), (".", "folder")):
-        with pytest.raises(RequestError, match=words), open_source(str(tmp_path / name)):
-            pass
+    with pytest.raises(RequestError, match="no such file"), open_source(str(tmp_path / "missing")):
+        pass
     with pytest.raises(RequestError, match="regular file"), open_source("/dev/null"):
         pass
 
@@ -146,6 +149,6 @@ def test_any_bytes_give_a_row_a_line(tmp_path_factory: pytest.TempPathFactory, d
         try:
             rows = read(path, format=format)  # type: ignore[arg-type]
         except RequestError:
-            assert data.startswith((b"\xff\xfe", b"\xfe\xff"))
+            assert data.startswith((b"\xff\xfe", b"\xfe\xff", *PACKED))
             continue
         assert [row.line for row in rows] == expected
