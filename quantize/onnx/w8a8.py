@@ -107,15 +107,14 @@ def _rewrite_product(rewrite: _Rewrite, node: Any) -> None:
     zero = _constant(rewrite, "w8a8.zero", np.array(_ZERO, np.uint8))
     name = node.name
     product = ir.node("MatMulInteger", [rows.codes, matrix, zero], name=f"{name}/Integer")
-    # The channels' scales and the way to float in one step.
-    scaled = ir.node(
-        "DequantizeLinear", [product.outputs[0], scale], {"axis": 1}, name=f"{name}/Channels"
-    )
+    # Two vectorised steps: DequantizeLinear would do both in one, and takes twice as long.
+    number = ir.node("Cast", [product.outputs[0]], {"to": ir.DataType.FLOAT}, name=f"{name}/Float")
+    scaled = ir.node("Mul", [number.outputs[0], scale], name=f"{name}/Channels")
     full = ir.node("Mul", [scaled.outputs[0], rows.scale], name=f"{name}/Rows")
     width = _constant(rewrite, f"w8a8.width.{outputs}", np.array([outputs], np.int64))
     shape = ir.node("Concat", [rows.leading, width], {"axis": 0}, name=f"{name}/Shape")
     back = ir.node("Reshape", [full.outputs[0], shape.outputs[0]], name=f"{name}/Reshape")
-    graph.insert_before(node, [product, scaled, full, shape, back])
+    graph.insert_before(node, [product, number, scaled, full, shape, back])
     _replace(graph, node, back)
     if not weight.uses():
         graph.initializers.pop(weight.name)
