@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from quantize.child import report_progress
+
 _ROWS = 32
 
 
-def answer(model: str, questions: list[dict[str, Any]]) -> list[str]:
+def answer(
+    model: str, questions: list[dict[str, Any]], trust_remote_code: bool = False
+) -> list[str]:
     """Greedy answers of the Hugging Face folder ``model`` in single precision, in order."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-    network = AutoModelForCausalLM.from_pretrained(
-        model, local_files_only=True, dtype=torch.float32
-    ).eval()
+    from quantize.quality.float_model import load_network
+
+    tokenizer = AutoTokenizer.from_pretrained(
+        model, local_files_only=True, trust_remote_code=trust_remote_code
+    )
+    network = load_network(model, trust_remote_code=trust_remote_code)
     prompts = [
         tokenizer.apply_chat_template(
             question["messages"], add_generation_prompt=True, tokenize=True, return_dict=False
@@ -26,6 +32,7 @@ def answer(model: str, questions: list[dict[str, Any]]) -> list[str]:
     order = sorted(range(len(prompts)), key=lambda i: (questions[i]["max_tokens"], len(prompts[i])))
     answers = [""] * len(prompts)
     for start in range(0, len(order), _ROWS):
+        report_progress(start, len(order), "questions")
         picked = order[start : start + _ROWS]
         longest = max(len(prompts[i]) for i in picked)
         ids = torch.zeros((len(picked), longest), dtype=torch.long)
@@ -44,6 +51,7 @@ def answer(model: str, questions: list[dict[str, Any]]) -> list[str]:
         for row, i in enumerate(picked):
             new = made[row, longest : longest + questions[i]["max_tokens"]]
             answers[i] = tokenizer.decode(new, skip_special_tokens=True)
+    report_progress(len(order), len(order), "questions")
     return answers
 
 

@@ -39,14 +39,26 @@ def check_answers(path: Path, work: Path) -> str:
         raise CheckError(f"{error}\nNothing was published for it") from error
 
 
-def float_accuracy(model: Path, questions: Sequence[Question], work: Path) -> Quality:
+def float_accuracy(
+    model: Path,
+    questions: Sequence[Question],
+    work: Path,
+    progress: Progress | None = None,
+    *,
+    trust_remote_code: bool = False,
+) -> Quality:
     """How many questions the original model answers."""
     answers = run_child(
         "quantize.quality.float_child:answer",
-        {"model": str(model), "questions": as_arguments(questions)},
+        {
+            "model": str(model),
+            "questions": as_arguments(questions),
+            "trust_remote_code": trust_remote_code,
+        },
         what="asking the float model the graded questions",
         work=work,
         environment=_PATIENT,
+        progress=progress,
     )
     return grade(questions, answers)
 
@@ -58,6 +70,7 @@ def built_accuracy(path: Path, questions: Sequence[Question], work: Path) -> Qua
         {"path": str(path), "questions": as_arguments(questions), "slots": _ROWS},
         what=f"asking {path.name} the graded questions",
         work=work,
+        environment=_devices(),
     )
     return grade(questions, answers)
 

@@ -53,11 +53,11 @@ class Comparison:
         return TokenParity(lines=self.compared, differences=len(self.differences))
 
 
-def make_reference(model: Path, work: Path) -> Reference:
+def make_reference(model: Path, work: Path, *, trust_remote_code: bool = False) -> Reference:
     """Run the original tokenizer. Raises ToolError when it does not load."""
     answer = run_child(
         "quantize.quality.tokens_child:reference",
-        {"model": str(model)},
+        {"model": str(model), "trust_remote_code": trust_remote_code},
         what="loading the original tokenizer",
         work=work,
     )

@@ -11,11 +11,13 @@ from quantize.quality.lines import parity_conversations, parity_lines
 _WITH_SPECIAL = 40
 
 
-def reference(model: str) -> dict[str, Any]:
+def reference(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
     """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(
+        model, local_files_only=True, trust_remote_code=trust_remote_code
+    )
     added = {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items()}
     lines = parity_lines(list(dict.fromkeys([*tokenizer.all_special_tokens, *added])))
     chats, chat_ids = [], []

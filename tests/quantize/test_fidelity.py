@@ -1,0 +1,168 @@
+"""Built files against the float model, each on its own runtime."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantize.errors import QualityError
+from quantize.options import MeasureOptions, SourceOptions
+from quantize.progress import SilentReporter
+from quantize.quality.gates import require_quality
+from quantize.quality.measure import built_speed, fidelity, float_reference
+from quantize.quality.store import FloatReference
+from quantize.quality.text import WINDOW, read_text
+from quantize.recipe import find_recipe
+from quantize.resolve import resolve
+from quantize.source import open_source
+from quantize.source.model import SourceModel
+from quantize.synthetic import make_random_model
+from runtimes.engine import Engine
+from runtimes.gguf import read_header
+from runtimes.measure import prefill_tps
+from runtimes.settings import RunnerSettings
+
+LIMIT = 600
+
+
+class Heard:
+    """Remembers what a child reported."""
+
+    def __init__(self) -> None:
+        self.last: tuple[float, float, str] | None = None
+
+    def advance(self, done: float, total: float, unit: str) -> None:
+        self.last = (done, total, unit)
+
+
+@pytest.fixture(scope="module")
+def reference(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> FloatReference:
+    source = open_source(SourceOptions(str(pebble)), SilentReporter())
+    heard = Heard()
+    work = tmp_path_factory.mktemp("reference")
+    found = float_reference(source, MeasureOptions(limit=LIMIT), work, heard)
+    assert heard.last == (3, 3, "windows")
+    return found
+
+
+def test_the_float_model_is_transformers(pebble: Path, reference: FloatReference):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(pebble)
+    network = AutoModelForCausalLM.from_pretrained(pebble, dtype=torch.float32).eval()
+    ids = tokenizer(read_text(None).content).input_ids
+    nll, likeliest = [], []
+    for start in (0, WINDOW, 2 * WINDOW):
+        window = torch.tensor([[tokenizer.bos_token_id, *ids[start + 1 : start + WINDOW]]])
+        with torch.inference_mode():
+            logits = network(window).logits[0].double()
+        steps = range(WINDOW // 2, WINDOW - 1)
+        nll += [-logits[p].log_softmax(0)[window[0, p + 1]].item() for p in steps]
+        likeliest += [logits[p].argmax().item() for p in steps]
+    assert reference.perplexity.tokens == LIMIT
+    assert reference.precision == "float32"
+    assert reference.perplexity.value == pytest.approx(np.exp(np.mean(nll[:LIMIT])), rel=1e-4)
+    tops = np.concatenate([tops for _, _, tops in reference.blocks()])
+    assert (tops == likeliest[:LIMIT]).mean() > 0.998
+
+
+@pytest.mark.parametrize(("recipe", "most"), [("q8_0", 0.002), ("onnx-int4", 0.08)])
+def test_a_good_file_is_near_the_float_model(
+    recipe: str, most: float, pebble_built: Path, reference: FloatReference, tmp_path: Path
+):
+    found = fidelity(resolve(pebble_built, recipe=recipe), reference, tmp_path)
+    require_quality(find_recipe(recipe), found)
+    assert found.kl_mean < most
+    assert 0 < found.kl_error < found.kl_mean < found.kl_p99
+    assert found.perplexity.value == pytest.approx(reference.perplexity.value, rel=0.2)
+    assert found.perplexity.tokens == LIMIT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_with_damaged_scales_is_caught(
+    pebble_built: Path, reference: FloatReference, tmp_path: Path
+):
+    """It loads, has the right size and the right tokens, and answers: only measuring shows it."""
+    path = tmp_path / "scrambled.gguf"
+    shutil.copy(resolve(pebble_built, recipe="q8_0"), path)
+    start, dice = _data_start(path), np.random.default_rng(0)
+    for tensor in read_header(path).tensors:
+        if tensor.type_name == "Q8_0":  # blocks of an f16 scale and 32 signed bytes
+            shape, offset = (tensor.nbytes // 34, 34), start + tensor.offset
+            blocks = np.memmap(path, np.uint8, "r+", offset=offset, shape=shape)
+            blocks[:, :2] = dice.permutation(blocks[:, :2])
+            blocks.flush()
+    found = fidelity(path, reference, tmp_path)
+    with pytest.raises(QualityError, match=r"(?s)q8_0 is too far .*limit is 0\.01.*--measure-text"):
+        require_quality(find_recipe("q8_0"), found)
+
+
+def test_a_gguf_source_is_its_own_float_model(pebble_built: Path, tmp_path: Path):
+    path = resolve(pebble_built, recipe="q8_0")
+    source = SourceModel(path.parent, "llama", (path,), 1, kind="gguf")
+    itself = float_reference(source, MeasureOptions(limit=300), tmp_path)
+    found = fidelity(path, itself, tmp_path)
+    assert found.kl_mean < 1e-6
+    assert found.same_top == 1
+    assert found.perplexity.value == pytest.approx(itself.perplexity.value, rel=1e-6)
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "gemma3"])
+def test_weights_kept_in_16_bits_give_the_logits_of_single_precision(
+    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from quantize.quality import float_model
+    from quantize.quality.float_model import describe_precision, load_network
+
+    monkeypatch.setattr(float_model, "_SMALL", 1000)  # all matrices of so small a model are small
+    make_random_model(tmp_path / "wide", arch)
+    narrow = AutoModelForCausalLM.from_pretrained(tmp_path / "wide", dtype=torch.bfloat16)
+    narrow.save_pretrained(tmp_path / "model")
+    ids = torch.arange(64)[None] + 5
+    logits = {}
+    for wide in (True, False):
+        network = load_network(str(tmp_path / "model"), wide=wide)
+        with torch.inference_mode():
+            logits[wide] = [network(ids).logits for _ in range(2)]
+        assert ("bfloat16" in describe_precision(network)) is not wide
+    assert logits[False][0].dtype == torch.float32
+    torch.testing.assert_close(logits[False][0], logits[True][0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits[False][0], logits[False][1], rtol=0, atol=0)
+    with torch.inference_mode():  # single precision is told from the checkpoint's own
+        assert (narrow.eval()(ids).logits.float() - logits[True][0]).abs().max() > 1e-3
+
+
+def test_speed_has_every_figure(pebble_built: Path, tmp_path: Path):
+    path = resolve(pebble_built, recipe="q8_0")
+    speed = built_speed(path, tmp_path)
+    assert speed.decode_tps_16 > speed.decode_tps_1 > 0
+    assert speed.prefill_tps_16 is not None
+    assert speed.prefill_tps_16 > 0
+    assert speed.load_s is not None
+    assert 0 < speed.load_s < 60
+    assert speed.peak_bytes is not None
+    assert path.stat().st_size < speed.peak_bytes < 2e9
+
+
+def test_repeats_of_prefill_are_not_answered_from_the_prefix_cache(pebble_built: Path):
+    path = resolve(pebble_built, recipe="q8_0")
+    with Engine.load(path, RunnerSettings(slots=2, context=65)) as engine:
+        for rows in (1, 1, 2, 2):
+            prefill_tps(engine, 64, rows)
+        stats = engine.stats()
+    assert stats.cached_tokens < 12  # a first token or two may be alike by chance
+    assert stats.prompt_tokens > 6 * 64 - 12
+
+
+def _data_start(path: Path) -> int:
+    """Where the tensors begin: the file ends with the last one, padded to the alignment of 32."""
+    header = read_header(path)
+    end = max(t.offset + (t.nbytes + 31) // 32 * 32 for t in header.tensors)
+    return path.stat().st_size - end
