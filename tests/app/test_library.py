@@ -152,6 +152,7 @@ def test_names_in_the_library(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ModelError, match=r"another size; `ingot pull org/tiny-GGUF:Q8_0`"):
         library.locate("org/tiny-GGUF:Q8_0")
     assert get("org/tiny-GGUF:Q8_0").read_bytes() == SMALL["tiny-Q8_0.gguf"]
+    assert [b.label for b in library.read("org/tiny-GGUF").builds] == ["Q4_K_M", "Q8_0"]
 
 
 def test_a_damaged_record(hub: FakeHub):
