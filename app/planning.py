@@ -36,9 +36,11 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
     A file that --recipe or --file names, or that MODEL is, stands by itself. Raises ModelError when
     the folder has no file of that width, or none can be read, and RequestError as ``model_file``.
     """
+    from app.library import locate
     from app.models import model_file
     from quantize.manifest import NAME, entry_path, load_manifest
 
+    model = locate(model)
     folder = Path(model)
     if options.recipe or options.file or not (folder / NAME).is_file():
         return PlanFiles((model_file(model, options),), (), {}, ())

@@ -23,7 +23,10 @@ def bench(
     options: ModelOptions,
     model: Annotated[
         str | None,
-        typer.Argument(help="A folder that `quantize` wrote, a .gguf file or an ONNX folder."),
+        typer.Argument(
+            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+            " `ingot models` lists."
+        ),
     ] = None,
     random: Annotated[
         str | None,
@@ -222,6 +225,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _files(model: str | None, random: str | None, options: ModelOptions) -> list[Path]:
+    from app.library import locate
     from quantize.manifest import NAME, entry_path, load_manifest
     from quantize.resolve import resolve
 
@@ -231,7 +235,8 @@ def _files(model: str | None, random: str | None, options: ModelOptions) -> list
         from app.bench.synthetic import ensure_built
 
         model = str(ensure_built(random))
-    folder = Path(str(model))
+    model = locate(str(model))
+    folder = Path(model)
     if options.recipe or options.file or not (folder / NAME).is_file():
-        return [resolve(str(model), recipe=options.recipe, file=options.file)]
+        return [resolve(model, recipe=options.recipe, file=options.file)]
     return [entry_path(folder, entry) for entry in load_manifest(folder).files]

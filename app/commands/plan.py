@@ -19,7 +19,9 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A folder that `quantize` wrote, a .gguf file or an ONNX folder."
+            metavar="MODEL",
+            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+            " `ingot models` lists.",
         ),
     ],
     options: ModelOptions,

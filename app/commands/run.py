@@ -17,7 +17,9 @@ def run(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A folder that `quantize` wrote, a .gguf file or an ONNX folder."
+            metavar="MODEL",
+            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+            " `ingot models` lists.",
         ),
     ],
     sampling: SamplingOptions,
