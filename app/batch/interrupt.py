@@ -1,8 +1,12 @@
-"""Ctrl-C and SIGTERM during a job: once to finish what runs, twice to stop at once."""
+"""What ends a job before its last row: Ctrl-C and SIGTERM, once to finish what runs and twice to
+stop at once, and the time that it was given."""
 
 from __future__ import annotations
 
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -10,14 +14,21 @@ from typing import Any
 class Interrupts:
     """Counts signals while it is entered. Only for the main thread, as Python demands."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_time_s: float | None = None) -> None:
+        """``max_time_s`` counts from now: after it nothing new is started."""
         self.count = 0
+        self._end = None if max_time_s is None else time.monotonic() + max_time_s
         self._before: dict[int, Any] = {}
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the job's time is over."""
+        return self._end is not None and time.monotonic() >= self._end
 
     @property
     def draining(self) -> bool:
         """Start nothing new."""
-        return self.count >= 1
+        return self.count >= 1 or self.timed_out
 
     @property
     def stopping(self) -> bool:
@@ -40,3 +51,17 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """While no row is in work, SIGTERM ends the command as Ctrl-C does: with files closed."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

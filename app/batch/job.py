@@ -1,15 +1,23 @@
-"""Rows through the engine: keeps its slots full, follows conversations, hands over each answer."""
+"""Rows through the engine: keeps its slots full, follows conversations, hands over each answer.
+
+What a row may cost is bounded: it is asked again after a timeout or an error of the engine as often
+as allowed. When the worker process dies, the rows that it ran are suspects. Each of them is asked
+again alone: one that kills the worker a second time fails, the others have lost nothing but time.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import queue
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.batch.interrupt import Interrupts
+from app.batch.logprobs import TokenTexts, token_logprobs
 from app.batch.records import answer_of, failure_of, is_whole
 from app.batch.source import Row
 from app.batch.tasks import RowProblem, Task
@@ -23,9 +31,7 @@ _TICK_SECONDS = 0.2
 # So many rows fail one after another only when the engine itself is broken: then the job ends
 # instead of turning the rest of the input into errors.
 _FAILURES_IN_A_ROW = 3
-# A dead worker process takes every row in work with it. The next one may die of the same before it
-# is started with safer settings, so that a row is asked again more than once.
-_RETRIES = 3
+_RAW = PromptStyle(raw=True)
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +45,32 @@ class Work:
     key: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How rows are asked: ``sampling`` and ``style`` are those of rows without their own;
+    ``timeout_s`` is for all turns of a row together; ``retries`` is how often a row is asked again
+    after a timeout or an error of the engine."""
+
+    sampling: SamplingParams
+    style: PromptStyle
+    timeout_s: float | None = None
+    retries: int = 1
+
+
 @dataclass(slots=True)
 class Counts:
-    """What the job has done so far. Tokens are of finished rows."""
+    """What the job has done so far. Tokens are of finished rows; ``retried`` counts rows that were
+    asked again, ``crashes`` deaths of the worker process, ``errors`` failures by their code."""
 
     answered: int = 0
     failed: int = 0
     running: int = 0
+    retried: int = 0
+    crashes: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +82,8 @@ class _Active:
     completions: list[Completion] = field(default_factory=list)
     request_id: str = ""
     retries: int = 0
+    alone: bool = False  # a suspect, which runs with no other row
+    deadline: float | None = None
 
 
 # What becomes of a finished row: its work, its answer or error, and which of the two it is.
@@ -69,16 +94,18 @@ class Job:
     """Drives an engine over rows. Runs in one thread; only the done callbacks come from another."""
 
     def __init__(
-        self, engine: EngineApi, sampling: SamplingParams, style: PromptStyle, deliver: Deliver
+        self, engine: EngineApi, terms: Terms, deliver: Deliver, texts: TokenTexts
     ) -> None:
         self.counts = Counts()
         self._engine = engine
-        self._sampling = sampling
-        self._style = style
+        self._terms = terms
         self._deliver = deliver
-        # As many rows wait as run: a slot that falls free is refilled within the engine's step.
-        self._window = 2 * engine.slots
+        self._texts = texts
+        self._most_slots = engine.slots
         self._active: dict[str, _Active] = {}  # in the order in which the rows were started
+        self._suspects: deque[_Active] = deque()
+        self._again: deque[_Active] = deque()  # that a dead worker had not begun
+        self._lost: dict[str, bool] = {}  # requests of a dead worker, and whether they ran
         self._finished: queue.SimpleQueue[Completion] = queue.SimpleQueue()
         self._failures_in_a_row = 0
 
@@ -92,27 +119,52 @@ class Job:
         given_up = 0
         try:
             while True:
-                while not (exhausted or interrupts.draining) and len(self._active) < self._window:
-                    item = next(work, None)
-                    exhausted = item is None
-                    if item is not None:
-                        self._start(item)
+                if not interrupts.draining:
+                    exhausted = self._refill(work) or exhausted
                 if interrupts.stopping or not self._active:
                     break
                 if interrupts.draining and not drained:
                     drained = True
                     given_up = self._give_up_waiting()
                 self._collect(interrupts)
-                self.counts.running = len(self._active)
+                self.counts.running = min(len(self._active), self._engine.slots)
                 tick()
         finally:
-            given_up += len(self._active)
+            given_up += len(self._active) + len(self._suspects) + len(self._again)
             self._cancel_all()
         return exhausted and not given_up
 
-    def _start(self, work: Work) -> None:
-        history = [{"role": m.role, "content": m.content} for m in work.task.history]
-        self._next_turn(_Active(work, list(history)))
+    def _refill(self, work: Iterator[Work]) -> bool:
+        """Start what there is room for; True when there is no more work."""
+        if self._suspects:
+            if not self._active:
+                suspect = self._suspects.popleft()
+                suspect.alone = True
+                self._begin(suspect)
+            return False
+        # As many rows wait as run: a slot that falls free is refilled within the engine's step.
+        # A row's time begins when it is submitted, so that with a limit none may wait.
+        room = self._engine.slots * 2
+        if self._terms.timeout_s is not None:
+            room = max(1, self._engine.slots // self._terms.sampling.samples)
+        while len(self._active) < room:
+            if self._again:
+                self._begin(self._again.popleft())
+                continue
+            item = next(work, None)
+            if item is None:
+                return True
+            self._begin(_Active(item, []))
+        return False
+
+    def _begin(self, active: _Active) -> None:
+        """Ask a row's first turn, for the first time or anew."""
+        history = active.work.task.history
+        active.messages = [{"role": m.role, "content": m.content} for m in history]
+        active.completions.clear()
+        if self._terms.timeout_s is not None:
+            active.deadline = time.monotonic() + self._terms.timeout_s
+        self._next_turn(active)
 
     def _next_turn(self, active: _Active) -> None:
         turn = len(active.completions)
@@ -120,14 +172,18 @@ class Job:
         self._ask(active)
 
     def _ask(self, active: _Active) -> None:
-        turn = len(active.completions)
+        turn, task = len(active.completions), active.work.task
+        # What was written for completions has its own form already.
+        style = _RAW if task.style == "openai-completions" else self._terms.style
+        left = None if active.deadline is None else active.deadline - time.monotonic()
         try:
-            ids = encode(self._engine, self._style, active.messages)
+            ids = encode(self._engine, style, active.messages)
             request = Request(
                 prompt=ids,
-                params=self._params(active.work.row.index),
+                params=self._params(active.work, turn),
                 # A conversation that is under way goes on before a new one starts.
-                priority=Priority.HIGH if turn else Priority.NORMAL,
+                priority=Priority(max(Priority.CRITICAL, task.priority - bool(turn))),
+                timeout_s=None if left is None else max(left, 0.001),
             )
             active.request_id = request.id
             self._active[request.id] = active
@@ -141,11 +197,15 @@ class Job:
             return
         stream.add_done_callback(self._finished.put)
 
-    def _params(self, index: int) -> SamplingParams:
-        """The row's own seed: equal prompts get different samples, the same in every run."""
-        if self._sampling.seed is None:
-            return self._sampling
-        return dataclasses.replace(self._sampling, seed=self._sampling.seed + index)
+    def _params(self, work: Work, turn: int) -> SamplingParams:
+        """The row's parameters. Samples and log-probabilities are of the last turn; equal prompts
+        get different samples by seeds of their own, the same in every run."""
+        job, params = self._terms.sampling, work.task.sampling or self._terms.sampling
+        if params.seed is not None and params.seed == job.seed:
+            params = dataclasses.replace(params, seed=params.seed + work.row.index)
+        if turn + 1 < len(work.task.turns):
+            params = dataclasses.replace(params, n=1, best_of=None, logprobs=False, top_logprobs=0)
+        return params
 
     def _collect(self, interrupts: Interrupts) -> None:
         """Wait a moment for finished requests, and handle every one that is there."""
@@ -157,54 +217,101 @@ class Job:
             return
 
     def _handle(self, completion: Completion) -> None:
+        if completion.retryable:
+            self._note_crash(completion.id)
+        ran = self._lost.pop(completion.id, True)
         active = self._active.pop(completion.id, None)
         if active is None:  # cancelled by this job
             return
         if completion.finish_reason is FinishReason.CANCELLED:
             raise IngotError("the engine stopped; run the same command again to go on")
-        if completion.retryable and active.retries < _RETRIES:
-            active.retries += 1
-            self._ask(active)
-            return
-        if not is_whole(completion):
-            self._engine_failure(active, completion.error or "the engine gave no reason")
-            return
-        self._failures_in_a_row = 0
+        if completion.retryable:
+            self._crashed(active, ran, completion)
+        elif not is_whole(completion):
+            self._failed(active, completion)
+        else:
+            self._failures_in_a_row = 0
+            self._answered(active, completion)
+
+    def _answered(self, active: _Active, completion: Completion) -> None:
         active.completions.append(completion)
         if len(active.completions) < len(active.work.task.turns):
             active.messages.append({"role": "assistant", "content": completion.text})
             self._next_turn(active)
             return
+        params = active.work.task.sampling or self._terms.sampling
+        wanted = params.logprobs or params.top_logprobs
+        logprobs = token_logprobs(completion.choices, self._texts) if wanted else ()
         self.counts.answered += 1
         self._count_tokens(active)
-        self._deliver(active.work, answer_of(active.completions), True)
+        self._deliver(active.work, answer_of(active.completions, logprobs), True)
 
-    def _engine_failure(self, active: _Active, reason: str) -> None:
-        self._fail(active, RowProblem("engine_error", reason))
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row >= _FAILURES_IN_A_ROW * self._engine.slots:
+    def _note_crash(self, request_id: str) -> None:
+        """A worker has died with all that it had. Slots are given in order, so it is what came
+        first that ran."""
+        if request_id in self._lost:
+            return
+        self.counts.crashes += 1
+        rows = enumerate(self._by_slot())
+        self._lost = {active.request_id: at < self._most_slots for at, active in rows}
+
+    def _crashed(self, active: _Active, ran: bool, completion: Completion) -> None:
+        if active.alone:
+            message = f"{completion.error or 'the worker process died'}, twice with this row"
+            self._fail(active, RowProblem("worker_crash", message), completion.text)
+            return
+        (self._suspects if ran else self._again).append(active)
+
+    def _failed(self, active: _Active, completion: Completion) -> None:
+        """The row's time is over, or the engine could not do it: ask again if that is allowed."""
+        late = completion.finish_reason is FinishReason.DEADLINE
+        if not late:
+            # An engine that cannot be used any more, such as a worker that dies at every start,
+            # is no row's fault: this raises what is wrong with it, and the job ends.
+            self._engine.encode(".")
+            self._failures_in_a_row += 1
+        reason = completion.error or "the engine gave no reason"
+        if self._failures_in_a_row >= _FAILURES_IN_A_ROW * self._most_slots:
             raise IngotError(f"every row fails ({reason}); the job ends here")
+        if active.retries < self._terms.retries:
+            active.retries += 1
+            self.counts.retried += 1
+            self._begin(active)
+            return
+        problem = RowProblem("engine_error", reason)
+        if late:
+            said = f"not finished within {self._terms.timeout_s:g} s (--row-timeout)"
+            problem = RowProblem("timeout", said)
+        self._fail(active, problem, completion.text)
 
-    def _fail(self, active: _Active, problem: RowProblem) -> None:
+    def _fail(self, active: _Active, problem: RowProblem, partial: str = "") -> None:
         self.counts.failed += 1
+        self.counts.errors[problem.code] += 1
         self._count_tokens(active)
-        self._deliver(active.work, failure_of(problem, active.completions), False)
+        self._deliver(active.work, failure_of(problem, active.completions, partial), False)
 
     def _count_tokens(self, active: _Active) -> None:
         for completion in active.completions:
             self.counts.prompt_tokens += completion.usage.prompt_tokens
-            self.counts.completion_tokens += completion.usage.completion_tokens
+            self.counts.cached_tokens += completion.usage.cached_tokens
+            for choice in completion.choices:
+                self.counts.completion_tokens += choice.usage.completion_tokens
 
     def _give_up_waiting(self) -> int:
         """Take back what has no slot yet, and say how many rows that is. Slots are given in order,
-        so it is what came last."""
-        by_age = sorted(self._active.values(), key=lambda active: active.work.row.index)
-        waiting = by_age[self._engine.slots :]
+        so it is what was submitted last."""
+        waiting = self._by_slot()[self._engine.slots :]
         for active in waiting:
             del self._active[active.request_id]
             self._engine.cancel(active.request_id)
-        _log.debug("draining: %d rows run on, %d wait for the next run", len(by_age), len(waiting))
+        _log.debug("draining: %d rows run on, %d wait", len(self._active), len(waiting))
         return len(waiting)
+
+    def _by_slot(self) -> list[_Active]:
+        """What is in work in the order in which slots are given."""
+        return sorted(
+            self._active.values(), key=lambda row: row.work.task.priority - bool(row.completions)
+        )
 
     def _cancel_all(self) -> None:
         for request_id in self._active:

@@ -1,30 +1,29 @@
-"""The append-only journal beside the output: every finished row, safe from the moment it is synced.
+"""The append-only journal beside the output: every finished row, safe from a crash at once, and
+from a power cut from the moment it is synced.
 
-The first line is a header with the job's settings; each later line is one finished row. A line
-counts once its newline is there: whatever a crash tore off at the end is cut away on opening.
-Rows are found again by their key, so that an edited input never misaligns with old answers.
+The first line is a header with the job's settings; each later line is one finished row, or a note
+on a run. A line counts once its newline is there: whatever a crash tore off at the end is cut away
+on opening. Rows are found again by their key, so that an edited input never misaligns with old
+answers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import time
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.batch.settings import KEY_BYTES
+from app.batch.journal_lines import HEADER, VERSION, lines_of, parse_line
 from app.batch.wire import dump_line
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 
 _MAGIC = b'{"ingot":"batch-journal"'
-_VERSION = 1
 # A group is synced when it is this large or this old: a power cut costs at most so much work,
 # and a fast job does not wait for the disk at every row.
 _GROUP_ROWS = 64
@@ -40,12 +39,16 @@ class JournalBusyError(RequestError):
 
 @dataclass(slots=True)
 class Entries:
-    """Where each row's record lies: parallel arrays, 25 bytes a row, so that millions fit."""
+    """Where each row's record lies: parallel arrays, 25 bytes a row, so that millions fit.
+
+    ``keep_failures`` lets a row's failure stand as its result, so that it is not tried again.
+    """
 
     keys: array[int] = field(default_factory=lambda: array("Q"))
     indexes: array[int] = field(default_factory=lambda: array("q"))
     offsets: array[int] = field(default_factory=lambda: array("q"))
     answered: array[int] = field(default_factory=lambda: array("b"))
+    keep_failures: bool = False
 
     def add(self, key: bytes, index: int, offset: int, answered: bool) -> None:
         """Note one record."""
@@ -81,8 +84,7 @@ class Journal:
         self.entries = Entries()
         self.settings: dict[str, Any] | None = None
         self._forgotten = False
-        self._pending = bytearray()
-        self._pending_rows = 0
+        self._unsynced = 0  # rows that were written since the last sync
         self._reader: IO[bytes] | None = None
         self._descriptor = _open(path)
         try:
@@ -99,54 +101,67 @@ class Journal:
             os.ftruncate(self._descriptor, 0)
             self._end, self._forgotten = 0, False
         if self.settings != settings:
-            header = {"ingot": "batch-journal", "version": _VERSION, "settings": settings}
-            self._pending += dump_line(header)
+            self._write(dump_line({"ingot": HEADER, "version": VERSION, "settings": settings}))
             self.settings = settings
-            self.sync()
+            self._fsync()
 
-    def append(self, key: bytes, index: int, answer: dict[str, Any], *, answered: bool) -> None:
-        """Add a finished row; it is on the disk after the next ``sync``."""
-        offset = self._end + len(self._pending)
-        self._pending += dump_line(
-            {"key": key.hex(), "index": index, "ok": answered, "answer": answer}
-        )
-        self._pending_rows += 1
+    def note(self, kind: str, values: dict[str, Any]) -> None:
+        """Write a note on this run, of one of the kinds in app.batch.journal_lines."""
+        self._write(dump_line({"ingot": kind, **values}))
+        self._fsync()
+
+    def append(self, key: bytes, index: int, answer: dict[str, Any], *, answered: bool) -> int:
+        """Add a finished row; return its offset. It is on the disk after the next ``sync``; until
+        then only a power cut or a crash of the system can take it away."""
+        offset = self._end
+        self._write(dump_line({"key": key.hex(), "index": index, "ok": answered, "answer": answer}))
+        self._unsynced += 1
         self.entries.add(key, index, offset, answered)
-        if self._pending_rows >= _GROUP_ROWS:
-            self.sync()
+        if self._unsynced >= _GROUP_ROWS:
+            self._fsync()
+        return offset
+
+    @property
+    def synced(self) -> bool:
+        """Whether every row is on the disk."""
+        return not self._unsynced
 
     def sync_if_due(self) -> None:
         """Sync when the group has waited long enough; to be called now and then."""
-        if self._pending and time.monotonic() - self._synced_at >= _GROUP_SECONDS:
-            self.sync()
+        if self._unsynced and time.monotonic() - self._synced_at >= _GROUP_SECONDS:
+            self._fsync()
 
     def sync(self) -> None:
         """Put every appended row on the disk. Raises OutOfMemoryError when the disk is full."""
-        if self._pending:
-            group, written = bytes(self._pending), 0
-            try:
-                while written < len(group):
-                    written += os.write(self._descriptor, memoryview(group)[written:])
-                os.fsync(self._descriptor)
-            except OSError as error:
-                # The whole lines of what was written stay; a torn one goes.
-                kept = group.rfind(b"\n", 0, written) + 1
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._descriptor, self._end + kept)
-                self._end += kept
-                self._pending.clear()
-                raise _write_error(error, self.path) from error
-            self._end += len(self._pending)
-            self._pending.clear()
-        self._pending_rows = 0
+        if self._unsynced:
+            self._fsync()
+
+    def _write(self, line: bytes) -> None:
+        """Append a line; one that does not fit whole is taken back."""
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._descriptor, memoryview(line)[written:])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            raise _write_error(error, self.path) from error
+        self._end += len(line)
+
+    def _fsync(self) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise _write_error(error, self.path) from error
+        self._unsynced = 0
         self._synced_at = time.monotonic()
 
     def read(self, offset: int, key: bytes) -> dict[str, Any]:
-        """The synced answer at ``offset``; raises IngotError if it is not that of ``key``."""
+        """The answer at ``offset``; raises IngotError if it is not that of ``key``."""
         if self._reader is None:
             self._reader = self.path.open("rb")
         self._reader.seek(offset)
-        record = _parse(self._reader.readline())
+        record = parse_line(self._reader.readline())
         if record is None or record.get("key") != key.hex():
             raise IngotError(f"{self.path} is damaged at byte {offset}; run again with --fresh")
         answer: dict[str, Any] = record["answer"]
@@ -154,7 +169,7 @@ class Journal:
 
     def forget(self) -> None:
         """Ignore what is there; ``begin`` will drop it."""
-        self.entries = Entries()
+        self.entries = Entries(keep_failures=self.entries.keep_failures)
         self.settings = None
         self._forgotten = True
 
@@ -180,18 +195,17 @@ class Journal:
         """Index every whole line; return, and cut the file to, the end of the last one."""
         end = 0
         damaged = 0
-        for offset, line in _lines(self.path):
-            record = _parse(line)
-            if offset == 0 and (record is None or "ingot" not in record):
+        for offset, line in lines_of(self.path):
+            record = parse_line(line)
+            if offset == 0 and (record is None or record.get("ingot") != HEADER):
                 _check_torn_header(line, self.path)
                 break
             if record is None:
                 damaged += 1
                 continue
             if "ingot" in record:
-                if record.get("version") != _VERSION:
-                    raise RequestError(f"{self.path} was written by another version of Ingot")
-                self.settings = record["settings"]
+                if record["ingot"] == HEADER:
+                    self._take_header(record)
             else:
                 key = bytes.fromhex(record["key"])
                 self.entries.add(key, record["index"], offset, record["ok"])
@@ -201,13 +215,13 @@ class Journal:
         os.ftruncate(self._descriptor, end)
         return end
 
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    offset = 0
-    with path.open("rb", buffering=1 << 20) as file:
-        for line in file:
-            yield offset, line
-            offset += len(line)
+    def _take_header(self, record: dict[str, Any]) -> None:
+        if record.get("version") != VERSION:
+            raise RequestError(
+                f"{self.path} was written by another version of Ingot; "
+                "move it out of the way, or name another output"
+            )
+        self.settings = record["settings"]
 
 
 def _open(path: Path) -> int:
@@ -237,28 +251,6 @@ def _write_error(error: OSError, path: Path) -> IngotError:
             "make room and run the same command again"
         )
     return RequestError(f"{path} cannot be written: {reason}")
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """A whole journal line, or None for one that is torn or not ours."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    if isinstance(value.get("ingot"), str):
-        return value if isinstance(value.get("settings"), dict) else None
-    key, index, good, answer = (value.get(name) for name in ("key", "index", "ok", "answer"))
-    if not (isinstance(key, str) and isinstance(index, int) and isinstance(good, bool)):
-        return None
-    try:
-        whole = len(bytes.fromhex(key)) == KEY_BYTES
-    except ValueError:
-        return None
-    return value if whole and isinstance(answer, dict) else None
 
 
 def _check_torn_header(line: bytes, path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.batch.records import record_of
+from app.batch.formats import RecordForm
 from app.batch.source import Row
 from app.batch.wire import dump_line
 
@@ -16,14 +17,19 @@ class OrderedOutput:
     What it holds is bounded: while one row runs, at most ``slots`` others finish in each step.
     """
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
+    def __init__(self, form: RecordForm, write: Callable[[bytes], None]) -> None:
+        self._form = form
         self._write = write
-        self._next = 0
+        self._order: deque[int] = deque()
         self._held: dict[int, bytes] = {}
 
-    def put(self, row: Row, answer: dict[str, Any]) -> None:
+    def expect(self, row: Row) -> None:
+        """Say which row comes next in the output."""
+        self._order.append(row.index)
+
+    def put(self, row: Row, answer: Mapping[str, Any], key: bytes) -> None:
         """Take the answer to a row, and write whatever is due."""
-        self._held[row.index] = dump_line(record_of(row, answer))
-        while (line := self._held.pop(self._next, None)) is not None:
-            self._next += 1
+        self._held[row.index] = dump_line(self._form.record(row, answer, key))
+        while self._order and (line := self._held.pop(self._order[0], None)) is not None:
+            self._order.popleft()
             self._write(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -15,25 +16,33 @@ _LINE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The job at one moment. ``done`` counts every row that needs nothing more, ``computed`` those
-    that this run finished; rates are tokens per second."""
+    """The job at one moment. ``done`` counts every row that needs nothing more, ``cached`` those of
+    them that an earlier run answered, ``computed`` those that this run finished; rates are tokens
+    per second; ``kv_*`` are tokens in the slots, ``memory`` bytes of all its processes."""
 
     rows: int
     done: int
+    cached: int
     computed: int
     failed: int
     running: int
+    slots: int
+    elapsed_s: float
     prefill_now: float
     decode_now: float
     prefill: float
     decode: float
+    kv_tokens: int
+    kv_capacity: int
+    memory: int
     draining: bool
 
-    def remaining_seconds(self, elapsed: float) -> float | None:
-        """Time to the end at the pace so far."""
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end at the pace so far."""
         if not self.computed:
             return None
-        return elapsed / self.computed * (self.rows - self.done)
+        return self.elapsed_s / self.computed * (self.rows - self.done)
 
 
 class Progress(Protocol):
@@ -58,7 +67,7 @@ class Progress(Protocol):
 def make_progress(*, quiet: bool, bar: bool) -> Progress:
     """The view that fits where stderr goes; ``bar`` only if nothing else writes to the terminal."""
     if quiet:
-        return _Silent()
+        return Silent()
     return _Bar() if bar and console.messages().is_terminal else _Lines()
 
 
@@ -70,39 +79,87 @@ def speeds(snapshot: Snapshot) -> str:
     )
 
 
-class _Silent:
-    def __enter__(self) -> _Silent:
+def occupancy(snapshot: Snapshot) -> str:
+    """Slots, keys and values, memory."""
+    used = 100 * snapshot.kv_tokens / snapshot.kv_capacity if snapshot.kv_capacity else 0.0
+    return (
+        f"slots {snapshot.running}/{snapshot.slots}, KV {snapshot.kv_tokens:,} tokens "
+        f"({used:.0f}%), memory {snapshot.memory / 2**30:.2f} GiB"
+    )
+
+
+class Silent:
+    """Shows nothing but notes."""
+
+    def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         return
 
     def update(self, snapshot: Snapshot) -> None:
-        return
+        """Nothing."""
 
     def note(self, text: str) -> None:
+        """See Progress."""
         console.note(text, style="yellow")
 
 
-class _Lines(_Silent):
+class Both(Silent):
+    """Several views of one job."""
+
+    def __init__(self, views: Sequence[Progress]) -> None:
+        self._views = views
+
+    def __enter__(self) -> Progress:
+        for view in self._views:
+            view.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for view in self._views:
+            view.__exit__(kind, error, trace)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """See Progress."""
+        for view in self._views:
+            view.update(snapshot)
+
+    def note(self, text: str) -> None:
+        """See Progress."""
+        for view in self._views:
+            view.note(text)
+
+
+class _Lines(Silent):
     def __init__(self) -> None:
-        self._began = self._shown = time.monotonic()
+        self._shown = time.monotonic()
 
     def update(self, snapshot: Snapshot) -> None:
         now = time.monotonic()
         if now - self._shown < _LINE_SECONDS:
             return
         self._shown = now
-        left = snapshot.remaining_seconds(now - self._began)
+        left = snapshot.left_s
         console.note(
-            f"{snapshot.done:,}/{snapshot.rows:,} rows, {snapshot.failed:,} failed, "
-            f"{snapshot.running} in work; {speeds(snapshot)}"
+            f"{snapshot.done:,}/{snapshot.rows:,} rows ({snapshot.cached:,} cached), "
+            f"{snapshot.failed:,} failed; {speeds(snapshot)}; {occupancy(snapshot)}"
             + (f"; {duration(left)} left" if left is not None else "")
         )
 
 
-class _Bar(_Silent):
-    """Two lines, so that they fit a terminal of 80 columns: the bar, and the speeds."""
+class _Bar(Silent):
+    """Three lines, so that they fit a terminal of 80 columns: the bar, the speeds, the memory."""
 
     def __init__(self) -> None:
         from rich.console import Group
@@ -111,40 +168,48 @@ class _Bar(_Silent):
         from rich.progress import Progress as RichProgress
         from rich.text import Text
 
-        self._began = time.monotonic()
         self._progress = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TaskProgressColumn(),
             TextColumn("{task.fields[left]}"),
+            TextColumn("[dim]{task.fields[cached]}"),
             TextColumn("[red]{task.fields[failed]}"),
             console=console.messages(),
         )
-        self._task = self._progress.add_task("rows", total=None, left="", failed="")
+        self._task = self._progress.add_task("rows", total=None, left="", cached="", failed="")
         self._speeds = Text("", style="dim", no_wrap=True, overflow="ellipsis")
+        self._occupancy = Text("", style="dim", no_wrap=True, overflow="ellipsis")
         self._live = Live(
-            Group(self._progress, self._speeds),
+            Group(self._progress, self._speeds, self._occupancy),
             console=console.messages(),
             transient=True,
             redirect_stdout=False,
         )
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Progress:
         self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._live.stop()
 
     def update(self, snapshot: Snapshot) -> None:
-        left = snapshot.remaining_seconds(time.monotonic() - self._began)
+        left = snapshot.left_s
         self._progress.update(
             self._task,
             description="finishing" if snapshot.draining else "rows",
             total=snapshot.rows,
             completed=snapshot.done,
             left="" if left is None else f"{duration(left)} left",
+            cached=f"{snapshot.cached:,} cached" if snapshot.cached else "",
             failed=f"{snapshot.failed:,} failed" if snapshot.failed else "",
         )
         self._speeds.plain = speeds(snapshot)
+        self._occupancy.plain = occupancy(snapshot)

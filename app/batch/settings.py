@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from app.batch.tasks import Task
@@ -37,20 +37,44 @@ class JobSettings:
         """A hash of everything that can change an answer."""
         decisive = self.as_json()
         del decisive["model"], decisive["runtime"]
+        decisive["sampling"] = _decisive(self.sampling)
         return hashlib.sha256(_canonical(decisive)).digest()
 
 
 def row_key(settings_digest: bytes, task: Task) -> bytes:
     """The identity of a row's answer: same key, same question to the same model in the same way."""
-    question = [[[m.role, m.content] for m in task.history], list(task.turns)]
+    question: list[Any] = [[[m.role, m.content] for m in task.history], list(task.turns)]
+    if task.sampling is not None:
+        question.append(_decisive(task.sampling))
+    if task.style == "openai-completions":
+        question.append("raw")
     digest = hashlib.blake2b(settings_digest, digest_size=KEY_BYTES)
     digest.update(_canonical(question))
     return digest.digest()
 
 
+def _decisive(sampling: SamplingParams) -> dict[str, Any]:
+    """What is not at its default: a parameter that is added one day changes no key."""
+    defaults = SamplingParams()
+    return {
+        field.name: value
+        for field in fields(sampling)
+        if (value := getattr(sampling, field.name)) != getattr(defaults, field.name)
+    }
+
+
+def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A journal's settings without the names that are for people only: equal ones give the same
+    answers."""
+    return {name: value for name, value in settings.items() if name not in ("model", "runtime")}
+
+
 def differences(before: Mapping[str, Any], now: JobSettings) -> list[str]:
     """What changed since a journal was begun, one line for each setting."""
     old, new = _flat(before), _flat(now.as_json())
+    # An older journal says nothing of parameters that came later.
+    for name, value in _flat({"sampling": asdict(SamplingParams())}).items():
+        old.setdefault(name, json.loads(_canonical(value)))
     if old.get("fingerprint") == new.get("fingerprint"):
         # The same file under another name gives the same answers.
         for name in ("model", "runtime"):

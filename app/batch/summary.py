@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.figures import duration, rate
@@ -12,22 +12,29 @@ from app.figures import duration, rate
 class Summary:
     """Figures of one run. ``reused`` rows were in the journal already; ``unfinished`` rows are left
     for the next run. Tokens, times and rates are of this run's own work; ``prefill_tps`` and
-    ``decode_tps`` are over the time that each took, ``output_tps`` is answers over wall time."""
+    ``decode_tps`` are over the time that each took, ``output_tps`` is answers over wall time;
+    ``crashes`` are deaths of the worker process. ``ended`` says what ended the run early."""
 
     rows: int
     answered: int
     failed: int
     reused: int
     unfinished: int
+    retried: int = 0
+    crashes: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     load_s: float = 0.0
     run_s: float = 0.0
     prefill_tps: float = 0.0
     decode_tps: float = 0.0
     slots: int = 0
+    memory_bytes: int = 0
     model: str = ""
     runtime: str = ""
+    ended: str | None = None
+    errors: dict[str, int] = field(default_factory=dict)
 
     @property
     def output_tps(self) -> float:
@@ -35,12 +42,12 @@ class Summary:
         return self.completion_tokens / self.run_s if self.run_s > 0 else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """For ``--json`` and ``--report``."""
         values = {**asdict(self), "output_tps": self.output_tps}
         return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
 
     def lines(self) -> list[str]:
-        """Two lines: the rows, and what their computing took."""
+        """The rows, what their computing took, and the errors that there were."""
         counts = f"{self.rows:,} rows: {self.answered:,} answered"
         if self.reused:
             counts += f" ({self.reused:,} of them earlier)"
@@ -48,12 +55,21 @@ class Summary:
             counts += f", {self.failed:,} failed"
         if self.unfinished:
             counts += f", {self.unfinished:,} to do"
-        if not self.slots:
-            return [counts]
-        work = (
-            f"{self.prompt_tokens:,} prompt and {self.completion_tokens:,} answer tokens in "
-            f"{duration(self.run_s)}: prefill {rate(self.prefill_tps)}, decode "
-            f"{rate(self.decode_tps)}, {rate(self.output_tps)} overall "
-            f"({self.slots} slots, {self.model} on {self.runtime})"
-        )
-        return [counts, work]
+        lines = [counts]
+        if self.slots:
+            cached = f" ({self.cached_tokens:,} of them cached)" if self.cached_tokens else ""
+            lines.append(
+                f"{self.prompt_tokens:,} prompt{cached} and {self.completion_tokens:,} answer "
+                f"tokens in {duration(self.run_s)}: prefill {rate(self.prefill_tps)}, decode "
+                f"{rate(self.decode_tps)}, {rate(self.output_tps)} overall "
+                f"({self.slots} slots, {self.model} on {self.runtime})"
+            )
+        if self.errors:
+            said = ", ".join(f"{count:,} {code}" for code, count in self.errors.items())
+            lines.append(f"errors: {said}")
+        if self.crashes:
+            lines.append(
+                f"the worker process died {self.crashes} times; "
+                f"{self.errors.get('worker_crash', 0)} rows were to blame"
+            )
+        return lines

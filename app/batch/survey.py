@@ -12,6 +12,7 @@ from app.batch.settings import row_key
 from app.batch.source import Source, Stamp
 from app.batch.tasks import RowProblem
 from runtimes.errors import RequestError
+from runtimes.request import Priority
 
 _FIELDS_SHOWN = 12
 _PROBLEMS_KEPT = 5
@@ -22,7 +23,7 @@ _REPEATS_SHOWN = 3
 class Survey:
     """Counts over the input. ``requests`` are lines of an OpenAI batch; ``problems`` are the first
     few of the invalid rows, each with its place; ``repeats`` are rows that are valid though an
-    earlier row has their id."""
+    earlier row has their id; ``input_rows`` counts those of other shards too."""
 
     stamp: Stamp
     input_rows: int = 0
@@ -30,6 +31,7 @@ class Survey:
     requests: int = 0
     invalid: int = 0
     reusable: int = 0
+    priorities: set[Priority] = field(default_factory=set)
     problems: list[tuple[str, RowProblem]] = field(default_factory=list)
     repeats: Repeats = field(default_factory=Repeats)
 
@@ -101,7 +103,9 @@ def _read(source: Source, entries: Entries, digest: bytes, ids: IdIndex | None) 
                 refused.add(row.index)
             if len(found.problems) < _PROBLEMS_KEPT:
                 found.problems.append((row.where, row.task))
-        elif matcher.take(row_key(digest, row.task)) is not None:
+            continue
+        found.priorities.add(row.task.priority)
+        if matcher.take(row_key(digest, row.task)) is not None:
             found.reusable += 1
     if not found.input_rows:
         raise RequestError(_no_rows(source))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from app.batch.input_options import InputOptions
+from app.batch.options import OutputOptions, RunningOptions, SampleOptions
 from app.options import ModelOptions, PlanOptions, SamplingOptions, with_groups
 
 _TEST_ROWS = 3
@@ -20,35 +22,35 @@ def batch(
         str,
         typer.Argument(
             metavar="IN",
-            help="JSONL with `prompt` or `messages`, or text with a prompt a line; - for stdin.",
+            help="Prompts: JSONL, an OpenAI batch, text with a prompt a line, CSV, Parquet (all but"
+            " the last also packed with gzip or zstd), or a folder of texts; - for stdin.",
         ),
     ],
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model", "-m", help="A folder that `quantize` wrote, a .gguf file or an ONNX folder."
-        ),
-    ],
+    command: typer.Context,
     sampling: SamplingOptions,
+    samples: SampleOptions,
+    rows: InputOptions,
+    out: OutputOptions,
+    running: RunningOptions,
     options: ModelOptions,
     engine: PlanOptions,
     output: Annotated[
         str | None,
         typer.Argument(
-            metavar="OUT", help="JSONL, a record for each row in the order of IN; - for stdout."
+            metavar="OUT",
+            help="A record for each row in the order of IN: JSONL, CSV or Parquet by its suffix;"
+            " - for stdout.",
         ),
     ] = None,
-    field: Annotated[
+    parts: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[PART]...")] = None,
+    model: Annotated[
         str | None,
         typer.Option(
-            help="Where the prompt is in a row: a name or a dotted path. A list of strings is a "
-            "conversation whose turns are answered one after another."
+            "--model",
+            "-m",
+            help="A folder that `quantize` wrote, a .gguf file or an ONNX folder. Required.",
         ),
     ] = None,
-    input_format: Annotated[
-        Literal["auto", "jsonl", "text"],
-        typer.Option("--input-format", help="What IN is, if its name misleads."),
-    ] = "auto",
     system: Annotated[str | None, typer.Option(help="A system message before each prompt.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Send prompts as they are, without the chat template.")
@@ -56,12 +58,6 @@ def batch(
     slots: Annotated[
         int | None,
         typer.Option(min=1, max=256, help="Rows that run together; 16 where memory permits."),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Only the first N rows of IN; OUT then holds just those.", metavar="N"
-        ),
     ] = None,
     test: Annotated[
         bool,
@@ -77,7 +73,7 @@ def batch(
         bool, typer.Option("--fresh", help="Forget OUT's old answers; compute all rows anew.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The final figures as a JSON object on stdout.")
+        bool, typer.Option("--json", help="What happens as JSON lines on stdout; last the figures.")
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress and no figures on stderr.")
@@ -86,14 +82,23 @@ def batch(
     """Answer every row of a file.
 
     Finished rows are kept in OUT.journal.jsonl from the moment they are done: after a crash, Ctrl-C
-    or a full disk, the same command goes on where it stopped. Exits 1 if some rows failed.
+    or a full disk, the same command goes on where it stopped. Exits 1 if some rows failed or were
+    left over at the end of --max-time.
+
+    `ingot batch status OUT` says how far a job is, also while it runs. `ingot batch merge OUT
+    PART...` joins the outputs of --shard. A file that is called status or merge is ./status here.
     """
     import sys
     from dataclasses import replace
 
     from app import console
-    from app.batch.answering import Plan
-    from app.batch.progress import make_progress
+    from app.batch.commands import WORDS, subcommand
+    from app.batch.dryrun import dry_run, planned_figures, require_fit
+    from app.batch.events import Events
+    from app.batch.interrupt import sigterm_as_ctrl_c
+    from app.batch.plan import Plan
+    from app.batch.progress import Both, make_progress
+    from app.batch.report import report_of, write_report
     from app.batch.runner import run_to_file, run_to_stdout
     from app.batch.settings import JobSettings
     from app.batch.source import open_source
@@ -103,15 +108,24 @@ def batch(
     from app.prompts import PromptStyle, clean_argument
     from runtimes.errors import RequestError
 
-    if output is None and not test:
+    if input in WORDS:
+        raise typer.Exit(subcommand(command, input, output, parts or [], as_json, replace=fresh))
+    if parts:
+        raise RequestError(f"one IN and one OUT: there is no place for {parts[0]}")
+    if model is None:
+        raise RequestError("name the model: ingot batch IN OUT --model MODEL")
+    if output is None and not (test or rows.dry_run):
         raise RequestError("name the output too: ingot batch IN OUT --model MODEL (- for stdout)")
     to_stdout = test or output == "-"
-    if to_stdout and as_json:
+    if to_stdout and as_json and not rows.dry_run:
         raise RequestError("--json prints the figures to stdout, where the records go already")
-    params = sampling.params()
+    if to_stdout and not rows.dry_run:
+        out.check_stdout()
+    params, limit = samples.apply(sampling.params()), rows.limit
     if test:
         params = replace(params, max_tokens=min(params.max_tokens, _TEST_TOKENS))
         limit = min(limit or _TEST_ROWS, _TEST_ROWS)
+    prompting = rows.prompting(params, _TEST_TOKENS if test else None)
     style = PromptStyle(clean_argument(system, console.note), raw)
     choice = choose(model, options, engine, "batch", slots)
     file = choice.file
@@ -125,28 +139,52 @@ def batch(
         context=options.context,
         kv_type=choice.settings.kv_type,
     )
-    wanted = None if input_format == "auto" else input_format
-    with open_source(input, format=wanted, field=field, limit=limit) as source:
+    wanted = None if rows.input_format == "auto" else rows.input_format
+    with open_source(input, format=wanted, prompting=prompting, limit=limit) as source:
+        source.shard = out.part()
         plan = Plan(
-            source, choice, settings, fixed_slots=slots is not None, force=force, fresh=fresh
+            source,
+            choice,
+            settings,
+            fixed_slots=slots is not None,
+            force=force,
+            fresh=fresh,
+            strict=rows.strict,
+            skip_failed=running.skip_failed,
+            limits=running.limits(),
+            output=out.output(),
         )
+        if rows.dry_run:
+            looked = dry_run(
+                plan, model, planned_figures(model, options, engine, slots), console.note
+            )
+            console.emit(looked.as_text() if not as_json else json.dumps(looked.as_json()) + "\n")
+            raise typer.Exit(ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE)
+        if rows.strict:
+            require_fit(plan, console.note)
         shared_terminal = to_stdout and sys.stdout.isatty()
-        progress = make_progress(quiet=quiet, bar=not shared_terminal)
-        if to_stdout:
-            outcome = run_to_stdout(plan, progress, console.emit_bytes)
-        else:
-            outcome = run_to_file(plan, Path(str(output)), progress)
+        view = make_progress(quiet=quiet, bar=not shared_terminal)
+        events = Events(console.emit) if as_json else None
+        progress = Both([view, events]) if events else view
+        with sigterm_as_ctrl_c():
+            if to_stdout:
+                outcome = run_to_stdout(plan, progress, console.emit_bytes)
+            else:
+                outcome = run_to_file(plan, Path(str(output)), progress)
     summary = outcome.summary
-    if as_json:
-        console.emit(json.dumps(summary.as_json()) + "\n")
+    if out.report is not None:
+        report = report_of(summary, settings, outcome.stats, input=input, output=str(output or "-"))
+        write_report(out.report, report)
+    if events:
+        events.event("end", summary.as_json())
     if not quiet:
         for line in summary.lines():
             console.note(line)
         if not to_stdout and not summary.slots:
             console.note(f"{output} is up to date: no row needed the model")
-    if outcome.interrupted:
-        if not to_stdout:
-            console.note("stopped early; the same command goes on from here")
+    if outcome.ended is not None and not to_stdout:
+        console.note("stopped early; the same command goes on from here")
+    if outcome.ended == "signal":
         raise typer.Exit(ExitCode.INTERRUPTED)
     if summary.failed or summary.unfinished:
         raise typer.Exit(ExitCode.ROWS_FAILED)

@@ -1,0 +1,60 @@
+"""What a job does as JSON lines on stdout, for the program that started it.
+
+Every line is an object whose ``event`` says what it is; docs/batch.md lists them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from app.batch.progress import Silent, Snapshot
+
+_SECONDS = 1.0
+
+
+class Events(Silent):
+    """A view that writes events. ``emit`` takes whole lines."""
+
+    def __init__(self, emit: Callable[[str], None]) -> None:
+        self._emit = emit
+        self._last = time.monotonic()
+
+    def event(self, name: str, values: dict[str, Any]) -> None:
+        """Write one event."""
+        self._emit(json.dumps({"event": name, **values}, ensure_ascii=False) + "\n")
+
+    def update(self, snapshot: Snapshot) -> None:
+        """A ``progress`` event once a second."""
+        now = time.monotonic()
+        if now - self._last < _SECONDS:
+            return
+        self._last = now
+        left = snapshot.left_s
+        self.event(
+            "progress",
+            {
+                "rows": snapshot.rows,
+                "done": snapshot.done,
+                "cached": snapshot.cached,
+                "failed": snapshot.failed,
+                "running": snapshot.running,
+                "slots": snapshot.slots,
+                "elapsed_s": round(snapshot.elapsed_s, 3),
+                "left_s": None if left is None else round(left, 1),
+                "prefill_tps_now": round(snapshot.prefill_now, 1),
+                "prefill_tps": round(snapshot.prefill, 1),
+                "decode_tps_now": round(snapshot.decode_now, 1),
+                "decode_tps": round(snapshot.decode, 1),
+                "kv_tokens": snapshot.kv_tokens,
+                "kv_capacity": snapshot.kv_capacity,
+                "memory_bytes": snapshot.memory,
+                "draining": snapshot.draining,
+            },
+        )
+
+    def note(self, text: str) -> None:
+        """A ``note`` event."""
+        self.event("note", {"text": text})
