@@ -17,7 +17,7 @@ from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
-from .conftest import Built, run_quantize
+from .conftest import Built, recipes_of, run_quantize
 
 POSITIONS = 64  # four times the sliding window of the random Gemma
 
@@ -86,14 +86,22 @@ def test_the_sliding_window_matters(builds):
 
 
 @pytest.mark.parametrize(("eight", "four"), [("q8_0", "q4_k_m"), ("onnx-int8", "onnx-int4")])
-def test_quantization_loses_a_little_and_fewer_bits_lose_more(built: Built, eight: str, four: str):
+def test_fewer_bits_lose_more(qwen2: Built, eight: str, four: str):
+    assert _divergence(qwen2, eight) < _divergence(qwen2, four) < 0.3
+
+
+@pytest.mark.parametrize("eight", ["q8_0", "onnx-int8"])
+def test_quantization_loses_a_little(built: Built, eight: str):
     assert 0 < _divergence(built, eight) < 0.02
-    assert _divergence(built, eight) < _divergence(built, four) < 0.3
 
 
 def test_the_sizes_are_what_the_bits_say(built: Built):
     full = (built.source / "model.safetensors").stat().st_size
-    for recipe, share in (("q8_0", 0.32), ("q4_k_m", 0.23), ("onnx-int8", 0.33)):
+    made = recipes_of(built.source.name).split(",")
+    shares = {"q8_0": 0.32, "q4_k_m": 0.23, "onnx-int8": 0.33}
+    for recipe, share in shares.items():
+        if recipe not in made:
+            continue
         assert ModelFile.read(resolve(built.out, recipe=recipe)).nbytes < share * full
 
 

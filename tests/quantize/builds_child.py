@@ -1,0 +1,43 @@
+"""Runs in a child process: several models built in one go, so that imports are paid for once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def gguf(models: dict[str, str], pre: dict[str, str]) -> None:
+    """Each Hugging Face folder (key) to a GGUF file (value) with weights in 8 bits."""
+    from quantize.gguf.convert_child import convert
+    from quantize.gguf.converter import converter_folder
+
+    for model, out in models.items():
+        convert(str(converter_folder()), model, out, "q8_0", pre.get(model), {})
+
+
+def onnx(jobs: list[tuple[str, str, str, str]]) -> None:
+    """Hugging Face folders to ONNX folders by onnxruntime-genai's builder.
+
+    A job is the model, the output, the recipe and the target.
+    """
+    from quantize.onnx.build_child import build
+    from quantize.recipe import RECIPES
+
+    for model, out, name, target in jobs:
+        recipe = RECIPES[name]
+        cache = str(Path(out).with_name("cache"))
+        options = dict(recipe.options)
+        answer = build(model, out, cache, recipe.precision, target, options, False)
+        assert "notes" in answer, answer
+
+
+def originals(models: dict[str, str], tokens: list[int]) -> None:
+    """Log-probabilities after each token by transformers, as .npy files."""
+    import numpy as np
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    for model, out in models.items():
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        with torch.inference_mode():
+            logits = loaded(torch.tensor([tokens])).logits[0].double()
+        np.save(out, torch.log_softmax(logits, -1).numpy())
