@@ -252,6 +252,24 @@ def test_slots_are_copied_cut_saved_and_loaded_between_steps(runner: OnnxRunner)
     assert np.abs(step(runner, (3, 21, [6]))[0] - expected).max() <= REGROUPED
 
 
+@pytest.mark.parametrize("how", ["copy", "load"])
+def test_another_text_of_the_same_length_is_noticed(runner: OnnxRunner, how: str):
+    """The buffers that a step has left are those of the same slots and lengths, yet not right."""
+    step(runner, (2, 0, TOKENS[10:31]))
+    saved = runner.save(2, 21)
+    for slot in (0, 1):
+        step(runner, (slot, 0, TOKENS[slot : slot + 20]))
+    step(runner, (0, 20, [7]), (1, 20, [8]))
+    if how == "copy":
+        runner.copy(2, 1, 21)
+    else:
+        runner.load(1, saved)
+    logits = step(runner, (0, 21, [9]), (1, 21, [9]))
+    texts = [*TOKENS[:20], 7, 9], [*TOKENS[10:31], 9]
+    for text, row in zip(texts, logits, strict=True):
+        assert np.abs(alone(runner, text) - row).max() <= REGROUPED
+
+
 def test_a_graph_without_positions_gets_rows_of_one_length_together(
     runner: OnnxRunner, monkeypatch: pytest.MonkeyPatch
 ):
