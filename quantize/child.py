@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import json
 import logging
@@ -24,6 +25,7 @@ from pathlib import Path
 from runtimes.errors import IngotError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+DISK_FULL = 73  # the exit code of a child that cannot even write down what went wrong
 _EVERY = 0.1  # seconds between two reports
 
 
@@ -96,7 +98,10 @@ def main() -> int:
             "kind": type(error).__name__,
             "traceback": traceback.format_exc(),
         }
-    Path(result).write_text(json.dumps(outcome), encoding="utf-8")
+    try:
+        Path(result).write_text(json.dumps(outcome), encoding="utf-8")
+    except OSError as error:
+        os._exit(DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)
     sys.stdout.flush()
     sys.stderr.flush()
     # Not through the interpreter's shutdown: native libraries tear down badly, and it is slow.

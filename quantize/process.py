@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from quantize.child import DISK_FULL
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
 
@@ -133,8 +134,11 @@ def _failure(what: str, code: int, answer: Mapping[str, str], text: str) -> Exce
     reason, kind = answer.get("error"), answer.get("kind")
     tail = last_lines(text)
     said = f"{reason}\n{tail}"
-    if "No space left on device" in said or "Disk quota exceeded" in said:
-        return DiskFullError(f"{what}: the disk is full; nothing unfinished was left on it")
+    full = "No space left on device" in said or "Disk quota exceeded" in said
+    if full or (reason is None and code == DISK_FULL):
+        return DiskFullError(
+            f"{what}: the disk is full; make room and run it again: what is finished is kept"
+        )
     if kind in ("MemoryError", "OutOfMemoryError") or "DefaultCPUAllocator: can't allocate" in said:
         return OutOfMemoryError(f"{what}: not enough memory ({reason})")
     if reason is not None:

@@ -67,6 +67,19 @@ def test_a_full_disk_in_the_child_is_told_as_such(tmp_path: Path):
         _run("shutil:copyfile", tmp_path, src=sys.executable, dst="/dev/full")
 
 
+def test_a_disk_so_full_that_no_answer_can_be_written(tmp_path: Path):
+    (tmp_path / "filling.py").write_text(
+        "import errno, pathlib\n"
+        "def refuse(*_args, **_more):\n"
+        "    raise OSError(errno.ENOSPC, 'full')\n"
+        "def fill():\n"
+        "    pathlib.Path.write_text = refuse\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path)}
+    with pytest.raises(DiskFullError, match="the step: the disk is full"):
+        run_child("filling:fill", {}, what="the step", work=tmp_path, environment=environment)
+
+
 def test_no_child_outlives_a_killed_parent(tmp_path: Path):
     script = (
         "import sys; from pathlib import Path; from quantize.process import run_child\n"

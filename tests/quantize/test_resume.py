@@ -209,13 +209,24 @@ def test_only_a_damaged_file_is_built_again(measured_llama: Built, tmp_path: Pat
     data = bytearray((out / "llama-q8_0.gguf").read_bytes())
     data[len(data) // 2] ^= 1
     (out / "llama-q8_0.gguf").write_bytes(data)
-    command = (measured_llama.source, "--out", out, "--recipe", "f16,q8_0", "--no-measure")
-    done = run_quantize(*command)
+    done = run_quantize(measured_llama.source, "--out", out, "--bits", "8", "--no-measure")
     assert "llama-q8_0.gguf is not as it was built" in done.stderr
-    assert "llama-f16.gguf is already built" in done.stderr
+    assert "onnx-int8 is already built" in done.stderr
     after = load_manifest(out)
-    for recipe in ("f16", "q8_0", "onnx-int8"):
+    for recipe in ("q8_0", "onnx-int8"):
         one, other = before.entry(recipe), after.entry(recipe)
         assert one is not None
         assert other is not None
         assert hash_files(out / other.path) == one.sha256 == other.sha256
+
+
+def test_a_fresh_run_takes_over_nothing_and_shows_the_old_file_until_it_is_done(
+    measured_llama: Built, tmp_path: Path
+):
+    out = Path(shutil.copytree(measured_llama.out, tmp_path / "out"))
+    command = (measured_llama.source, "--recipe", "q8_0", "--out", out, "--no-measure", "--fresh")
+    code, said = kill_during("converting", signal.SIGTERM, *command, wait=0.1)
+    assert code == 128 + signal.SIGTERM
+    assert "already built" not in said
+    assert load_manifest(out) == load_manifest(measured_llama.out)
+    assert hash_files(out / "llama-q8_0.gguf") == hash_files(measured_llama.out / "llama-q8_0.gguf")
