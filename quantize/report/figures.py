@@ -73,8 +73,8 @@ def how_measured(manifest: Manifest) -> list[str]:
     if fidelity := next((e.fidelity for e in entries if e.fidelity), None):
         text = fidelity.perplexity
         said.append(
-            f"Every file ran on its own runtime over the same {text.tokens:,} token ids of the text"
-            f" {text.text} (sha256 {text.text_sha256[:16]}). KL is the divergence of its next-token"
+            f"Every file ran on its own runtime over the same {text.tokens:,} token ids (text:"
+            f" {text.text}, sha256 {text.text_sha256[:16]}). KL is the divergence of its next-token"
             " distribution from the float model's, in nats, mean and 99th percentile; same top"
             " token is how often both find the same token the most likely. ± is a standard error."
         )

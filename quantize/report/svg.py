@@ -12,6 +12,10 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 20, 16, 62
 _RADIUS = 8
 _CHARACTER = 8.0  # a letter's width, for labels that must not lie on each other
 _LINE = 17
+# Attributes for programs that do not apply the page's style to what is inside the picture; where
+# they do, the style counts.
+_GRID = 'class="grid" stroke="#aaaaaa" stroke-width="0.6"'
+_FRONT = 'class="front" fill="none" stroke="#0a5fd0" stroke-width="2" stroke-dasharray="6 4"'
 # Directions in which a label may lie from its point, the best first. Left of the front and below it
 # there is nothing; its line leaves a point to the right.
 _FRONT_SIDES = (
@@ -33,17 +37,17 @@ def draw(chart: Chart) -> str:
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     for tick in chart.x_ticks:
         x = _x(chart, tick)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}"/>')
+        parts.append(f'<line {_GRID} x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}"/>')
         parts.append(_text(x, bottom + 18, f"{tick:,g}", "middle"))
     for tick in chart.y_ticks:
         y = _y(chart, tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<line {_GRID} x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(_text(_LEFT - 7, y + 5, f"{tick:g}", "end"))
     parts.append(_text((_LEFT + right) / 2, bottom + 40, "size on disk, MB", "middle"))
     middle = (_TOP + bottom) / 2
     turned = f'transform="rotate(-90 15 {middle:.0f})"'
     parts.append(_text(15, middle, "mean KL divergence, nats", "middle", turned))
-    parts.append(f'<path class="front" d="{_front(chart)}"/>')
+    parts.append(f'<path {_FRONT} d="{_front(chart)}"/>')
     for point in chart.points:
         x, y = _x(chart, point.megabytes), _y(chart, point.divergence)
         shown = escape(f"{point.label}: {point.megabytes:,.1f} MB, KL {point.divergence:.2g}")
@@ -133,7 +137,7 @@ def _legend(chart: Chart) -> str:
         )
     cells.append(_text(left - 8, y + 12, f"decode, tokens/s: {low:,.0f}", "end"))
     cells.append(_text(left + wide + 8, y + 12, f"{high:,.0f}", "start"))
-    cells.append(f'<path class="front" d="M{left},{y + 30}h34"/>')
+    cells.append(f'<path {_FRONT} d="M{left},{y + 30}h34"/>')
     cells.append(_text(left + 42, y + 35, "nothing else is as small and as close", "start"))
     return "\n".join(cells)
 
