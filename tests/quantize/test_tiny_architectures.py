@@ -120,7 +120,7 @@ def test_files_agree_with_transformers(tiny: dict[str, Tiny], arch: str, kind: s
     """
     model = tiny[arch]
     path = getattr(model, kind)
-    runner, _ = load_runner(ModelFile.read(path), RunnerSettings(slots=1, context=128))
+    runner, _ = load_runner(ModelFile.read(path), RunnerSettings(slots=1, context=128, scored=64))
     found = _log_softmax(runner.score(TOKENS))
     runner.close()
     assert np.ptp(model.original) > 5
