@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from quantize.adapted import adapted_fingerprint
-from quantize.errors import QualityError, UsageError
-from quantize.gguf.converter import converter_folder
-from quantize.gguf.imatrixfile import is_matrix
-from quantize.gguf.overrides import check_overrides
+from quantize.errors import QualityError
 from quantize.keys import build_key, imatrix_key, source_inputs, versions
 from quantize.making import drop_export, make_file
-from quantize.manifest import FileEntry, Manifest, ModelInfo, load_manifest
+from quantize.manifest import FileEntry, Manifest, ModelInfo
 from quantize.measuring import (
     Figures,
     Measuring,
@@ -21,23 +17,20 @@ from quantize.measuring import (
     measure,
     plan_measuring,
 )
-from quantize.onnx.build import require_builder
 from quantize.options import Options
-from quantize.preflight import memory_parts, require_memory, require_space, space_parts
 from quantize.progress import Reporter
 from quantize.publish import open_publisher
-from quantize.push import push, require_push
+from quantize.push import push
 from quantize.quality.gates import require_quality
 from quantize.quality.tasks import read_questions
-from quantize.quality.text import read_text
-from quantize.recipe import Recipe, require_matrix
+from quantize.recipe import Recipe
 from quantize.report.write import FILES, write_report
+from quantize.requirements import require_fitting, require_room, require_sense, unlisted
 from quantize.run import Job, Run
 from quantize.source import SourceModel, open_source
-from quantize.stages import Stages, stages_size
+from quantize.stages import Stages
 from quantize.verify import is_whole
-from quantize.workspace import WORK, Workspace, disk_errors
-from runtimes.errors import ModelError, RuntimeMissingError
+from quantize.workspace import Workspace, disk_errors
 
 
 def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
@@ -48,17 +41,17 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
     what is wrong and what to do; QualityError, for files that are worse than their recipes allow,
     only after the others. Files that were published before an error stay, complete and listed.
     """
-    _require_sense(options)
+    require_sense(options)
     source = open_source(options.source, progress)
     out = options.out or source.default_out
-    _require_fitting(options, source, out)
-    _require_room(out, options, source, _unlisted(out, options))
+    require_fitting(options, source, out)
+    questions = read_questions(source.graded) if options.measure.enabled and source.graded else ()
+    require_room(out, options, source, unlisted(out, options))
     with disk_errors(out), Workspace(out) as space:
         run = _open(options, source, space, progress)
-        questions = read_questions(source.graded) if source.graded else ()
         plan = plan_measuring(run, questions)
         jobs = [_job(run, recipe) for recipe in options.recipes]
-        _require_room(out, options, source, [job.recipe for job in jobs if job.entry is None])
+        require_room(out, options, source, [job.recipe for job in jobs if job.entry is None])
         before = run.publisher.manifest
         bad = _finish_all(run, plan, jobs)
         _report(run, before)
@@ -167,57 +160,3 @@ def _report(run: Run, before: Manifest) -> None:
     if manifest.files and (manifest != before or not there):
         with run.progress.stage("writing the report"):
             write_report(out, manifest, run.space.work)
-
-
-def _unlisted(out: Path, options: Options) -> list[Recipe]:
-    """Recipes of which ``out`` lists no file: those are built for certain."""
-    try:
-        listed = {entry.recipe for entry in load_manifest(out).files}
-    except ModelError:
-        listed = set()
-    return [recipe for recipe in options.recipes if options.fresh or recipe.name not in listed]
-
-
-def _require_room(
-    out: Path, options: Options, source: SourceModel, recipes: Sequence[Recipe]
-) -> None:
-    if recipes:
-        parts = space_parts(source, recipes, options)
-        require_space(out, parts, reusable=stages_size(out / WORK))
-        require_memory(memory_parts(source, recipes, options))
-
-
-def _require_sense(options: Options) -> None:
-    """What can be refused before the source is looked at, or downloaded."""
-    if options.push is not None:
-        require_push(options.push)
-    require_matrix(options.recipes, options.imatrix)
-    if options.imatrix is not None:
-        is_matrix(options.imatrix)  # raises where it cannot be read
-    if options.measure.enabled:
-        read_text(options.measure.text)
-    check_overrides(options.overrides)
-    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
-    if missing:
-        raise RuntimeMissingError(
-            f"{' and '.join(missing)} not installed; building needs: pip install"
-            " 'ingot[cpu,quantize]'"
-        )
-    formats = {recipe.format for recipe in options.recipes}
-    if "onnx" in formats:
-        require_builder()
-    if "gguf" in formats:
-        converter_folder()
-
-
-def _require_fitting(options: Options, source: SourceModel, out: Path) -> None:
-    if out.resolve() == source.folder.resolve():
-        raise UsageError(f"--out is the model's own folder {out}; choose another")
-    onnx = [recipe.name for recipe in options.recipes if recipe.format == "onnx"]
-    if source.kind == "gguf" and options.source.lora is not None:
-        raise UsageError("an adapter is merged into a Hugging Face model, not into a GGUF file")
-    if source.kind == "gguf" and onnx:
-        raise UsageError(
-            f"{', '.join(onnx)} cannot be made from a GGUF file; give the Hugging Face model, or"
-            " --to gguf"
-        )
