@@ -21,7 +21,8 @@ def main() -> int:
     manifest = load_manifest(HERE / "pebble-built")
     console = Console(record=True, width=118, file=io.StringIO(), force_terminal=True)
     console.print("$ quantize assets/pebble", highlight=False)
-    console.print(build_table(manifest, tuple(entry.recipe for entry in manifest.files)))
+    recipes = tuple(entry.recipe for entry in manifest.files)
+    console.print(build_table(manifest, recipes, console.width))
     console.save_svg(str(HERE / "demo.svg"), title="Ingot")
     return 0
 

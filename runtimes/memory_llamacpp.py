@@ -13,7 +13,6 @@ from runtimes.settings import KvType
 # Bytes of an element: q8_0 is 34 bytes for 32 elements, q4_0 18 (ggml's block types).
 KV_ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _CELL_BLOCK = 256  # llama.cpp rounds the length of a cache up to this
-_LEAST_OUTPUTS = 32  # rows of logits that the runner reserves at the least
 _MASK_BYTES = 2  # flash attention's mask is f16
 _FLOAT = 4
 _QUANTIZED_ACTIVATION = 34 / 32
@@ -92,7 +91,7 @@ def graph_bytes(
     once more where some layers have a window.
     """
     query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    outputs = min(batch, max(slots, _LEAST_OUTPUTS))
+    outputs = min(batch, slots)
     feed_forward = batch * (3 * model.feed_forward + 3 * model.hidden + max(model.hidden, query))
     attention = batch * 2 * (query + kv + model.hidden)
     logits = outputs * (model.vocab_size + model.hidden) + batch * model.hidden

@@ -20,7 +20,8 @@ class RunnerSettings:
     type of llama.cpp's keys and values; ``kv_tokens`` is what all slots of a shared cache may hold
     together (None: ``slots`` x ``context``), so that many short rows can run where as many long
     ones would not fit; ``context_shift`` drops a conversation's oldest tokens when
-    its slot is full, where the runtime can.
+    its slot is full, where the runtime can. ``scored`` is how many positions ``Runner.score`` may
+    do at a time, each with room for a row of logits.
     """
 
     slots: int = 4
@@ -33,6 +34,7 @@ class RunnerSettings:
     kv_type: KvType = "f16"
     context_shift: bool = False
     kv_tokens: int | None = None
+    scored: int = 1
 
 
 Strategy = Literal["continuous", "static", "bucketed", "sequential"]

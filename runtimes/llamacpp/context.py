@@ -9,8 +9,6 @@ from runtimes.llamacpp.native import library, recent_errors
 from runtimes.modelfile import ModelFile
 from runtimes.settings import KvType, RunnerSettings
 
-SCORED_AT_ONCE = 32  # bounds the logits buffer while scoring
-
 _BLOCK = 32  # elements of a block of ggml's q8_0 and q4_0
 # Bytes an element: a block of q8_0 is 32 bytes and an f16 scale, one of q4_0 16 and a scale
 # (ggml-common.h).
@@ -45,7 +43,7 @@ def make_context(
     params.n_batch = params.n_ubatch = max(settings.batch, slots)
     params.n_seq_max = slots
     # llama.cpp sizes its output buffers for every token of a batch unless told.
-    params.n_outputs_max = max(slots, SCORED_AT_ONCE)
+    params.n_outputs_max = outputs_at_once(settings, slots)
     params.kv_unified = settings.unified_kv
     # Layers with a sliding window keep the window only. Keeping all would not make a slot's tail
     # free to go either: llama.cpp saves and restores no more than the window.
@@ -64,6 +62,11 @@ def make_context(
         lib.llama_model_free(model)
         raise
     return context
+
+
+def outputs_at_once(settings: RunnerSettings, slots: int) -> int:
+    """Rows of logits that a call may ask for."""
+    return max(slots, settings.scored)
 
 
 def keeps_state(model: Any) -> bool:

@@ -13,12 +13,12 @@ import numpy as np
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import (
-    SCORED_AT_ONCE,
     keeps_every_token,
     keeps_state,
     kv_bytes_per_token,
     load_model,
     make_context,
+    outputs_at_once,
 )
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.native import library, recent_errors
@@ -63,13 +63,15 @@ class LlamaRunner:
         tokenizer: LlamaTokenizer,
         capabilities: Capabilities,
         most_holes: int,
+        outputs: int,
     ) -> None:
         self._lib = library()
         self._context = context
         self._kv = kv
-        self._batch = Batch(max(capabilities.batch, SCORED_AT_ONCE))
+        self._batch = Batch(max(capabilities.batch, outputs))
         self._capabilities = capabilities
         self._tokenizer = tokenizer
+        self._outputs = outputs  # rows of logits that a call may ask for
         self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
         self._views: dict[tuple[int, int], Logits] = {}
         self._finalizer = weakref.finalize(self, _free, self._lib, context, model)
@@ -111,8 +113,9 @@ class LlamaRunner:
             can_shift=kv.can_shift,
         )
         # A recurrent state cannot forget the token that fills a hole.
+        outputs = outputs_at_once(settings, slots)
         holes = 0 if keeps_state(model) else 2
-        return cls(model, context, kv, tokenizer, capabilities, holes)
+        return cls(model, context, kv, tokenizer, capabilities, holes, outputs)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -199,8 +202,8 @@ class LlamaRunner:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
         self.trim(0, 0)
         parts = []
-        for start in range(0, len(tokens), SCORED_AT_ONCE):
-            piece = list(tokens[start : start + SCORED_AT_ONCE])
+        for start in range(0, len(tokens), self._outputs):
+            piece = list(tokens[start : start + self._outputs])
             self._batch.fill_scored(piece, start)
             self._decode()
             parts.append(self._logits(len(piece)).copy())

@@ -48,7 +48,7 @@ def _original(source: Path, sliding_window: int | None = None) -> Table:
 @cache
 def _built(out: Path, recipe: str) -> Table:
     runner, _ = load_runner(
-        ModelFile.read(resolve(out, recipe=recipe)), RunnerSettings(slots=1, context=128)
+        ModelFile.read(resolve(out, recipe=recipe)), RunnerSettings(slots=1, context=128, scored=64)
     )
     try:
         return _log_softmax(runner.score(_tokens()))

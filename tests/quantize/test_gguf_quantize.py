@@ -142,7 +142,7 @@ def test_half_precision_is_the_export_itself_and_a_copy_of_anything_else(
 
 
 def log_probabilities(path: Path, tokens: list[list[int]]) -> np.ndarray:
-    settings = RunnerSettings(slots=1, context=_PIECE, gpu_layers=0)
+    settings = RunnerSettings(slots=1, context=_PIECE, gpu_layers=0, scored=64)
     runner, _ = load_runner(ModelFile.read(path), settings)
     try:
         logits = np.concatenate([runner.score(piece) for piece in tokens]).astype(np.float64)

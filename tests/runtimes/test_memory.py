@@ -120,7 +120,7 @@ def _dry_load(
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_seq_max, params.kv_unified = slots * context, slots, unified
     params.n_batch = params.n_ubatch = batch
-    params.n_outputs_max, params.swa_full = max(slots, 32), False
+    params.n_outputs_max, params.swa_full = slots, False
     with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
         model = lib.llama_model_load_from_file(str(path).encode(), model_params)
         native = lib.llama_init_from_model(model, params)
