@@ -31,7 +31,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def figures(done: Any) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(done.stdout)
+    *_, last = map(json.loads, done.stdout.splitlines())
+    report: dict[str, Any] = last
+    assert report["event"] == "end"
     return report
 
 
@@ -47,7 +49,9 @@ def test_rows_in_order_with_their_figures(
     assert [record["id"] for record in records] == [f"row-{i}" for i in range(40)]
     assert [record["index"] for record in records] == list(range(40))
     for record in records:
-        assert set(record) == {"id", "index", "response", "finish_reason", "usage", "timings"}
+        assert list(record) == [
+            "id", "index", "prompt", "response", "finish_reason", "usage", "timings",
+        ]  # fmt: skip
         assert record["finish_reason"] in ("stop", "length")
         assert 1 <= record["usage"]["completion_tokens"] <= 8
         assert record["timings"]["ttft_s"] > 0

@@ -94,7 +94,7 @@ def test_a_batch_whose_worker_is_killed_answers_every_row(
     worker.kill()
     text, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    report = json.loads(text)
+    report = json.loads(text.splitlines()[-1])
     assert (report["answered"], report["failed"]) == (count, 0)
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [record["id"] for record in records] == list(range(count))

@@ -116,7 +116,7 @@ def test_a_foreign_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
 def test_a_journal_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "j"
     fill(path, ["a"])
-    content = path.read_bytes().replace(b'"version":1', b'"version":9')
+    content = path.read_bytes().replace(b'"version":2', b'"version":9')
     path.write_bytes(content)
     with pytest.raises(RequestError, match="version"):
         Journal(path)

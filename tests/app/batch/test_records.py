@@ -1,0 +1,127 @@
+"""Records say everything the journal has, in the form that was asked for, and lose no field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.batch.columns import cells_of, columns_of, in_order
+from app.batch.openai import index_of, openai_record
+from app.batch.records import flat_record
+from app.batch.source import Row
+from app.batch.tasks import RowProblem, Style, Task
+
+KEY = bytes(range(16))
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "cached_tokens": 1}
+ANSWER: dict[str, Any] = {
+    "response": "four",
+    "finish_reason": "context",
+    "usage": USAGE,
+    "timings": {"ttft_s": 0.5},
+    "created": 1700000000.25,
+}
+ERROR = {"error": {"code": "engine_error", "message": "it broke"}}
+
+
+def row(source: dict[str, Any] | None = None, style: Style = "flat") -> Row:
+    return Row(4, 9, "a", Task((), ("2+2",), style=style, source=source or {}), where="line 9")
+
+
+def test_flat_record_has_the_fields_beside_the_answer() -> None:
+    record = flat_record(row({"id": "a", "prompt": "2+2", "tags": [1]}), ANSWER)
+    assert list(record.items())[:4] == [
+        ("id", "a"),
+        ("index", 4),
+        ("prompt", "2+2"),
+        ("tags", [1]),
+    ]
+    assert (record["response"], record["usage"]) == ("four", USAGE)
+    assert "created" not in record
+    bare = flat_record(row({"prompt": "2+2"}), ANSWER, fields=False)
+    assert list(bare) == ["id", "index", "response", "finish_reason", "usage", "timings"]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("id index response error usage input_id input_response x".split()),
+        st.integers(),
+    )
+)
+def test_no_field_of_the_input_is_lost_or_taken_for_the_answer(source: dict[str, Any]) -> None:
+    for answer in (ANSWER, ERROR):
+        record = flat_record(row(source), answer)
+        assert (record["id"], record["index"]) == ("a", 4)
+        assert record.get("response") == answer.get("response")
+        assert ("error" in record) == ("error" in answer)
+        for name, value in source.items():
+            names = ["input_" * times + name for times in range(4)]
+            assert any(record.get(n) == value for n in names), (name, record)
+
+
+def test_an_error_names_the_line() -> None:
+    record = flat_record(row(), ERROR)
+    assert record["error"] == {"code": "engine_error", "message": "line 9: it broke"}
+
+
+@pytest.mark.parametrize(
+    ("style", "raw", "kind"),
+    [
+        ("flat", False, "chat.completion"),
+        ("flat", True, "text_completion"),
+        ("openai-chat", True, "chat.completion"),
+        ("openai-completions", False, "text_completion"),
+    ],
+)
+def test_openai_form(style: Style, raw: bool, kind: str) -> None:
+    line = openai_record(row(style=style), ANSWER, KEY, model="m", raw=raw)
+    body = line["response"]["body"]
+    assert (line["custom_id"], line["error"]) == ("a", None)
+    assert (line["response"]["status_code"], body["object"], body["model"]) == (200, kind, "m")
+    assert body["created"] == 1700000000
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
+    (choice,) = body["choices"]
+    assert choice["finish_reason"] == "length"  # what a full context is to OpenAI's clients
+    text = choice["text"] if kind == "text_completion" else choice["message"]["content"]
+    assert text == "four"
+    assert index_of(line["id"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("engine_error", 500), ("worker_crash", 500), ("timeout", 504), ("invalid_json", 400)],
+)
+def test_an_openai_error_has_both_forms(code: str, status: int) -> None:
+    problem = Row(4, 9, "a", RowProblem(code, "m"), where="line 9")
+    line = openai_record(problem, {"error": {"code": code, "message": "m"}}, KEY, model="m")
+    assert line["error"] == {"code": code, "message": "line 9: m"}
+    assert line["response"]["status_code"] == status
+    assert line["response"]["body"]["error"]["code"] == code
+    assert line["response"]["body"]["error"]["message"] == "line 9: m"
+
+
+def test_ids_that_are_not_ours_have_no_index() -> None:
+    for name in ("batch_req_", "batch_req_x", "req_1", "", "batch_req_ab_-1", "batch_req_ab_²"):
+        assert index_of(name) is None
+
+
+def test_columns_hold_every_cell() -> None:
+    records = [
+        {"id": "a", "index": 0, "x": 1, "y": None, "response": "r", "usage": {"n": 1}},
+        {"id": 7, "index": 1, "x": 0.5, "y": [1], "z": 2**70, "error": {"code": "c"}},
+    ]
+    columns = in_order(columns_of(records))
+    assert columns == {
+        "id": "json",
+        "index": "integer",
+        "x": "number",
+        "y": "json",
+        "z": "json",
+        "response": "text",
+        "usage.n": "integer",
+        "error.code": "text",
+    }
+    assert list(columns)[-1] == "error.code"
+    assert cells_of(records[0])["usage.n"] == 1

@@ -1,0 +1,136 @@
+"""Shards share out the rows, and merging gives back what one job would have written."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.batch.formats import OutputFormat, RecordForm
+from app.batch.journal import Journal, journal_path
+from app.batch.journal_lines import END, RUN
+from app.batch.merge import merge
+from app.batch.publish import publish
+from app.batch.runlog import end_note, run_note
+from app.batch.settings import row_key
+from app.batch.shard import Shard
+from app.batch.source import Source
+from app.batch.tasks import Task
+from runtimes.errors import RequestError
+
+DIGEST = b"settings"
+USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+
+
+@given(st.lists(st.one_of(st.integers(), st.text()), max_size=40), st.integers(1, 9))
+def test_every_row_is_in_one_shard(ids: list[int | str], count: int) -> None:
+    shards = [Shard(number, count) for number in range(1, count + 1)]
+    assert all(sum(shard.has(name) for shard in shards) == 1 for name in ids)
+
+
+def test_shards_are_about_as_large() -> None:
+    shares = Counter(n for i in range(4000) for n in range(1, 5) if Shard(n, 4).has(f"row-{i}"))
+    assert all(900 < share < 1100 for share in shares.values())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2", "1/9999999"]
+)
+def test_what_is_no_shard(text: str) -> None:
+    with pytest.raises(RequestError, match="I/N"):
+        Shard.parse(text)
+
+
+def make(
+    folder: Path,
+    name: str,
+    shard: Shard | None,
+    format: OutputFormat,
+    left: int = 0,
+    model: str = "m",
+) -> Path:
+    """The output of a job that has answered every row with its prompt."""
+    path = folder / "in.jsonl"
+    path.write_text(
+        "".join(json.dumps({"id": f"r{i}", "prompt": f"p{i}"}) + "\n" for i in range(30))
+    )
+    source = Source(path, path.name, "jsonl", shard=shard)
+    out = folder / name
+    with Journal(journal_path(out)) as journal:
+        journal.begin({"fingerprint": model})
+        rows = list(source.rows())
+        values: dict[str, Any] = {"invalid": 0, "reused": 0, "format": format, "input": "x"}
+        note = run_note(
+            rows=len(rows), input_rows=30, shard=str(shard) if shard else None, **values
+        )
+        journal.note(RUN, note)
+        for row in reversed(rows):
+            assert isinstance(row.task, Task)
+            answer = {"response": row.task.turns[0], "finish_reason": "stop", "usage": USAGE}
+            full = {**answer, "timings": {"ttft_s": 0.5}, "created": 1.0}
+            journal.append(row_key(DIGEST, row.task), row.index, full, answered=True)
+        form = RecordForm(format, model)
+        publish(source, source.stamp(), journal, DIGEST, out, form)
+        journal.note(END, end_note(left))
+    return out
+
+
+@pytest.mark.parametrize("format", ["jsonl", "openai", "csv", "parquet"])
+def test_merged_parts_are_the_whole(tmp_path: Path, format: OutputFormat) -> None:
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    suffix = {"csv": "csv", "parquet": "parquet"}.get(format, "jsonl")
+    whole = make(tmp_path, f"whole.{suffix}", None, format)
+    parts = [make(tmp_path, f"p{i}.{suffix}", Shard(i, 3), format) for i in (3, 1, 2)]
+    assert min(len(part.read_bytes()) for part in parts) > 0
+    out = tmp_path / f"merged.{suffix}"
+    merged = merge(out, parts)
+    assert (merged.rows, merged.failed) == (30, 0)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_parts_in_the_order_of_finishing_are_put_in_order(tmp_path: Path) -> None:
+    whole = make(tmp_path, "whole.jsonl", None, "jsonl")
+    parts = [make(tmp_path, f"p{i}.jsonl", Shard(i, 2), "jsonl") for i in (1, 2)]
+    lines = parts[0].read_text().splitlines(keepends=True)
+    parts[0].write_text("".join(reversed(lines)))
+    merge(tmp_path / "merged.jsonl", parts)
+    assert (tmp_path / "merged.jsonl").read_bytes() == whole.read_bytes()
+
+
+def test_what_does_not_fit_together_is_named(tmp_path: Path) -> None:
+    one, two, three = (make(tmp_path, f"p{i}.jsonl", Shard(i, 3), "jsonl") for i in (1, 2, 3))
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(RequestError, match="missing: 1/3, 3/3"):
+        merge(out, [two])
+    with pytest.raises(RequestError, match=r"p1\.jsonl and .*p1\.jsonl are both part 1/3"):
+        merge(out, [one, one, two, three])
+    with pytest.raises(RequestError, match="one of the parts"):
+        merge(one, [one, two, three])
+    with pytest.raises(RequestError, match="not of one job"):
+        merge(out, [one, two, make(tmp_path, "q3.jsonl", Shard(3, 3), "jsonl", model="other")])
+    with pytest.raises(RequestError, match="not of one job"):
+        merge(out, [one, two, make(tmp_path, "q4.jsonl", Shard(3, 4), "jsonl")])
+    with pytest.raises(RequestError, match="not finished"):
+        merge(out, [one, two, make(tmp_path, "q5.jsonl", Shard(3, 3), "jsonl", left=2)])
+    with pytest.raises(RequestError, match="not made with --shard"):
+        merge(out, [one, make(tmp_path, "w.jsonl", None, "jsonl")])
+    (tmp_path / "alone.jsonl").write_text("")
+    with pytest.raises(RequestError, match="copy both"):
+        merge(out, [one, two, tmp_path / "alone.jsonl"])
+    lines = three.read_text().splitlines(keepends=True)
+    three.write_text("".join(lines[1:]))
+    with pytest.raises(RequestError, match="is in no part"):
+        merge(out, [one, two, three])
+    assert not out.exists()
+    three.write_text("".join(lines))
+    out.write_text("precious")
+    with pytest.raises(RequestError, match="--fresh"):
+        merge(out, [one, two, three])
+    assert out.read_text() == "precious"
+    assert merge(out, [one, two, three], replace=True).rows == 30

@@ -1,0 +1,65 @@
+"""Tables hold what the records say, and can be read back by what others read them with."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.batch.formats import OutputFormat, output_format, suffix_format
+from app.batch.source import Stamp
+from app.batch.survey import Survey
+from app.batch.writers import write_records
+
+RECORDS: list[dict[str, Any]] = [
+    {"id": "a", "index": 0, "n": 1, "response": 'with "quotes", commas\nand lines', "ok": True},
+    {"id": "b", "index": 1, "n": 2, "tags": ["x", 1], "response": "é\U0001f600", "ok": False},
+    {"id": "c", "index": 2, "n": None, "error": {"code": "e", "message": "half \ud83d"}},
+]
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    write_records(path, "csv", lambda: RECORDS)
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == ["a", "b", "c"]
+    assert rows[0]["response"] == RECORDS[0]["response"]
+    assert rows[1]["tags"] == '["x", 1]'
+    assert (rows[0]["ok"], rows[1]["n"], rows[2]["n"]) == ("true", "2", "")
+    assert rows[2]["error.message"] == "half \\ud83d"
+
+
+def test_parquet(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "out.parquet"
+    write_records(path, "parquet", lambda: RECORDS)
+    table = parquet.read_table(path)
+    assert str(table.schema.field("n").type) == "int64"
+    rows = table.to_pylist()
+    assert [row["response"] for row in rows] == [r.get("response") for r in RECORDS]
+    assert [row["ok"] for row in rows] == [True, False, None]
+    assert rows[1]["tags"] == '["x", 1]'
+    assert rows[2]["error.message"] == "half \\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "requests", "expected"),
+    [
+        ("out.csv", None, 10, "csv"),
+        ("out.PARQUET", None, 0, "parquet"),
+        ("out.jsonl", None, 10, "openai"),
+        ("out.jsonl", None, 0, "jsonl"),
+        ("out", None, 0, "jsonl"),
+        ("out.csv", "openai", 0, "openai"),
+        ("out.jsonl", "jsonl", 10, "jsonl"),
+    ],
+)
+def test_the_form_of_the_output(
+    name: str, wanted: OutputFormat | None, requests: int, expected: str
+) -> None:
+    found = Survey(Stamp(0, 0), rows=10, requests=requests)
+    assert output_format(wanted, Path(name), found) == expected
+    assert suffix_format(Path("a.b.csv")) == "csv"
