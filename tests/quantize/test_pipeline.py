@@ -1,0 +1,75 @@
+"""A whole run in this process: from a GGUF file of floats, which needs no other library."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quantize.errors import QualityError, UsageError
+from quantize.manifest import load_manifest
+from quantize.options import MeasureOptions, Options, SourceOptions
+from quantize.pipeline import build
+from quantize.progress import SilentReporter
+from quantize.recipe import RECIPES, Limits
+from quantize.workspace import WORK
+
+
+class Told(SilentReporter):
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.notes: list[str] = []
+
+    @contextlib.contextmanager
+    def stage(self, text: str) -> Iterator[None]:
+        self.stages.append(text)
+        yield
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_file_beyond_its_limit_is_not_published_but_kept_for_no_gates(
+    pebble_f16: Path, tmp_path: Path
+):
+    out = tmp_path / "out"
+    strict = replace(RECIPES["q4_0"], limits=Limits(kl_mean=0.0, same_top=0.0))
+    options = Options(
+        SourceOptions(str(pebble_f16)),
+        (strict, RECIPES["q8_0"]),
+        out=out,
+        measure=MeasureOptions(limit=64),
+    )
+    with pytest.raises(QualityError, match="q4_0 is too far from the float model"):
+        build(options, SilentReporter())
+    assert [entry.recipe for entry in load_manifest(out).files] == ["q8_0"]
+    assert list(out.glob("*q4_0*")) == []
+    assert (out / WORK).is_dir()
+    told = Told()
+    _, manifest = build(replace(options, measure=MeasureOptions(limit=64, gates=False)), told)
+    assert {entry.recipe for entry in manifest.files} == {"q8_0", "q4_0"}
+    assert "quantizing to q4_0: an earlier run has done this" in told.notes
+    assert not [text for text in told.stages if "quantizing" in text or "comparing q4_0" in text]
+    for entry in manifest.files:
+        assert entry.fidelity is not None
+        assert entry.token_parity is None  # there is no other tokenizer to compare with
+        assert entry.route == "llama.cpp"
+    assert manifest.model.perplexity is not None
+    assert not (out / WORK).exists()
+    # The limits count for what is there already, too.
+    with pytest.raises(QualityError, match="q4_0"):
+        build(options, SilentReporter())
+
+
+def test_a_gguf_file_gives_no_onnx_and_takes_no_adapter(pebble_f16: Path, tmp_path: Path):
+    source = SourceOptions(str(pebble_f16))
+    for wrong, says in (
+        (Options(source, (RECIPES["onnx-int8"],), out=tmp_path), "onnx-int8 cannot be made"),
+        (Options(replace(source, lora="l"), (RECIPES["q8_0"],), out=tmp_path), "adapter"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            build(wrong, SilentReporter())
+    assert list(tmp_path.iterdir()) == []
