@@ -1,5 +1,5 @@
 # make demo    build the demo model's four files, measure them, run a batch on both runtimes
-# make test    run every test
+# make test    run every test, in two processes (TESTS=... for some of them)
 # make lint    style, types, import directions
 # make native  check the build of llama.cpp, and build it again if it is not the right one
 #
@@ -32,7 +32,7 @@ demo: $(stamp)
 	$(BIN)/python -m app.demo
 
 test: $(stamp)-dev
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 lint: $(stamp)-dev
 	$(BIN)/ruff check .

@@ -12,12 +12,20 @@ from typing import Any
 
 import pytest
 
+from tests import parallel
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that;
 # the tests that send SIGINT to a child need it as a terminal would have it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+parallel.keep_to_own_cores()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    parallel.group(items)
 
 
 @pytest.fixture(scope="session")
@@ -35,16 +43,18 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     ready = os.environ.get("INGOT_TEST_BUILT")
     if ready:
         return Path(ready)
-    out = tmp_path_factory.mktemp("pebble") / "built"
-    done = subprocess.run(
-        [sys.executable, "-m", "quantize.cli", str(pebble), "--out", str(out), "--no-measure"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return out
+
+    def make(out: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "quantize.cli", str(pebble), "--out", str(out), "--no-measure"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    return parallel.once(tmp_path_factory, "pebble-built", make)
 
 
 @pytest.fixture(scope="session", params=["q8_0", "onnx-int8", "q4_k_m", "onnx-int4"])
@@ -69,6 +79,21 @@ def tie_count(request: pytest.FixtureRequest) -> Callable[[str, int, int], None]
         sums[1] += texts
 
     return count
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of a parallel run sends its counts to the process that reports."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["ties"] = session.config.stash.get(_TIES, {})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    counts = node.config.stash.setdefault(_TIES, {})
+    for where, pair in getattr(node, "workeroutput", {}).get("ties", {}).items():
+        sums = counts.setdefault(where, [0, 0])
+        sums[:] = [have + more for have, more in zip(sums, pair, strict=True)]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

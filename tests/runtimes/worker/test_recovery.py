@@ -29,7 +29,7 @@ def model(gguf: Path) -> ModelFile:
 def ready(model: ModelFile, recovery: Recovery, *, gpu: bool = False) -> Ready:
     settings = recovery.settings()
     assert settings.context is not None
-    held = Occupancy(settings.slots, settings.context, 0, 0, 0, 0, 0, None)
+    held = Occupancy(settings.slots, settings.context, 0, 0, 0, 0, 0, 0, None)
     stats = Metrics().snapshot(held)
     return Ready(model, settings.context, settings.slots, model.vocab_size, gpu, stats)
 
