@@ -60,7 +60,8 @@ def detect(path: Path, name: str, asked: Format | None) -> Format:
         except BadRowError as error:
             raise RequestError(f"{name} cannot be unpacked: {error}") from error
         packing = stream.packing
-    if head.startswith(PARQUET) or (asked or _by_name(name)) == "parquet":
+    looks = asked or ("parquet" if head.startswith(PARQUET) else _by_name(name))
+    if looks == "parquet":
         if packing:
             raise RequestError(f"{name} is Parquet inside {packing}; unpack it first")
         return "parquet"

@@ -56,7 +56,7 @@ def json_object(text: str) -> dict[str, Any]:
     """The object in a line of JSONL. Raises BadRowError for anything else, and for numbers that
     JSON cannot hold."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise BadRowError(
             "invalid_json", f"not JSON: {error.msg} at column {error.colno}"
@@ -79,3 +79,6 @@ def _finite(digits: str) -> float:
     if math.isinf(value):
         raise ValueError(f"{digits[:40]} is too large a number")
     return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

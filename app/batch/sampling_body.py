@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from app.batch.tasks import BadRowError, Style, kind
@@ -125,9 +126,15 @@ def sampling_of(
     if not changes:
         return None
     try:
-        return replace(job, **changes)
+        return _changed(job, tuple(changes.items()))
     except RequestError as error:
         raise BadRowError("invalid_value", str(error)) from error
+
+
+@lru_cache(maxsize=256)
+def _changed(job: SamplingParams, changes: tuple[tuple[str, Any], ...]) -> SamplingParams:
+    """Rows of one file mostly ask for the same, and checking it takes longer than finding it."""
+    return replace(job, **dict(changes))
 
 
 def _logprobs(body: Mapping[str, Any], style: Style) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from app.batch.tasks import Task
@@ -53,8 +54,10 @@ def row_key(settings_digest: bytes, task: Task) -> bytes:
     return digest.digest()
 
 
+@lru_cache(maxsize=256)
 def _decisive(sampling: SamplingParams) -> dict[str, Any]:
-    """What is not at its default: a parameter that is added one day changes no key."""
+    """What is not at its default: a parameter that is added one day changes no key. Not to be
+    changed by its users; most rows of a file share one."""
     defaults = SamplingParams()
     return {
         field.name: value
@@ -104,4 +107,7 @@ def _show(value: Any) -> str:
 
 def _canonical(value: Any) -> bytes:
     """One spelling per value. Non-ASCII is escaped, so that any string can be hashed."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))  # making one takes longer

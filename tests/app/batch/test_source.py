@@ -14,7 +14,6 @@ from app.batch.source import Format, Row, open_source
 from app.batch.tasks import RowProblem, Task
 from runtimes.errors import RequestError
 
-
 # How compressed files, archives and other formats begin.
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh9", b"\xfd7zXZ", b"GGUF", b"%PDF-")
 
