@@ -1,0 +1,147 @@
+"""What a row may cost: crashes of the worker, timeouts and retries, on Pebble in a real worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.batch.interrupt import Interrupts
+from app.batch.job import Job, Terms, Work
+from app.batch.logprobs import TokenTexts
+from app.batch.source import Row
+from app.batch.tasks import Task
+from app.prompts import PromptStyle
+from runtimes.request import Request, SamplingParams
+from runtimes.settings import RunnerSettings
+from runtimes.stream import Stream
+from runtimes.worker.engine import WorkerEngine
+
+SLOTS = 4
+PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
+
+
+class Killed(WorkerEngine):
+    """Its worker is killed as soon as it runs a prompt that ends in one of ``poison``."""
+
+    poison: tuple[list[int], ...] = ()
+    asked: Counter[tuple[int, ...]]
+
+    def submit(self, request: Request) -> Stream:
+        stream = super().submit(request)
+        self.asked[tuple(request.prompt)] += 1
+        if any(request.prompt[-len(end) :] == end for end in self.poison):
+            pid = self.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        return stream
+
+
+@pytest.fixture
+def engine(gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))  # where deaths are remembered
+    with Killed.load(gguf_file, RunnerSettings(slots=SLOTS, context=256, threads=1)) as loaded:
+        loaded.asked = Counter()
+        yield loaded
+
+
+def work_of(prompts: list[str], **task: Any) -> list[Work]:
+    tasks = [Task((), (text,), **task) for text in prompts]
+    return [Work(Row(i, i + 1, i, task), task, b"%d" % i) for i, task in enumerate(tasks)]
+
+
+def run(engine: WorkerEngine, work: list[Work], **terms: Any) -> tuple[Job, dict[int, Any]]:
+    """The job after its end, and each row's answer."""
+    given = {"sampling": PARAMS, "style": PromptStyle(raw=True), **terms}
+    results: dict[int, Any] = {}
+
+    def deliver(item: Work, answer: dict[str, Any], answered: bool) -> None:
+        assert item.row.index not in results
+        assert answered == ("error" not in answer)
+        results[item.row.index] = answer
+
+    with TokenTexts(engine.model.path) as texts:
+        job = Job(engine, Terms(**given), deliver, texts)
+        assert job.run(iter(work), Interrupts(), lambda: None)
+    return job, results
+
+
+def test_a_row_that_kills_the_worker_fails_alone(engine: Killed) -> None:
+    prompts = [f"The number {i} is" for i in range(3 * SLOTS)]
+    prompts[1] = prompts[6] = "Please die now"
+    engine.poison = (engine.encode("Please die now")[-3:],)
+    job, results = run(engine, work_of(prompts), retries=0)
+    failed = {index: r["error"] for index, r in results.items() if "error" in r}
+    assert set(failed) == {1, 6}
+    assert {error["code"] for error in failed.values()} == {"worker_crash"}
+    assert "twice with this row" in failed[1]["message"]
+    assert len(results) == len(prompts)
+    assert job.counts.crashes <= 4  # two for each of the two
+    # Each neighbour was asked once more for each crash in its company, and no more.
+    others = [engine.asked[tuple(engine.encode(text))] for text in set(prompts) - {prompts[1]}]
+    assert max(others) <= 3
+
+
+def test_a_crash_from_outside_fails_no_row(engine: Killed) -> None:
+    prompts = [f"The number {i} is" for i in range(2 * SLOTS)]
+    work = work_of(prompts)
+    killed = False
+    _, calm = run(engine, work)
+    results: dict[int, Any] = {}
+
+    def deliver(item: Work, answer: dict[str, Any], answered: bool) -> None:
+        results[item.row.index] = answer
+
+    def tick() -> None:
+        nonlocal killed
+        if not killed and engine.pid is not None:
+            killed = True
+            os.kill(engine.pid, signal.SIGKILL)
+
+    with TokenTexts(engine.model.path) as texts:
+        job = Job(engine, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
+        assert job.run(iter(work), Interrupts(), tick)
+    assert (job.counts.crashes, job.counts.failed) == (1, 0)
+    assert [results[i]["response"] for i in range(len(prompts))] == [
+        calm[i]["response"] for i in range(len(prompts))
+    ]
+
+
+def test_a_row_that_takes_too_long_fails_after_its_retries(engine: Killed) -> None:
+    long = SamplingParams(max_tokens=200, ignore_eos=True)
+    slow, quick = work_of(["Once upon a time"], sampling=long), work_of(["a", "b"])[1:]
+    job, results = run(engine, [*slow, *quick], timeout_s=0.05, retries=2)
+    assert results[0]["error"]["code"] == "timeout"
+    assert "--row-timeout" in results[0]["error"]["message"]
+    assert engine.asked[tuple(engine.encode("Once upon a time"))] == 3
+    assert job.counts.retried >= 2
+
+
+def test_samples_and_their_logprobs(engine: Killed) -> None:
+    params = SamplingParams(
+        max_tokens=6, temperature=1.0, seed=3, n=2, best_of=4, logprobs=True, top_logprobs=2
+    )
+    job, results = run(engine, work_of(["The number 7 is"]), sampling=params)
+    answer = results[0]
+    assert answer["response"] == answer["choices"][0]["text"]
+    assert len(answer["choices"]) == 2
+    for choice in answer["choices"]:
+        tokens = choice["logprobs"]
+        assert b"".join(bytes(t["bytes"]) for t in tokens).decode() == choice["text"]
+        assert all(len(t["top_logprobs"]) == 2 and t["logprob"] <= 0 for t in tokens)
+        for token in tokens:
+            tops = [top["logprob"] for top in token["top_logprobs"]]
+            assert tops == sorted(tops, reverse=True)
+            assert token["logprob"] <= tops[0] + 1e-6
+    assert answer["usage"]["completion_tokens"] == job.counts.completion_tokens
+    assert answer["logprobs"] == answer["choices"][0]["logprobs"]
+
+
+def test_what_was_written_for_completions_is_sent_as_it_is(engine: Killed) -> None:
+    work = work_of(["The number 7 is"], style="openai-completions")
+    run(engine, work, style=PromptStyle())
+    assert set(engine.asked) == {tuple(engine.encode("The number 7 is"))}
