@@ -39,6 +39,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             _check_power(left, right)
         return super().call_binop(context, operator, left, right)
 
+    def wrap_str_format(self, value: Any) -> Any:
+        if super().wrap_str_format(value) is not None:
+            raise SecurityError("text.format(...) is not allowed; write the values between texts")
+        return None
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, (str, bytes)) and attr in _PADDING:
             return False

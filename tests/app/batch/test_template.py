@@ -1,0 +1,106 @@
+"""Prompts by template: rows are data, and a template can neither reach out nor blow up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.batch import template as template_module
+from app.batch.prompting import Prompting
+from app.batch.tasks import BadRowError, RowProblem, Task
+from app.batch.template import RowTemplate
+from runtimes.errors import RequestError
+
+
+def render(text: str, fields: dict[str, Any]) -> str:
+    return RowTemplate(text, "t.j2").render(fields)
+
+
+def failure(text: str, fields: dict[str, Any]) -> BadRowError:
+    with pytest.raises(BadRowError) as caught:
+        render(text, fields)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Q: {{ q }}\n", "Q: what?"),
+        ("{{ row['a b'] }}", "7"),
+        ("{% for x in items %}{{ loop.index }}{{ x }} {% endfor %}", "1u 2v "),
+        ("{{ more.deep }}", "<&>"),
+        ("{{ q | tojson }}{{ items | join('-') }}", '"what?"u-v'),
+        ("{{ missing | default('none') }}", "none"),
+        ("{% if missing is defined %}x{% endif %}{{ 3 * 4 }}{{ 2 ** 8 }}", "12256"),
+    ],
+)
+def test_fields_in_text(text: str, expected: str) -> None:
+    fields = {"q": "what?", "a b": 7, "items": ["u", "v"], "more": {"deep": "<&>"}}
+    assert render(text, fields) == expected
+
+
+def test_rows_are_never_code() -> None:
+    evil = "{{ 7 * 7 }}{% for x in y %}"
+    assert render("{{ q }}", {"q": evil}) == evil
+
+
+def test_a_missing_field_is_named() -> None:
+    error = failure("{{ title }}", {"name": "x", "body": "y"})
+    assert error.problem.code == "missing_field"
+    assert "'title'" in error.problem.message
+    assert "name, body" in error.problem.message
+    assert "'deep'" in failure("{{ name.deep }}", {"name": {}}).problem.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ q.__class__.__mro__ }}",
+        "{{ q.__init__.__globals__ }}",
+        "{{ (q|attr('__class__')).__name__ }}",
+        "{{ row.update({'x': 1}) }}",
+        "{{ items.append(1) }}",
+        "{{ 'x' * n }}",
+        "{{ n * [q] }}",
+        "{{ n ** n }}",
+        "{{ q.center(n) }}",
+        "{{ '{:>1000000000}'.format(q) }}",
+        "{{ '%1000000000d' % n }}",
+        "{% for a in range(n) %}{% endfor %}",
+        "{% for a in range(99999) %}{% for b in range(999) %}{{ q }}{% endfor %}{% endfor %}",
+        "{% include '/etc/passwd' %}",
+        "{{ 1 / 0 }}",
+        "{{ q() }}",
+    ],
+)
+def test_refused_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_module, "MOST_CHARACTERS", 100_000)
+    fields = {"q": "what?", "n": 10**9, "items": []}
+    problem = failure(text, fields).problem
+    assert problem.code in ("template_error", "missing_field")
+    # Text that is too long is not made first and counted then.
+    assert ("makes more than" in problem.message) == ("99999" in text)
+    assert fields == {"q": "what?", "n": 10**9, "items": []}
+
+
+@pytest.mark.parametrize("text", ["{{ q", "{% if %}", "{{ q | center(5) }}", "{% end %}"])
+def test_a_template_that_does_not_compile(text: str) -> None:
+    with pytest.raises(RequestError, match=r"t\.j2, line 2"):
+        RowTemplate("\n" + text, "t.j2")
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "t.j2"
+    with pytest.raises(RequestError, match="cannot be read"):
+        RowTemplate.load(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(RequestError, match="not UTF-8"):
+        RowTemplate.load(path)
+    path.write_bytes(b"\xef\xbb\xbfSay {{ q }}")
+    prompting = Prompting(template=RowTemplate.load(path))
+    assert prompting.task({"q": "x"}) == Task((), ("Say x",))
+    blank = Prompting(template=RowTemplate(" {{ q }}", "t.j2")).task({"q": ""})
+    assert isinstance(blank, RowProblem)
+    assert blank.code == "empty_prompt"

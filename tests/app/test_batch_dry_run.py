@@ -1,0 +1,176 @@
+"""What is checked before any work: `--dry-run`, `--strict`, and how much memory checking takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+
+CHAT = {"method": "POST", "url": "/v1/chat/completions"}
+
+
+def request(identity: str, text: str, **body: Any) -> str:
+    messages = [{"role": "user", "content": text}]
+    return json.dumps({"custom_id": identity, **CHAT, "body": {"messages": messages, **body}})
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(line + "\n" for line in lines), "utf-8")
+    return path
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Eight rows, three of them to be answered."""
+    return write(
+        tmp_path / "in.jsonl",
+        [
+            request("a", "What is 2 + 2?", max_tokens=5),
+            request("b", "What is 2 + 3?", max_tokens=7, n=2),
+            request("a", "What is 2 + 4?"),
+            "{",
+            request("c", "word " * 400),
+            request("d", "hi", stream=True),
+            request("e", "hi", logit_bias={"99999999": 1}),
+            request("f", "What is the longest of all these questions?", max_tokens=10**6),
+        ],
+    )
+
+
+def test_a_dry_run_counts_and_writes_nothing(
+    mixed: Path, gguf_file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["batch", str(mixed), "--model", str(gguf_file), "--context", "128", "--dry-run"]
+    assert main([*command, "--json"]) == 1
+    report = json.loads(capfd.readouterr().out)
+    assert (report["rows"], report["valid"], report["invalid"]) == (8, 3, 5)
+    assert [(found["where"], found["code"]) for found in report["problems"]] == [
+        ("line 3", "duplicate_id"),
+        ("line 4", "invalid_json"),
+        ("line 6", "unsupported_parameter"),
+        ("line 5", "context_length_exceeded"),
+        ("line 7", "invalid_request"),
+    ]
+    longest = report["longest_prompt"]
+    assert longest["where"] == "line 8"
+    # An answer ends where the context does; each sample is one.
+    assert report["most_answer_tokens"] == 5 + 2 * 7 + (128 - longest["tokens"])
+    assert report["memory"]["total"] > gguf_file.stat().st_size / 2
+    assert main(command) == 1
+    shown = capfd.readouterr().out
+    assert "8: 3 valid, 5 not" in shown
+    assert "line 1 has the same custom_id" in shown
+    assert [path.name for path in mixed.parent.iterdir()] == ["in.jsonl"]
+
+
+def test_tokens_are_those_of_the_run(
+    ingot: Any, gguf_file: Path, onnx_folder: Path, tmp_path: Path
+) -> None:
+    rows = write(
+        tmp_path / "in.jsonl",
+        [json.dumps({"prompt": f"What is {i} + 7? Grüße"}) for i in range(5)]
+        + [request("x", "Say hello."), request("x", "Once upon a time")],
+    )
+    text = rows.read_text("utf-8").replace(
+        'chat/completions", "body": {"messages": [{"role": "user", "content": "Once upon a time"}]',
+        'completions", "body": {"prompt": "Once upon a time"',
+    )
+    rows.write_text(text.replace('"x"', '"y"', 1), "utf-8")
+    for model in (gguf_file, onnx_folder):
+        common = ["batch", rows, "--model", model, "--max-tokens", "2", "--threads", "1"]
+        dry = json.loads(ingot(*common, "--dry-run", "--json").stdout)
+        assert dry["invalid"] == 0
+        out = tmp_path / f"{model.name}.jsonl"
+        done = json.loads(ingot(*common[:2], out, *common[2:], "--json", "--quiet").stdout)
+        assert done["prompt_tokens"] == dry["prompt_tokens"]
+
+
+def test_the_time_is_the_plans(
+    gguf_file: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    rows = write(tmp_path / "in.jsonl", [json.dumps({"prompt": f"{i}?"}) for i in range(200)])
+    command = ["batch", str(rows), "--model", str(gguf_file), "--dry-run"]
+    assert main(command) == 0
+    assert "ingot plan" in capfd.readouterr().out
+
+    from app.options import ModelOptions
+    from app.planning import plan_files, task_for
+    from runtimes.plan import Figures, Plan
+    from runtimes.planner.known import remember_plan
+
+    files = plan_files(str(gguf_file), ModelOptions(), None).models
+    figures = Figures(prefill_tps=1000.0, decode_tps={1: 10.0, 4: 25.0, 8: 40.0})
+    plan = Plan(
+        "batch", "balanced", "llamacpp", str(gguf_file), 1, 4, 512, 512, "f16", True, 0, False, 1,
+        figures,
+    )  # fmt: skip
+    remember_plan(files, task_for("batch", "balanced"), plan)
+    assert main([*command, "--json", "--max-tokens", "20"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["slots"] == 4
+    expected = report["prompt_tokens"] / 1000 + 200 * 20 / 25
+    assert report["most_seconds"] == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (['{"prompt":"x"}', "{"], "line 2: not JSON"),
+        (['{"prompt":"x","id":1}', '{"prompt":"y","id":1}'], "line 2 that of line 1"),
+        ([request("a", "x"), request("a", "y")], 'line 2: line 1 has the same custom_id "a"'),
+        (['{"prompt":"x"}', json.dumps({"prompt": "word " * 4000})], "line 2: the prompt has"),
+    ],
+    ids=["json", "id", "custom_id", "length"],
+)
+def test_strict_stops_before_any_work(
+    lines: list[str],
+    words: str,
+    gguf_file: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rows, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    assert main(["batch", str(rows), str(out), "--model", str(gguf_file), "--strict"]) == 2
+    shown = capfd.readouterr()
+    assert words in shown.err
+    assert "--strict" in shown.err
+    assert list(tmp_path.iterdir()) == [rows]
+
+
+_PEAK = """
+import resource, sys
+from app.cli import main
+code = main(["batch", sys.argv[1], "--model", sys.argv[2], "--dry-run", "--json"])
+print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_grows_by_little_for_each_row(gguf_file: Path, tmp_path: Path) -> None:
+    """Ids, lines and digests are all that is kept: no row is."""
+    filler = "What is this text about? " * 20
+    peaks = []
+    for count in (2_000, 22_000):
+        rows = tmp_path / f"{count}.jsonl"
+        with rows.open("w") as file:
+            for i in range(count):
+                file.write(json.dumps({"id": f"row {i}", "prompt": "x", "more": filler}) + "\n")
+        done = subprocess.run(
+            [sys.executable, "-c", _PEAK, str(rows), str(gguf_file)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        code, peak = done.stdout.splitlines()[-1].split()
+        assert code == "0"
+        peaks.append(int(peak) * 1024)
+    assert (peaks[1] - peaks[0]) / 20_000 < 200
