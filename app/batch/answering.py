@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.batch.interrupt import Interrupts
-from app.batch.job import Counts, Deliver, Job, Terms, Work
+from app.batch.job import Job
 from app.batch.logprobs import TokenTexts
 from app.batch.plan import Plan as Plan
 from app.batch.progress import Progress, Snapshot
 from app.batch.slots import slots_for
 from app.batch.survey import Survey
+from app.batch.work import Counts, Deliver, Terms, Work
 from app.models import load_engine
 from app.prompts import PromptStyle
 from runtimes.api import EngineApi

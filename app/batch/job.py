@@ -1,8 +1,7 @@
 """Rows through the engine: keeps its slots full, follows conversations, hands over each answer.
 
 What a row may cost is bounded: it is asked again after a timeout or an error of the engine as often
-as allowed. When the worker process dies, the rows that it ran are suspects. Each of them is asked
-again alone: one that kills the worker a second time fails, the others have lost nothing but time.
+as allowed, and one that kills the worker process twice fails (see app.batch.suspects).
 """
 
 from __future__ import annotations
@@ -11,16 +10,15 @@ import dataclasses
 import logging
 import queue
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.batch.interrupt import Interrupts
 from app.batch.logprobs import TokenTexts, token_logprobs
 from app.batch.records import answer_of, failure_of, is_whole
-from app.batch.source import Row
-from app.batch.tasks import RowProblem, Task
+from app.batch.suspects import Suspects
+from app.batch.tasks import RowProblem
+from app.batch.work import Counts, Deliver, Terms, Work
 from app.prompts import PromptStyle, PromptTooLongError, encode
 from runtimes.api import EngineApi
 from runtimes.chat import Message
@@ -36,43 +34,6 @@ _RAW = PromptStyle(raw=True)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A row that the model has to answer, and the key of its answer."""
-
-    row: Row
-    task: Task
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How rows are asked: ``sampling`` and ``style`` are those of rows without their own;
-    ``timeout_s`` is for all turns of a row together; ``retries`` is how often a row is asked again
-    after a timeout or an error of the engine."""
-
-    sampling: SamplingParams
-    style: PromptStyle
-    timeout_s: float | None = None
-    retries: int = 1
-
-
-@dataclass(slots=True)
-class Counts:
-    """What the job has done so far. Tokens are of finished rows; ``retried`` counts rows that were
-    asked again, ``crashes`` deaths of the worker process, ``errors`` failures by their code."""
-
-    answered: int = 0
-    failed: int = 0
-    running: int = 0
-    retried: int = 0
-    crashes: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-
-
 @dataclass(slots=True, eq=False)
 class _Active:
     """A row between its first turn and its last."""
@@ -86,10 +47,6 @@ class _Active:
     deadline: float | None = None
 
 
-# What becomes of a finished row: its work, its answer or error, and which of the two it is.
-Deliver = Callable[[Work, dict[str, Any], bool], None]
-
-
 class Job:
     """Drives an engine over rows. Runs in one thread; only the done callbacks come from another."""
 
@@ -101,11 +58,10 @@ class Job:
         self._terms = terms
         self._deliver = deliver
         self._texts = texts
+        # A worker that is started anew may have fewer slots.
         self._most_slots = engine.slots
         self._active: dict[str, _Active] = {}  # in the order in which the rows were started
-        self._suspects: deque[_Active] = deque()
-        self._again: deque[_Active] = deque()  # that a dead worker had not begun
-        self._lost: dict[str, bool] = {}  # requests of a dead worker, and whether they ran
+        self._suspects: Suspects[_Active] = Suspects(engine.slots)
         self._finished: queue.SimpleQueue[Completion] = queue.SimpleQueue()
         self._failures_in_a_row = 0
 
@@ -130,15 +86,15 @@ class Job:
                 self.counts.running = min(len(self._active), self._engine.slots)
                 tick()
         finally:
-            given_up += len(self._active) + len(self._suspects) + len(self._again)
+            given_up += len(self._active) + len(self._suspects)
             self._cancel_all()
         return exhausted and not given_up
 
     def _refill(self, work: Iterator[Work]) -> bool:
         """Start what there is room for; True when there is no more work."""
-        if self._suspects:
+        if self._suspects.open:
             if not self._active:
-                suspect = self._suspects.popleft()
+                suspect = self._suspects.next_suspect()
                 suspect.alone = True
                 self._begin(suspect)
             return False
@@ -148,13 +104,14 @@ class Job:
         if self._terms.timeout_s is not None:
             room = max(1, self._engine.slots // self._terms.sampling.samples)
         while len(self._active) < room:
-            if self._again:
-                self._begin(self._again.popleft())
-                continue
-            item = next(work, None)
-            if item is None:
+            again = self._suspects.next_innocent()
+            item = None if again else next(work, None)
+            if again is not None:
+                self._begin(again)
+            elif item is not None:
+                self._begin(_Active(item, []))
+            else:
                 return True
-            self._begin(_Active(item, []))
         return False
 
     def _begin(self, active: _Active) -> None:
@@ -218,8 +175,10 @@ class Job:
 
     def _handle(self, completion: Completion) -> None:
         if completion.retryable:
-            self._note_crash(completion.id)
-        ran = self._lost.pop(completion.id, True)
+            by_slot = [active.request_id for active in self._by_slot()]
+            self._suspects.crashed(completion.id, by_slot)
+            self.counts.crashes = self._suspects.crashes
+        ran = self._suspects.ended(completion.id)
         active = self._active.pop(completion.id, None)
         if active is None:  # cancelled by this job
             return
@@ -246,21 +205,12 @@ class Job:
         self._count_tokens(active)
         self._deliver(active.work, answer_of(active.completions, logprobs), True)
 
-    def _note_crash(self, request_id: str) -> None:
-        """A worker has died with all that it had. Slots are given in order, so it is what came
-        first that ran."""
-        if request_id in self._lost:
-            return
-        self.counts.crashes += 1
-        rows = enumerate(self._by_slot())
-        self._lost = {active.request_id: at < self._most_slots for at, active in rows}
-
     def _crashed(self, active: _Active, ran: bool, completion: Completion) -> None:
         if active.alone:
             message = f"{completion.error or 'the worker process died'}, twice with this row"
             self._fail(active, RowProblem("worker_crash", message), completion.text)
             return
-        (self._suspects if ran else self._again).append(active)
+        self._suspects.add(active, ran=ran)
 
     def _failed(self, active: _Active, completion: Completion) -> None:
         """The row's time is over, or the engine could not do it: ask again if that is allowed."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from app.batch.job import Work
 from app.batch.journal import Entries
 from app.batch.matching import Matcher
 from app.batch.ordering import rearranged
 from app.batch.settings import row_key
 from app.batch.source import Source
 from app.batch.tasks import RowProblem
+from app.batch.work import Work
 from runtimes.request import Priority
 
 _DONE = 255

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from app.batch.job import Work
+from app.batch.work import Work
 
 WINDOW_ROWS = 1024
 WINDOW_CHARACTERS = 1 << 24

@@ -68,7 +68,11 @@ def make_progress(*, quiet: bool, bar: bool) -> Progress:
     """The view that fits where stderr goes; ``bar`` only if nothing else writes to the terminal."""
     if quiet:
         return Silent()
-    return _Bar() if bar and console.messages().is_terminal else _Lines()
+    if bar and console.messages().is_terminal:
+        from app.batch.bar import Bar
+
+        return Bar()
+    return _Lines()
 
 
 def speeds(snapshot: Snapshot) -> str:
@@ -156,60 +160,3 @@ class _Lines(Silent):
             f"{snapshot.failed:,} failed; {speeds(snapshot)}; {occupancy(snapshot)}"
             + (f"; {duration(left)} left" if left is not None else "")
         )
-
-
-class _Bar(Silent):
-    """Three lines, so that they fit a terminal of 80 columns: the bar, the speeds, the memory."""
-
-    def __init__(self) -> None:
-        from rich.console import Group
-        from rich.live import Live
-        from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
-        from rich.progress import Progress as RichProgress
-        from rich.text import Text
-
-        self._progress = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=16),
-            MofNCompleteColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("[dim]{task.fields[cached]}"),
-            TextColumn("[red]{task.fields[failed]}"),
-            console=console.messages(),
-        )
-        self._task = self._progress.add_task("rows", total=None, left="", cached="", failed="")
-        self._speeds = Text("", style="dim", no_wrap=True, overflow="ellipsis")
-        self._occupancy = Text("", style="dim", no_wrap=True, overflow="ellipsis")
-        self._live = Live(
-            Group(self._progress, self._speeds, self._occupancy),
-            console=console.messages(),
-            transient=True,
-            redirect_stdout=False,
-        )
-
-    def __enter__(self) -> Progress:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.stop()
-
-    def update(self, snapshot: Snapshot) -> None:
-        left = snapshot.left_s
-        self._progress.update(
-            self._task,
-            description="finishing" if snapshot.draining else "rows",
-            total=snapshot.rows,
-            completed=snapshot.done,
-            left="" if left is None else f"{duration(left)} left",
-            cached=f"{snapshot.cached:,} cached" if snapshot.cached else "",
-            failed=f"{snapshot.failed:,} failed" if snapshot.failed else "",
-        )
-        self._speeds.plain = speeds(snapshot)
-        self._occupancy.plain = occupancy(snapshot)

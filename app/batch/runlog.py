@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def read_runs(path: Path) -> RunLog:
     header: dict[str, Any] | None = None
     log = RunLog({})
     failed: set[int] = set()
-    finished: list[tuple[float, int]] = []
+    finished: deque[tuple[float, int]] = deque()  # within the last minute
     try:
         for offset, line in lines_of(path):
             record = parse_line(line)
@@ -105,7 +106,7 @@ def read_runs(path: Path) -> RunLog:
                 log = RunLog(record["settings"])
             elif kind == RUN:
                 log = RunLog(log.settings, record)
-                failed, finished = set(), []
+                failed, finished = set(), deque()
             elif kind == END:
                 log.end = record
             elif not record["ok"]:
@@ -118,18 +119,16 @@ def read_runs(path: Path) -> RunLog:
     if header is None:
         raise RequestError(f"{path} is not a journal of ingot batch")
     log.failed = len(failed)
-    since = log.last - _RECENT_S
-    recent = [tokens for at, tokens in finished if at > since]
-    log.recent_rows, log.recent_tokens = len(recent), sum(recent)
+    log.recent_rows, log.recent_tokens = len(finished), sum(tokens for _, tokens in finished)
     return log
 
 
-def _add(log: RunLog, finished: list[tuple[float, int]], answer: dict[str, Any]) -> None:
+def _add(log: RunLog, finished: deque[tuple[float, int]], answer: dict[str, Any]) -> None:
     tokens = answer.get("usage", {}).get("completion_tokens", 0)
     at = answer.get("created", 0.0)
     log.done += 1
     log.tokens += tokens
     log.last = max(log.last, at)
     finished.append((at, tokens))
-    if len(finished) > 20_000:  # only the last minute counts
-        del finished[: next((i for i, (t, _) in enumerate(finished) if t > at - _RECENT_S), 0)]
+    while finished[0][0] <= log.last - _RECENT_S:
+        finished.popleft()

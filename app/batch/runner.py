@@ -11,7 +11,6 @@ from app.batch.answering import Ended, Known, Run, answer
 from app.batch.answers import NO_KEY, Published
 from app.batch.checks import check_out, check_settings
 from app.batch.formats import OutputFormat, RecordForm, output_format
-from app.batch.job import Counts, Work
 from app.batch.journal import Entries, Journal, journal_path
 from app.batch.journal_lines import END, RUN
 from app.batch.matching import Matcher
@@ -28,6 +27,7 @@ from app.batch.summary import Summary
 from app.batch.survey import Survey, survey
 from app.batch.tasks import RowProblem
 from app.batch.unordered import UnorderedOutput
+from app.batch.work import Counts, Work
 from app.batch.writers import check_format
 from runtimes.errors import RequestError
 from runtimes.metrics import EngineStats

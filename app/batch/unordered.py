@@ -18,12 +18,12 @@ from typing import Any
 
 from app.batch.answers import Answered, Published, answers
 from app.batch.formats import OutputFormat, RecordForm
-from app.batch.job import Work
 from app.batch.journal import Journal
 from app.batch.openai import index_of
 from app.batch.publish import output_error, write_output
 from app.batch.source import Source
 from app.batch.wire import dump_line
+from app.batch.work import Work
 
 
 class UnorderedOutput:

@@ -162,7 +162,7 @@ def batch(
             raise typer.Exit(ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE)
         if rows.strict:
             require_fit(plan, console.note)
-        shared_terminal = to_stdout and sys.stdout.isatty()
+        shared_terminal = (to_stdout or as_json) and sys.stdout.isatty()
         view = make_progress(quiet=quiet, bar=not shared_terminal)
         events = Events(console.emit) if as_json else None
         progress = Both([view, events]) if events else view

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from app.batch.interrupt import Interrupts
-from app.batch.job import Job, Terms, Work
+from app.batch.job import Job
 from app.batch.logprobs import TokenTexts
 from app.batch.source import Row
 from app.batch.tasks import Task
+from app.batch.work import Terms, Work
 from app.prompts import PromptStyle
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings

@@ -61,3 +61,12 @@ def test_the_latest_failure_counts() -> None:
 
 def test_nothing_recorded() -> None:
     assert Matcher(Entries()).take(key(0)) is None
+
+
+def test_a_failure_may_stand_as_the_result() -> None:
+    kept = entries([(1, False), (2, True), (2, False), (1, False), (3, False), (3, True)])
+    kept.keep_failures = True
+    matcher = Matcher(kept)
+    assert [matcher.take(key(1)), matcher.take(key(2)), matcher.take(key(3))] == [3, 1, 5]
+    assert matcher.take(key(4)) is None
+    assert matcher.failures() == 1

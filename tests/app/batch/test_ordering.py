@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.job import Work
 from app.batch.ordering import arranged, rearranged
 from app.batch.source import Row
 from app.batch.tasks import Message, Task
+from app.batch.work import Work
 from runtimes.request import Priority
 
 

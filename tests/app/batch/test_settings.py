@@ -10,7 +10,7 @@ import pytest
 
 from app.batch.settings import JobSettings, differences, row_key
 from app.batch.tasks import Message, Task
-from runtimes.request import SamplingParams
+from runtimes.request import Priority, SamplingParams
 
 BASE = JobSettings("pebble-q8_0.gguf", "llamacpp", "aa", SamplingParams())
 TASK = Task((Message("user", "a"), Message("assistant", "b")), ("c",))
@@ -32,6 +32,13 @@ CHANGES: list[dict[str, Any]] = [
             {"frequency_penalty": 0.1},
             {"seed": 1},
             {"stop": ("x",)},
+            {"ignore_eos": True},
+            {"logprobs": True},
+            {"top_logprobs": 2},
+            {"logit_bias": ((3, -1.0),)},
+            {"min_tokens": 2},
+            {"n": 2},
+            {"best_of": 3},
         )
     ),
 ]
@@ -68,7 +75,22 @@ def test_as_json_is_what_is_read_back() -> None:
         Task((Message("system", "a"), Message("assistant", "b")), ("c",)),
         Task((Message("user", "a"),), ("b", "c")),
         Task((), ("a", "b", "c")),
+        dataclasses.replace(TASK, sampling=SamplingParams(seed=1)),
+        dataclasses.replace(TASK, style="openai-completions"),
     ],
 )
 def test_other_rows_have_other_keys(other: Task) -> None:
     assert row_key(BASE.digest(), other) != row_key(BASE.digest(), TASK)
+
+
+def test_what_the_row_is_besides_its_question_is_not_in_its_key() -> None:
+    other = dataclasses.replace(TASK, source={"x": 1}, priority=Priority.LOW, style="openai-chat")
+    assert row_key(BASE.digest(), other) == row_key(BASE.digest(), TASK)
+
+
+def test_a_parameter_that_an_older_journal_does_not_know_changes_nothing() -> None:
+    older = BASE.as_json()
+    del older["sampling"]["best_of"], older["sampling"]["min_tokens"]
+    assert differences(older, BASE) == []
+    changed = dataclasses.replace(BASE, sampling=SamplingParams(min_tokens=2))
+    assert differences(older, changed) == ["sampling.min_tokens: 0 -> 2"]

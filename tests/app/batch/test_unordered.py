@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.batch.formats import OutputFormat, RecordForm
-from app.batch.job import Work
 from app.batch.journal import Journal
 from app.batch.settings import row_key
 from app.batch.source import Source
 from app.batch.tasks import Task
 from app.batch.unordered import UnorderedOutput
+from app.batch.work import Work
 
 DIGEST = b"settings"
 ROWS = 6
