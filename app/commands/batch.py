@@ -93,7 +93,6 @@ def batch(
 
     from app import console
     from app.batch.commands import WORDS, subcommand
-    from app.batch.dryrun import dry_run, planned_figures, require_fit
     from app.batch.events import Events
     from app.batch.interrupt import sigterm_as_ctrl_c
     from app.batch.plan import Plan
@@ -155,12 +154,16 @@ def batch(
             output=out.output(),
         )
         if rows.dry_run:
+            from app.batch.dryrun import dry_run, planned_figures
+
             looked = dry_run(
                 plan, model, planned_figures(model, options, engine, slots), console.note
             )
             console.emit(looked.as_text() if not as_json else json.dumps(looked.as_json()) + "\n")
             raise typer.Exit(ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE)
         if rows.strict:
+            from app.batch.dryrun import require_fit
+
             require_fit(plan, console.note)
         shared_terminal = (to_stdout or as_json) and sys.stdout.isatty()
         view = make_progress(quiet=quiet, bar=not shared_terminal)
