@@ -17,7 +17,7 @@ from quantize.hub.store import Store
 from quantize.options import SourceOptions
 from quantize.process import run_child
 from quantize.progress import Reporter, SilentReporter
-from quantize.source.files import GRADED, TOKENIZERS, small_files
+from quantize.source.files import EVALUATION, GRADED, TOKENIZERS, small_files
 from quantize.source.folder import open_folder
 from quantize.source.jsonfile import read_json
 from quantize.source.model import SourceModel
@@ -163,12 +163,12 @@ def merge_bytes(source: SourceModel) -> int:
 
 
 def _copy_small(source: SourceModel, adapter: Adapter, out: Path) -> None:
-    """Tokenizer and graded questions of the base. config.json is the merged model's own: an
-    adapter may have enlarged the vocabulary, and then the tokenizer is the adapter's."""
+    """Tokenizer, graded questions and evaluation text of the base. config.json is the merged
+    model's own: an adapter may have enlarged the vocabulary, and then the tokenizer is its."""
     files = [p for p in small_files(source.folder) if p.name != "config.json"]
-    graded = source.folder / GRADED
+    measured_on = [source.folder / GRADED, source.folder / EVALUATION]
     code = source.folder.glob("*.py") if source.trust_remote_code else ()
-    for path in (*files, *code, *([graded] if graded.is_file() else ())):
+    for path in (*files, *code, *(path for path in measured_on if path.is_file())):
         shutil.copyfile(path, out / path.name)
     if _has_own_embedding(adapter.tensors) and (adapter.folder / "tokenizer.json").is_file():
         for path in small_files(adapter.folder):

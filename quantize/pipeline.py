@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from quantize.adapted import adapted_fingerprint
@@ -43,6 +44,7 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
     """
     require_sense(options)
     source = open_source(options.source, progress)
+    options = _with_own_text(options, source)
     out = options.out or source.default_out
     require_fitting(options, source, out)
     questions = read_questions(source.graded) if options.measure.enabled and source.graded else ()
@@ -60,6 +62,13 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
     if options.push is not None:
         progress.note(f"uploaded to {push(out, options.push, progress)}")
     return out, run.publisher.manifest
+
+
+def _with_own_text(options: Options, source: SourceModel) -> Options:
+    """Measure on the text that came with the model, unless the user names another."""
+    if options.measure.text is not None or source.evaluation is None:
+        return options
+    return replace(options, measure=replace(options.measure, text=source.evaluation))
 
 
 def _open(options: Options, source: SourceModel, space: Workspace, progress: Reporter) -> Run:

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pebble_train.packing import Encoder
 
 GRADED_SEED = 2024
+EVALUATION_SEED = 2025
 PER_TASK = 20
 
 
@@ -43,6 +44,15 @@ def write_graded(path: Path, tokenizer: bytes) -> int:
         lines.append(json.dumps(row))
     path.write_text("\n".join(lines) + "\n")
     return len(lines)
+
+
+def write_evaluation(path: Path) -> None:
+    """Held-out conversations one after another, as the chat template writes them: a text to measure
+    built files on. None of them occurs in training; the seed is not the graded set's."""
+    samples = held_out(Split.TEST, 16, EVALUATION_SEED)
+    random.Random(EVALUATION_SEED).shuffle(samples)
+    turns = (message for sample in samples for message in sample.messages)
+    path.write_text("".join(f"<|{m.role}|>\n{m.content}<|end|>\n" for m in turns))
 
 
 def read_graded(path: Path) -> list[Question]:

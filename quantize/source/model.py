@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from quantize.manifest import Source
-from quantize.source.files import small_files
+from quantize.source.files import EVALUATION, GRADED, small_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,14 @@ class SourceModel:
     @property
     def graded(self) -> Path | None:
         """Graded questions that came with the model, if any."""
-        path = self.folder / "graded.jsonl"
+        path = self.folder / GRADED
         return path if path.is_file() else None
+
+    @property
+    def evaluation(self) -> Path | None:
+        """The text that came with the model to measure its builds on, if any."""
+        path = self.folder / EVALUATION
+        return path if self.kind == "hf" and path.is_file() else None
 
     @property
     def default_out(self) -> Path:
