@@ -274,6 +274,8 @@ def test_a_bar_on_a_terminal(ingot: Any, gguf_file: Path, tmp_path: Path) -> Non
     assert b"\x1b[" in shown
     assert b"/40" in shown
     assert b"tok/s" in shown
+    assert b"KV" in shown
+    assert b"GiB" in shown
     assert b"40 rows: 40 answered" in shown
     assert len(read(out)) == 40
 
