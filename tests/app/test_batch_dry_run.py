@@ -70,7 +70,11 @@ def test_a_dry_run_counts_and_writes_nothing(
 
 
 def test_tokens_are_those_of_the_run(
-    ingot: Any, gguf_file: Path, onnx_folder: Path, tmp_path: Path
+    ingot: Any,
+    gguf_file: Path,
+    onnx_folder: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     rows = write(
         tmp_path / "in.jsonl",
@@ -83,12 +87,13 @@ def test_tokens_are_those_of_the_run(
     )
     rows.write_text(text.replace('"x"', '"y"', 1), "utf-8")
     for model in (gguf_file, onnx_folder):
-        common = ["batch", rows, "--model", model, "--max-tokens", "2", "--threads", "1"]
-        dry = json.loads(ingot(*common, "--dry-run", "--json").stdout)
+        options = ["--model", str(model), "--max-tokens", "2", "--threads", "1", "--json"]
+        assert main(["batch", str(rows), *options, "--dry-run"]) == 0
+        dry = json.loads(capfd.readouterr().out)
         assert dry["invalid"] == 0
         out = tmp_path / f"{model.name}.jsonl"
-        done = json.loads(ingot(*common[:2], out, *common[2:], "--json", "--quiet").stdout)
-        assert done["prompt_tokens"] == dry["prompt_tokens"]
+        done = ingot("batch", rows, out, *options, "--quiet")
+        assert json.loads(done.stdout.splitlines()[-1])["prompt_tokens"] == dry["prompt_tokens"]
 
 
 def test_the_time_is_the_plans(
@@ -157,9 +162,9 @@ print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 def test_memory_grows_by_little_for_each_row(gguf_file: Path, tmp_path: Path) -> None:
     """Ids, lines and digests are all that is kept: no row is."""
-    filler = "What is this text about? " * 20
+    filler = "What is this text about? " * 60
     peaks = []
-    for count in (2_000, 22_000):
+    for count in (1_000, 11_000):
         rows = tmp_path / f"{count}.jsonl"
         with rows.open("w") as file:
             for i in range(count):
@@ -173,4 +178,4 @@ def test_memory_grows_by_little_for_each_row(gguf_file: Path, tmp_path: Path) ->
         code, peak = done.stdout.splitlines()[-1].split()
         assert code == "0"
         peaks.append(int(peak) * 1024)
-    assert (peaks[1] - peaks[0]) / 20_000 < 200
+    assert (peaks[1] - peaks[0]) / 10_000 < 400

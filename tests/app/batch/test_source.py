@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.batch import lines as lines_module
@@ -139,6 +139,7 @@ def test_limit(tmp_path: Path) -> None:
     assert len(read(path, limit=3)) == 3
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=300) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_give_a_row_a_line(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = write(tmp_path_factory.mktemp("bytes"), data)
