@@ -31,9 +31,9 @@ PROMPT_TOKENS: dict[PlanWorkload, int] = {"chat": 256, "batch": 128}
 OUTPUT_TOKENS = 128
 STALL_S: dict[Profile, float | None] = {
     "latency": 0.05,
-    "balanced": 0.25,
+    "balanced": 0.5,
     "throughput": None,
-    "memory": 0.25,
+    "memory": 0.5,
 }
 
 

@@ -53,7 +53,7 @@ class SchedulerSettings:
     """
 
     strategy: Strategy = "continuous"
-    max_stall_s: float | None = 0.25
+    max_stall_s: float | None = 0.5
     aging_s: float = 10.0
     batch_timeout_s: float = 0.05
     preempt: bool = True

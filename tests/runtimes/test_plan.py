@@ -233,7 +233,7 @@ def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
     assert recall_plan(models, dataclasses.replace(asked, cores=1)) is None
     assert recall_plan(models, dataclasses.replace(asked, free=plan.memory - 1)) is None
     assert plan.settings().context == 256
-    assert plan.scheduling().max_stall_s == 0.25
+    assert plan.scheduling().max_stall_s == 0.5
     fast = dataclasses.replace(plan, profile="throughput")
     assert fast.scheduling().max_stall_s is None
 
