@@ -40,6 +40,9 @@ def line(random: random.Random) -> Line:
 def whole(random: random.Random, lines: int) -> Input:
     """A file of so many lines, some blank, with or without a BOM, LF or CRLF, and a last end."""
     chosen = [line(random) for _ in range(lines)]
+    requests = [some for some in chosen if some.kind == "good request"]
+    if requests and random.random() < 0.5:
+        chosen.append(Line(random.choice(requests).data, False, "duplicate id"))
     end = random.choice((b"\n", b"\r\n"))
     data, rows = bytearray(random.choice((b"", BOM))), []
     number = 0
