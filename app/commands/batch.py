@@ -48,7 +48,8 @@ def batch(
         typer.Option(
             "--model",
             "-m",
-            help="A folder that `quantize` wrote, a .gguf file or an ONNX folder. Required.",
+            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+            " `ingot models` lists. Required.",
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system message before each prompt.")] = None,
