@@ -153,10 +153,11 @@ def test_strict_stops_before_any_work(
 
 
 _PEAK = """
-import resource, sys
+import sys
 from app.cli import main
+from quantize.quality.peak import peak_resident
 code = main(["batch", sys.argv[1], "--model", sys.argv[2], "--dry-run", "--json"])
-print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(code, peak_resident() // 1024)
 """
 
 

@@ -18,6 +18,7 @@ from app.cli import main
 
 ONE = ["--threads", "1"]
 ROWS = 160
+MANY = 300  # that are not all answered before a test has looked
 SHORT = ["--max-tokens", "8", *ONE]
 
 
@@ -100,7 +101,7 @@ def test_a_table_with_several_answers_a_row(ingot: Any, gguf_file: Path, tmp_pat
 
 
 def test_a_growing_output_over_kills(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
-    source, out = numbers(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
+    source, out = numbers(tmp_path / "in.jsonl", MANY), tmp_path / "out.jsonl"
     command = ["batch", source, out, "--model", gguf_file, "--raw", "--unordered", *ONE]
     command += ["--max-tokens", "24", "--slots", "8", "--quiet"]
     seen: list[str] = []
@@ -111,22 +112,23 @@ def test_a_growing_output_over_kills(ingot: Any, gguf_file: Path, tmp_path: Path
             assert process.poll() is None
             time.sleep(0.01)
             seen = out.read_text().splitlines() if out.exists() else []
+        process.send_signal(signal.SIGSTOP)  # it is still there, and gets no further
         told = status_of(out)
         process.kill()
         process.communicate()
-        assert (told.state, told.rows) == ("running", ROWS)
-        assert ROWS > told.done >= len(seen) - 1
+        assert (told.state, told.rows) == ("running", MANY)
+        assert MANY > told.done >= len(seen) - 1
         with out.open("ab") as file:
             file.write(b'{"id":7,"ind')  # as a kill in the middle of a write leaves it
     told = json.loads(ingot("batch", "status", out, "--json").stdout)
-    assert (told["state"], told["done"] + told["left"]) == ("stopped", ROWS)
+    assert (told["state"], told["done"] + told["left"]) == ("stopped", MANY)
     done = ingot(*command)
     assert done.returncode == 0, done.stderr
     text = out.read_text().splitlines()
     assert text[: len(seen) - 1] == seen[:-1]  # what was there stayed where it was
-    assert Counter(json.loads(line)["id"] for line in text) == Counter(range(ROWS))
+    assert Counter(json.loads(line)["id"] for line in text) == Counter(range(MANY))
     told = json.loads(ingot("batch", "status", out, "--json").stdout)
-    assert (told["state"], told["left"], told["done"]) == ("finished", 0, ROWS)
+    assert (told["state"], told["left"], told["done"]) == ("finished", 0, MANY)
 
 
 def test_shards_are_merged(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
