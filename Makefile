@@ -32,7 +32,7 @@ demo: $(stamp)
 	$(BIN)/python -m app.demo
 
 test: $(stamp)-dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
+	$(BIN)/python -m pytest -n 2 $(TESTS)
 
 lint: $(stamp)-dev
 	$(BIN)/ruff check .

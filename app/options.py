@@ -13,11 +13,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from runtimes.request import SamplingParams
+if TYPE_CHECKING:
+    from runtimes.request import SamplingParams
 
 _SAMPLING = "Sampling"
 _MODEL = "Model"
@@ -79,6 +80,8 @@ class SamplingOptions:
 
     def params(self) -> SamplingParams:
         """The engine's form. Raises RequestError for a value out of its range."""
+        from runtimes.request import SamplingParams
+
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return SamplingParams(**{**values, "stop": tuple(self.stop or ())})
 

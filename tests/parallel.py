@@ -1,4 +1,4 @@
-"""The suite on several cores (`pytest -n 2 --dist loadgroup`): each worker keeps to its own cores.
+"""The suite on several cores (`pytest -n 2`): each worker keeps to its own cores.
 
 Threads that wait for each other crawl where the processor is shared, and so would two engines that
 both take all of it.
@@ -29,11 +29,14 @@ def keep_to_own_cores() -> None:
         os.sched_setaffinity(0, mine)
 
 
-def group(items: list[pytest.Item]) -> None:
-    """A file's tests on one worker: fixtures of a module are made once."""
-    for item in items:
-        together = item.path.is_relative_to(_TOGETHER)
-        item.add_marker(pytest.mark.xdist_group("quantize" if together else str(item.path)))
+def group_of(nodeid: str) -> str:
+    """Tests of one group run on one worker, so that what they share is made once."""
+    file = nodeid.split("::", 1)[0]
+    return "quantize" if file.startswith("tests/quantize/") else file
+
+
+def slowest_first(items: list[pytest.Item]) -> None:
+    """Put the longest group first: the others fill the time beside it."""
     items.sort(key=lambda item: not item.path.is_relative_to(_TOGETHER))
 
 

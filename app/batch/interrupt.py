@@ -12,7 +12,8 @@ from typing import Any
 
 
 class Interrupts:
-    """Counts signals while it is entered. Only for the main thread, as Python demands."""
+    """Counts signals while it is entered, and if there were any, ignores them from then on. Only
+    for the main thread, as Python demands, and within ``sigterm_as_ctrl_c``."""
 
     def __init__(self, max_time_s: float | None = None) -> None:
         """``max_time_s`` counts from now: after it nothing new is started."""
@@ -46,8 +47,9 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Once asked to end, a signal that comes late must not take the report away.
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self.count else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
@@ -55,13 +57,18 @@ class Interrupts:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """While no row is in work, SIGTERM ends the command as Ctrl-C does: with files closed."""
+    """While no row is in work, SIGTERM ends the command as Ctrl-C does: with files closed.
+
+    Both signals are as before afterwards.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

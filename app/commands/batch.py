@@ -140,7 +140,10 @@ def batch(
         kv_type=choice.settings.kv_type,
     )
     wanted = None if rows.input_format == "auto" else rows.input_format
-    with open_source(input, format=wanted, prompting=prompting, limit=limit) as source:
+    with (
+        sigterm_as_ctrl_c(),
+        open_source(input, format=wanted, prompting=prompting, limit=limit) as source,
+    ):
         source.shard = out.part()
         plan = Plan(
             source,
@@ -170,25 +173,26 @@ def batch(
         view = make_progress(quiet=quiet, bar=not shared_terminal)
         events = Events(console.emit) if as_json else None
         progress = Both([view, events]) if events else view
-        with sigterm_as_ctrl_c():
-            if to_stdout:
-                outcome = run_to_stdout(plan, progress, console.emit_bytes)
-            else:
-                outcome = run_to_file(plan, Path(str(output)), progress)
-    summary = outcome.summary
-    if out.report is not None:
-        report = report_of(summary, settings, outcome.stats, input=input, output=str(output or "-"))
-        write_report(out.report, report)
-    if events:
-        events.event("end", summary.as_json())
-    if not quiet:
-        for line in summary.lines():
-            console.note(line)
-        if not to_stdout and not summary.slots:
-            console.note(f"{output} is up to date: no row needed the model")
-    if outcome.ended is not None and not to_stdout:
-        console.note("stopped early; the same command goes on from here")
-    if outcome.ended == "signal":
-        raise typer.Exit(ExitCode.INTERRUPTED)
-    if summary.failed or summary.unfinished:
-        raise typer.Exit(ExitCode.ROWS_FAILED)
+        if to_stdout:
+            outcome = run_to_stdout(plan, progress, console.emit_bytes)
+        else:
+            outcome = run_to_file(plan, Path(str(output)), progress)
+        summary = outcome.summary
+        if out.report is not None:
+            report = report_of(
+                summary, settings, outcome.stats, input=input, output=str(output or "-")
+            )
+            write_report(out.report, report)
+        if events:
+            events.event("end", summary.as_json())
+        if not quiet:
+            for line in summary.lines():
+                console.note(line)
+            if not to_stdout and not summary.slots:
+                console.note(f"{output} is up to date: no row needed the model")
+        if outcome.ended is not None and not to_stdout:
+            console.note("stopped early; the same command goes on from here")
+        if outcome.ended == "signal":
+            raise typer.Exit(ExitCode.INTERRUPTED)
+        if summary.failed or summary.unfinished:
+            raise typer.Exit(ExitCode.ROWS_FAILED)
