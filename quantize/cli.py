@@ -196,6 +196,8 @@ def main() -> int:
         app(prog_name="quantize")
     except SystemExit as leaving:
         code = leaving.code
+        if code == _INTERRUPTED:  # Typer has taken the KeyboardInterrupt
+            return _report(KeyboardInterrupt())
         return code if isinstance(code, int) else 0 if code is None else UsageError.exit_code
     except (Exception, KeyboardInterrupt) as error:
         return _report(error)

@@ -114,6 +114,7 @@ def test_an_interrupted_run_leaves_nothing(
     assert got == code
     assert not out.exists()
     assert "Traceback" not in said
+    assert how is not signal.SIGINT or "goes on from what is finished" in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the child in /proc")
