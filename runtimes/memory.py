@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 from runtimes import memory_llamacpp, memory_onnx
 from runtimes.errors import OutOfMemoryError
@@ -22,6 +23,15 @@ DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones 
 _LEAST_CONTEXT = 64  # a smaller one is no advice
 _MOST_SLOTS = 256
 _BATCH = RunnerSettings().batch
+
+
+class Layout(TypedDict, total=False):
+    """What ``estimate`` takes by name."""
+
+    kv_type: KvType
+    batch: int
+    unified_kv: bool
+    kv_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +116,12 @@ def largest_slots(
     available: int,
     *,
     most: int = _MOST_SLOTS,
-    kv_type: KvType = "f16",
-    batch: int = _BATCH,
-    unified_kv: bool = False,
-    kv_tokens: int | None = None,
+    **layout: Unpack[Layout],
 ) -> int:
     """The most slots, up to ``most``, that fit ``available`` bytes; 0 when not even one does."""
 
     def fits(slots: int) -> bool:
-        need = estimate(
-            model,
-            slots,
-            context,
-            kv_type=kv_type,
-            batch=batch,
-            unified_kv=unified_kv,
-            kv_tokens=kv_tokens,
-        )
-        return need.total <= available
+        return estimate(model, slots, context, **layout).total <= available
 
     return _largest(fits, most)
 
@@ -132,25 +130,12 @@ def largest_context(
     model: ModelFile,
     slots: int,
     available: int,
-    *,
-    kv_type: KvType = "f16",
-    batch: int = _BATCH,
-    unified_kv: bool = False,
-    kv_tokens: int | None = None,
+    **layout: Unpack[Layout],
 ) -> int:
     """The most tokens a slot, up to the model's own limit, that fit; 0 when not even one does."""
 
     def fits(context: int) -> bool:
-        need = estimate(
-            model,
-            slots,
-            context,
-            kv_type=kv_type,
-            batch=batch,
-            unified_kv=unified_kv,
-            kv_tokens=kv_tokens,
-        )
-        return need.total <= available
+        return estimate(model, slots, context, **layout).total <= available
 
     return _largest(fits, model.context_length)
 
@@ -160,22 +145,10 @@ def require_fit(
     slots: int,
     context: int,
     available: int,
-    *,
-    kv_type: KvType = "f16",
-    batch: int = _BATCH,
-    unified_kv: bool = False,
-    kv_tokens: int | None = None,
+    **layout: Unpack[Layout],
 ) -> None:
     """Raise OutOfMemoryError, saying what would fit, if ``available`` bytes are too few."""
-    need = estimate(
-        model,
-        slots,
-        context,
-        kv_type=kv_type,
-        batch=batch,
-        unified_kv=unified_kv,
-        kv_tokens=kv_tokens,
-    )
+    need = estimate(model, slots, context, **layout)
     if need.total <= available:
         return
     if need.weights + need.overhead >= available:
@@ -183,9 +156,7 @@ def require_fit(
             f"{model.path} needs {gib(need.weights + need.overhead)} for its weights alone; "
             f"{gib(available)} of memory are free"
         )
-    fits = _advice(
-        model, slots, context, available, kv_type, batch, unified_kv=unified_kv, kv_tokens=kv_tokens
-    )
+    fits = _advice(model, slots, context, available, layout)
     raise OutOfMemoryError(
         f"{model.path} with {slots:,} slots x {context:,} tokens needs {gib(need.total)}; "
         f"{gib(available)} are free. "
@@ -199,62 +170,43 @@ def gib(count: int) -> str:
 
 
 def _advice(
-    model: ModelFile,
-    slots: int,
-    context: int,
-    available: int,
-    kv_type: KvType,
-    batch: int,
-    *,
-    unified_kv: bool,
-    kv_tokens: int | None,
+    model: ModelFile, slots: int, context: int, available: int, layout: Layout
 ) -> list[str]:
     """The largest settings that fit: fewer slots, a smaller context, smaller keys and values."""
+    kv_type, budget = layout.get("kv_type", "f16"), layout.get("kv_tokens")
+    if budget is not None:  # it alone says how large the cache is
 
-    def context_of(count: int) -> int:
-        return largest_context(
-            model,
-            count,
-            available,
-            kv_type=kv_type,
-            batch=batch,
-            unified_kv=unified_kv,
-            kv_tokens=kv_tokens,
-        )
+        def fits_with(tokens: int) -> bool:
+            return (
+                estimate(model, slots, context, **_with(layout, kv_tokens=tokens)).total
+                <= available
+            )
+
+        most = _largest(fits_with, budget)
+        return [f"--kv-tokens {most}"] if most >= _LEAST_CONTEXT else []
 
     fits = []
-    fewer = largest_slots(
-        model,
-        context,
-        available,
-        most=slots,
-        kv_type=kv_type,
-        batch=batch,
-        unified_kv=unified_kv,
-        kv_tokens=kv_tokens,
-    )
+    fewer = largest_slots(model, context, available, most=slots, **layout)
     if fewer:
         fits.append(f"--slots {fewer} --context {context}")
-    elif (alone := context_of(1)) >= 1:
+    elif (alone := largest_context(model, 1, available, **layout)) >= 1:
         fits.append(f"--slots 1 --context {alone}")
-    shorter = context_of(slots)
+    shorter = largest_context(model, slots, available, **layout)
     if slots > 1 and shorter >= _LEAST_CONTEXT:
         fits.append(f"--slots {slots} --context {shorter}")
     if model.runtime == "llamacpp" and model.head_dim % 32 == 0:
         for smaller in KV_TYPES[KV_TYPES.index(kv_type) + 1 :]:
-            need = estimate(
-                model,
-                slots,
-                context,
-                kv_type=smaller,
-                batch=batch,
-                unified_kv=unified_kv,
-                kv_tokens=kv_tokens,
-            )
+            need = estimate(model, slots, context, **_with(layout, kv_type=smaller))
             if need.total <= available:
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")
                 break
     return fits
+
+
+def _with(layout: Layout, **changed: Unpack[Layout]) -> Layout:
+    changing = layout.copy()
+    changing.update(changed)
+    return changing
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:

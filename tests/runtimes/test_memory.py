@@ -167,6 +167,11 @@ def test_a_budget_for_all_slots_is_what_counts(gguf: Path) -> None:
     half = estimate(model, 8, 512, unified_kv=True, kv_tokens=2048)
     assert half.kv * 2 == whole.kv
     assert estimate(model, 8, 512, kv_tokens=2048) == estimate(model, 8, 512)
+    with pytest.raises(OutOfMemoryError, match="--kv-tokens") as caught:
+        require_fit(model, 8, 512, half.total, unified_kv=True, kv_tokens=4096)
+    fits = int(re.findall(r"--kv-tokens (\d+)", str(caught.value))[0])
+    assert 2048 <= fits < 4096
+    assert estimate(model, 8, 512, unified_kv=True, kv_tokens=fits).total <= half.total
 
 
 def test_the_largest_settings_fit_and_one_more_does_not(pebble_file: Path) -> None:
