@@ -8,7 +8,7 @@ from typing import Any
 
 from app.bench.batched_bench import BatchedBench, run_batched_bench
 from app.bench.options import BATCH, BenchOptions, median, rounded
-from app.bench.tools import environments, require_tool
+from app.bench.tools import own_environment, require_tool
 from app.bench.work import Window, loaded, lockstep, random_prompts
 from runtimes.errors import IngotError
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -19,9 +19,7 @@ _DEFAULT = "split"  # RunnerSettings.unified_kv
 
 @dataclass(frozen=True, slots=True)
 class NativeResult:
-    """Decode tok/s of all rows, a sample a round. ``ours`` by cache layout, ``theirs`` by layout
-    and by how idle threads wait.
-    """
+    """Decode tok/s of all rows by cache layout, a sample a round."""
 
     settings: RunnerSettings
     prompt_tokens: int
@@ -48,10 +46,15 @@ class NativeResult:
         return max(self.our_tps.values()) / max(self.their_tps.values())
 
     @property
-    def fastest_ratio(self) -> float:
-        """The same of the fastest rounds, which other load on the machine disturbs least."""
-        ours = max(window.wall_tps for windows in self.ours.values() for window in windows)
-        return ours / max(sample for samples in self.theirs.values() for sample in samples)
+    def round_ratios(self) -> list[float]:
+        """The same of each round, whose runs lie within a minute: a machine that is faster now than
+        ten minutes ago changes both sides of it.
+        """
+        return [
+            max(windows[number].wall_tps for windows in self.ours.values())
+            / max(samples[number] for samples in self.theirs.values())
+            for number in range(len(self.theirs[_DEFAULT]))
+        ]
 
     @property
     def default_ratio(self) -> float:
@@ -80,7 +83,7 @@ class NativeResult:
             },
             "llama_batched_bench": {n: rounded(samples) for n, samples in self.theirs.items()},
             "ratio_of_best": round(self.best_ratio, 4),
-            "ratio_of_fastest_rounds": round(self.fastest_ratio, 4),
+            "ratio_of_rounds": rounded(self.round_ratios),
             "ratio_of_default": round(self.default_ratio, 4),
         }
 
@@ -103,7 +106,8 @@ class NativeResult:
         text.append(
             f"  better of ours : best of theirs = {self.best_ratio:.3f}; "
             f"our default ({_DEFAULT}) : best of theirs = {self.default_ratio:.3f}; "
-            f"fastest rounds {self.fastest_ratio:.3f}"
+            f"median of the rounds' ratios {median(self.round_ratios):.3f} "
+            f"({_spread(self.round_ratios, 3)})"
         )
         return text
 
@@ -122,23 +126,30 @@ def native(path: Path, options: BenchOptions) -> NativeResult:
     }
     scheduling = SchedulerSettings(max_stall_s=None, prefix_cache=False)
     ours: dict[str, list[Window]] = {name: [] for name in _LAYOUTS}
-    theirs: dict[str, list[float]] = {}
+    theirs: dict[str, list[float]] = {name: [] for name in _LAYOUTS}
+
+    def run_ours(layout: str, seed: int) -> None:
+        with loaded(path, settings[layout], scheduling) as engine:
+            prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
+            ours[layout].append(lockstep(engine, prompts, options.decode_tokens))
+
+    def run_theirs(layout: str, _seed: int) -> None:
+        line = run_batched_bench(
+            program,
+            path,
+            settings[layout],
+            prompt_tokens=options.prompt_tokens,
+            decode_tokens=options.decode_tokens,
+            environment=own_environment(),
+        )
+        _require_same(line, settings[layout])
+        theirs[layout].append(line.decode_tps)
+
     for seed in range(options.repeats):
-        for layout, wanted in settings.items():
-            with loaded(path, wanted, scheduling) as engine:
-                prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
-                ours[layout].append(lockstep(engine, prompts, options.decode_tokens))
-            for waiting, environment in environments().items():
-                line = run_batched_bench(
-                    program,
-                    path,
-                    wanted,
-                    prompt_tokens=options.prompt_tokens,
-                    decode_tokens=options.decode_tokens,
-                    environment=environment,
-                )
-                _require_same(line, wanted)
-                theirs.setdefault(f"{layout}, {waiting}", []).append(line.decode_tps)
+        # Back and forth, so that a machine that slows down favours neither side.
+        turns = [(run, layout) for layout in _LAYOUTS for run in (run_ours, run_theirs)]
+        for run, layout in turns if seed % 2 == 0 else reversed(turns):
+            run(layout, seed)
     return NativeResult(
         settings[_DEFAULT], options.prompt_tokens, options.decode_tokens, ours, theirs
     )
@@ -156,5 +167,5 @@ def _require_same(line: BatchedBench, settings: RunnerSettings) -> None:
         )
 
 
-def _spread(samples: list[float]) -> str:
-    return f"{min(samples):.1f}-{max(samples):.1f}"
+def _spread(samples: list[float], digits: int = 1) -> str:
+    return f"{min(samples):.{digits}f}-{max(samples):.{digits}f}"

@@ -16,19 +16,20 @@ from typing import Any
 from app.bench.llama_server import LlamaServer
 from app.bench.options import BenchOptions, median, rounded
 from app.bench.prompts import bench_prompts
-from app.bench.tools import environments, require_tool
+from app.bench.tools import own_environment, require_tool
 from app.bench.work import greedy, loaded, run
 from runtimes.errors import IngotError
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 _LAYOUTS = {"split": False, "unified": True}
+_SERVER = "llama-server"
 _WARM_UP = [[7] * 8]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerResult:
-    """Seconds for all prompts, a sample a round; ``ours`` by cache layout, ``theirs`` by how idle
-    threads wait. ``server`` is what llama-server says of its slots.
+    """Seconds for all prompts, a sample a round; ``ours`` by cache layout. ``server`` is what
+    llama-server says of its slots.
     """
 
     settings: RunnerSettings
@@ -37,18 +38,26 @@ class ServerResult:
     completion_tokens: int
     clients: int
     ours: dict[str, list[float]]
-    theirs: dict[str, list[float]]
+    theirs: list[float]
     server: dict[str, Any]
 
     @property
     def best_ratio(self) -> float:
-        """Their best time over ours of the better layout: above 1, ours is faster."""
-        return _best(self.theirs) / _best(self.ours)
+        """Their time over ours of the better layout: above 1, ours is faster."""
+        return median(self.theirs) / min(median(samples) for samples in self.ours.values())
+
+    @property
+    def round_ratios(self) -> list[float]:
+        """The same of each round, whose runs lie close together in time."""
+        return [
+            theirs / min(samples[number] for samples in self.ours.values())
+            for number, theirs in enumerate(self.theirs)
+        ]
 
     @property
     def default_ratio(self) -> float:
-        """Their best time over ours of the layout that Ingot takes unasked."""
-        return _best(self.theirs) / median(self.ours["split"])
+        """Their time over ours of the layout that Ingot takes unasked."""
+        return median(self.theirs) / median(self.ours["split"])
 
     def to_json(self) -> dict[str, Any]:
         """Every sample."""
@@ -62,8 +71,9 @@ class ServerResult:
             "clients": self.clients,
             "llama_server_slots": self.server,
             "ingot_seconds": {name: rounded(samples) for name, samples in self.ours.items()},
-            "llama_server_seconds": {name: rounded(s) for name, s in self.theirs.items()},
+            "llama_server_seconds": rounded(self.theirs),
             "ratio_of_best": round(self.best_ratio, 4),
+            "ratio_of_rounds": rounded(self.round_ratios),
             "ratio_of_default": round(self.default_ratio, 4),
         }
 
@@ -74,18 +84,18 @@ class ServerResult:
             f"{self.completion_tokens} tokens generated, {self.settings.slots} slots of "
             f"{self.settings.context}: seconds end to end"
         ]
-        sides = {"ingot": self.ours, f"llama-server (it says: {self.server})": self.theirs}
-        for side, arms in sides.items():
-            for name, samples in arms.items():
-                seconds = median(samples)
-                text.append(
-                    f"  {side}, {name}: {seconds:.2f} s, {self.completion_tokens / seconds:.1f} "
-                    f"generated tok/s ({min(samples):.2f}-{max(samples):.2f} s)"
-                )
+        sides = {f"ingot, {name}": samples for name, samples in self.ours.items()}
+        sides[f"llama-server (it says: {self.server})"] = self.theirs
+        for side, samples in sides.items():
+            seconds = median(samples)
+            text.append(
+                f"  {side}: {seconds:.2f} s, {self.completion_tokens / seconds:.1f} "
+                f"generated tok/s ({min(samples):.2f}-{max(samples):.2f} s)"
+            )
+        ratios = ", ".join(f"{ratio:.3f}" for ratio in self.round_ratios)
         text.append(
-            f"  best of theirs : better of ours = {self.best_ratio:.3f}; "
-            f"best of theirs : our default (split) = {self.default_ratio:.3f} (above 1: ours is "
-            "faster)"
+            f"  theirs : better of ours = {self.best_ratio:.3f}; theirs : our default (split) = "
+            f"{self.default_ratio:.3f}; of each round {ratios} (above 1: ours is faster)"
         )
         return text
 
@@ -98,18 +108,23 @@ def server(path: Path, options: BenchOptions) -> ServerResult:
     need = max(map(len, prompts)) + tokens + 1
     settings = {name: options.settings(need, unified=kvu) for name, kvu in _LAYOUTS.items()}
     clients = 2 * options.rows
-    ours: dict[str, list[float]] = {}
-    theirs: dict[str, list[float]] = {}
+    ours: dict[str, list[float]] = {name: [] for name in _LAYOUTS}
+    theirs: list[float] = []
     said: dict[str, Any] = {}
-    for _ in range(options.repeats):
-        for layout, wanted in settings.items():
-            ours.setdefault(layout, []).append(_our_seconds(path, wanted, prompts, tokens))
-        for waiting, environment in environments().items():
-            with LlamaServer(program, path, settings["split"], environment=environment) as native:
+    sides = [*_LAYOUTS, _SERVER]
+    for number in range(options.repeats):
+        # Back and forth, so that a machine that slows down favours neither side.
+        for side in sides if number % 2 == 0 else reversed(sides):
+            if side != _SERVER:
+                ours[side].append(_our_seconds(path, settings[side], prompts, tokens))
+                continue
+            with LlamaServer(
+                program, path, settings["split"], environment=own_environment()
+            ) as native:
                 native.complete(_WARM_UP * options.rows, 3, options.rows)
                 begin = time.perf_counter()
                 made = native.complete(prompts, tokens, clients)
-                theirs.setdefault(waiting, []).append(time.perf_counter() - begin)
+                theirs.append(time.perf_counter() - begin)
                 said = native.slots()
             if made != tokens * len(prompts):
                 raise IngotError(
@@ -135,7 +150,3 @@ def _our_seconds(
         begin = time.perf_counter()
         run(engine, prompts, [greedy(tokens)] * len(prompts))
         return time.perf_counter() - begin
-
-
-def _best(arms: dict[str, list[float]]) -> float:
-    return min(median(samples) for samples in arms.values())

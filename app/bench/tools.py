@@ -26,18 +26,13 @@ def require_tool(path: Path | None, option: str, name: str) -> Path:
     return path
 
 
-def environments() -> dict[str, dict[str, str]]:
-    """Environments for a native tool, by the name of how its idle threads wait.
+def own_environment() -> dict[str, str]:
+    """The environment of a native tool as a user would start it.
 
     Loading llama.cpp sets GOMP_SPINCOUNT in this process (runtimes.llamacpp.native); a child would
-    inherit that. So: the tool's own default, and what this process has.
+    inherit that.
     """
-    own = {name: value for name, value in os.environ.items() if name not in _OPENMP}
-    ours = {name: os.environ[name] for name in _OPENMP if name in os.environ}
-    known = {"own spinning": own}
-    if ours:
-        known[", ".join(f"{name}={value}" for name, value in ours.items())] = {**own, **ours}
-    return known
+    return {name: value for name, value in os.environ.items() if name not in _OPENMP}
 
 
 def tail(text: str, lines: int = 8) -> str:

@@ -20,7 +20,7 @@ from app.bench.options import BenchOptions
 from app.bench.prompts import PromptFileError, bench_prompts, read_texts
 from app.bench.strategies import compare
 from app.bench.suite import BENCHMARKS, MemoryResult
-from app.bench.tools import ToolMissingError, environments
+from app.bench.tools import ToolMissingError, own_environment
 from app.bench.work import greedy, loaded, lockstep, random_prompts, run
 from runtimes.errors import IngotError
 from runtimes.request import Completion, FinishReason, Timings, Usage
@@ -165,7 +165,8 @@ def test_native_tool(pebble_built: Path, gguf_file: Path) -> None:
     result = BENCHMARKS["native"].run(gguf_file, with_tools(batched_bench=program))
     report = json.loads(json.dumps(result.to_json()))
     assert set(report["ingot"]) == {"split", "unified"}
-    assert len(report["llama_batched_bench"]) == 4
+    assert set(report["llama_batched_bench"]) == {"split", "unified"}
+    assert len(report["ratio_of_rounds"]) == TINY.repeats
     assert all(figure > 0 for figure in figures(report["llama_batched_bench"]))
     assert report["ratio_of_best"] >= report["ratio_of_default"] > 0
 
@@ -225,14 +226,8 @@ def test_what_the_native_tools_print() -> None:
 
 def test_a_native_tool_does_not_inherit_our_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    arms = environments()
-    assert list(arms) == ["own spinning", "GOMP_SPINCOUNT=1000"]
-    assert "GOMP_SPINCOUNT" not in arms["own spinning"]
-    assert arms["own spinning"]["PATH"] == os.environ["PATH"]
-    assert arms["GOMP_SPINCOUNT=1000"]["GOMP_SPINCOUNT"] == "1000"
-    monkeypatch.delenv("GOMP_SPINCOUNT")
-    assert list(environments()) == ["own spinning"]
+    assert "GOMP_SPINCOUNT" not in own_environment()
+    assert own_environment()["PATH"] == os.environ["PATH"]
 
 
 def test_both_sides_hold_as_many_cells() -> None:
