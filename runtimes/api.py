@@ -33,6 +33,10 @@ class EngineApi(Protocol):
     def vocab_size(self) -> int:
         """Ids from 0 to below this may be submitted."""
 
+    @property
+    def pid(self) -> int | None:
+        """The process that holds the model; None while there is none."""
+
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the BOS token if the model wants one."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -95,6 +96,11 @@ class Engine:
     def vocab_size(self) -> int:
         """Ids from 0 to below this may be submitted."""
         return min(self._runner.capabilities.vocab_size, self.tokenizer.vocab_size)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that holds the model: this one."""
+        return os.getpid()
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the BOS token if the model wants one."""

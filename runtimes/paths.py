@@ -1,8 +1,8 @@
-"""Where Ingot keeps what it can make again (cache), what was asked for (data) and what it has
-learned (state).
+"""Where Ingot keeps what it can make again (cache), what was asked for (data), what it has learned
+(state) and how the user wants it (config).
 
 Standard library only: the native build uses it before anything is installed. The folders are the
-ones that platformdirs would choose. INGOT_HOME puts both below one folder.
+ones that platformdirs would choose. INGOT_HOME puts all of them below one folder.
 """
 
 from __future__ import annotations
@@ -45,6 +45,17 @@ def state_dir() -> Path:
     if sys.platform == "win32":
         return _local_app_data()
     return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+def config_dir() -> Path:
+    """Folder for the user's settings. Not created here."""
+    if home := os.environ.get("INGOT_HOME"):
+        return Path(home) / "config"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / _NAME
+    if sys.platform == "win32":
+        return _local_app_data()
+    return _xdg("XDG_CONFIG_HOME", ".config")
 
 
 def _xdg(variable: str, default: str) -> Path:

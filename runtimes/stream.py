@@ -40,6 +40,22 @@ class Stream:
                 return
             yield chunk
 
+    def take(self) -> list[Chunk]:
+        """What has come since the last call, without waiting; for callers that poll.
+
+        Empty when nothing has come and from the end on: ``done`` says which, looked at before.
+        """
+        chunks: list[Chunk] = []
+        while True:
+            try:
+                chunk = self._chunks.get_nowait()
+            except queue.Empty:
+                return chunks
+            if chunk is None:
+                self._chunks.put(None)
+                return chunks
+            chunks.append(chunk)
+
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         """Like iterating, on the running event loop, which goes on meanwhile."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()

@@ -108,7 +108,7 @@ class WorkerEngine:
 
     @property
     def pid(self) -> int | None:
-        """The worker process; None while there is none."""
+        """The process that holds the model; None while there is none."""
         process = self._supervisor.process
         return process.pid if process else None
 

@@ -72,6 +72,21 @@ def test_stream_and_result_agree_and_figures_add_up(engine):
     assert list(stream) == []
 
 
+def test_a_stream_can_be_polled(engine):
+    stream = engine.submit(Request(chat(engine, QUESTIONS[0]), SamplingParams(max_tokens=24)))
+    chunks = []
+    ended = False
+    while not ended:
+        ended = stream.done  # before taking: what came until then is taken below
+        chunks += stream.take()
+        time.sleep(0.002)
+    completion = stream.result(0)
+    assert "".join(chunk.text for chunk in chunks) == completion.text
+    assert [token for chunk in chunks for token in chunk.token_ids] == list(completion.token_ids)
+    assert stream.take() == []
+    assert list(stream) == []
+
+
 def test_a_row_does_not_depend_on_its_companions(engine, record_property):
     """Alone and among 15 others: log-probabilities within 0.02, texts equal but for near-ties.
 
