@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ from runtimes.remembered import recall, remember
 _PLANS, _SEEN = "plans", "fingerprints"
 _REVISION = 1  # of the planner: what an older one chose does not count
 _AT_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MadePlan:
+    """A plan, when it was made (seconds since 1970), and where its file was then."""
+
+    plan: Plan
+    made: float
+    path: Path
 
 
 def recall_plan(models: Sequence[ModelFile], task: Task) -> Plan | None:
@@ -51,7 +61,26 @@ def remember_plan(models: Sequence[ModelFile], task: Task, plan: Plan) -> None:
     known = recall(_PLANS)
     known.pop(key, None)
     kept = dict(list(known.items())[-(_AT_MOST - 1) :])
-    remember(_PLANS, {**kept, key: {"file": fingerprint_of(chosen), "plan": plan.to_json()}})
+    record = {
+        "file": fingerprint_of(chosen),
+        "plan": plan.to_json(),
+        "made": time.time(),
+        "path": str(chosen.path.resolve()),
+    }
+    remember(_PLANS, {**kept, key: record})
+
+
+def made_plans() -> list[MadePlan]:
+    """Every remembered plan, the latest first, whatever it was made for. Those that older versions
+    wrote without a date are left out."""
+    found = []
+    for record in recall(_PLANS).values():
+        try:
+            plan = Plan.from_json(record["plan"])
+            found.append(MadePlan(plan, float(record["made"]), Path(record["path"])))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return sorted(found, key=lambda one: one.made, reverse=True)
 
 
 def fingerprint_of(model: ModelFile) -> str:
