@@ -1,0 +1,185 @@
+"""The terminal app itself: modes, loading models, leaving, and what holds on every screen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, cast
+
+from textual import events, work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
+from textual.filter import LineFilter, Monochrome, NoColor
+from textual.screen import Screen
+from textual.signal import Signal
+
+from app.chat.host import HostState
+from app.options import ModelOptions, PlanOptions
+from app.tui import keys, modes, nocolor, palette, theme
+from app.tui.help import HelpScreen
+from app.tui.services import Services
+from app.tui.widgets.too_small import TooSmall
+from runtimes.errors import IngotError
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 2.0  # a second ctrl+c within this time quits
+
+
+class IngotApp(App[None]):
+    """``services`` are opened and closed by the caller; the engine's process ends with the app."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "Ingot"
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = modes.openers()
+    DEFAULT_MODE = modes.CHAT.name
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "app.help", "Help for what has the focus", id="app.help", priority=True),
+        *modes.bindings(),
+        Binding("ctrl+c", "app.interrupt", "Stop; twice: quit", id="app.interrupt", priority=True),
+        Binding("ctrl+q", "app.quit", "Quit", id="app.quit", priority=True),
+        Binding("ctrl+p", "app.command_palette", "Commands", id="app.palette", priority=True),
+        Binding("f12", "app.change_theme", "Theme", id="app.theme", show=False),
+    ]
+
+    def __init__(self, services: Services) -> None:
+        super().__init__()
+        self.services = services
+        # Published when a model begins to load, is loaded, or could not be; the host says the rest.
+        self.engine_changed: Signal[HostState] = Signal(self, "engine_changed")
+        self.no_color = nocolor.wanted()
+        self._colourless = nocolor.Colourless()
+        self._interrupted = float("-inf")
+
+    def on_mount(self) -> None:
+        """Settings take effect, and the model of the command line loads."""
+        self.register_theme(theme.INGOT)
+        wanted = self.services.config.theme or theme.DEFAULT
+        self.theme = wanted if wanted in self.available_themes else theme.DEFAULT
+        self.set_keymap(self.services.config.keymap)
+        for warning in keys.problems(self.services.config.keymap):
+            self.warn(warning)
+        self.screen_change_signal.subscribe(self, lambda _: TooSmall.check(self))
+        if not self.is_headless:
+            self._catch_signals()
+        start = self.services.start
+        if start.model is not None:
+            self.load_model(start.model, start.options, start.settings)
+
+    def warn(self, text: str) -> None:
+        """Tell of something that is odd but does not stop the work."""
+        self.notify(text, severity="warning", timeout=10, markup=False)
+
+    # The engine
+
+    def load_model(
+        self,
+        model: str,
+        options: ModelOptions | None = None,
+        settings: PlanOptions | None = None,
+    ) -> None:
+        """Replace the loaded model, in a thread; ``engine_changed`` tells how it goes. An error is
+        shown, and is also the host's."""
+        self.engine_changed.publish(HostState.LOADING)
+        self._load(model, options or ModelOptions(), settings or PlanOptions())
+
+    @work(thread=True, exit_on_error=False, group="load")
+    def _load(self, model: str, options: ModelOptions, settings: PlanOptions) -> None:
+        error = None
+        try:
+            self.services.host.load(model, options, settings)
+        except IngotError as failed:
+            error = str(failed)
+        except Exception as failed:
+            log.exception("loading %s", model)
+            error = f"{type(failed).__name__}: {failed}"
+        self.call_later(self._loaded, error)
+
+    def _loaded(self, error: str | None) -> None:
+        self.engine_changed.publish(self.services.host.state)
+        if error is not None:
+            title = "The model could not be loaded"
+            self.notify(error, title=title, severity="error", timeout=15, markup=False)
+
+    # Leaving
+
+    def action_interrupt(self) -> None:
+        """The first time stop what runs, the second time within two seconds quit."""
+        now = time.monotonic()
+        if now - self._interrupted < _AGAIN_S:
+            self.exit()
+            return
+        self._interrupted = now
+        stopped = any(screen.interrupt() for screen in self._interruptible())
+        self.notify(
+            "Stopped. Once more quits." if stopped else "Nothing runs. Once more quits.",
+            timeout=_AGAIN_S,
+        )
+
+    def _interruptible(self) -> Iterator[modes.Interruptible]:
+        """Screens of the mode that is shown, the topmost first, then those of the chat."""
+        for name in dict.fromkeys((self.current_mode, modes.CHAT.name)):
+            for screen in reversed(self.get_screen_stack(name)):
+                if isinstance(screen, modes.Interruptible):
+                    yield screen
+
+    def _catch_signals(self) -> None:
+        """Leave in order when the system asks for it, or the terminal has gone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._leave, 128 + number)
+        loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
+
+    def _leave(self, code: int) -> None:
+        self.exit(return_code=code)
+
+    async def on_unmount(self) -> None:
+        """End the engine's process before anything waits for the threads that ask it. The screens
+        have gone by now, and have kept what they had."""
+        with ThreadPoolExecutor(1) as own:
+            await asyncio.get_running_loop().run_in_executor(own, self.services.host.close)
+
+    # What holds on every screen
+
+    def action_help(self) -> None:
+        """Help for the widget that has the focus; once more takes it away."""
+        if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss()
+        else:
+            self.push_screen(HelpScreen.about(self.screen))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Everything that a key does, for the command palette."""
+        yield from palette.commands(screen)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, but NO_COLOR means none at all, and only when it is not empty."""
+        if self.no_color:
+            return [self._colourless]
+        theirs = super().get_line_filters()
+        return [one for one in theirs if not isinstance(one, Monochrome | NoColor)]
+
+    def watch_theme(self, name: str) -> None:
+        """Remember a theme that the user has chosen."""
+        config = self.services.config
+        if self.is_running and name != (config.theme or theme.DEFAULT):
+            config.remember(theme=name)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Say so when the terminal is too small, instead of showing half of everything."""
+        TooSmall.check(self)
+
+
+def app_of(node: DOMNode) -> IngotApp:
+    """The app of a screen or widget, typed."""
+    return cast(IngotApp, node.app)
+
+
+def services_of(node: DOMNode) -> Services:
+    """The services of a screen's or widget's app, typed."""
+    return app_of(node).services

@@ -1,0 +1,94 @@
+"""F1: what the focused widget is for, and the keys that work in it, as they are mapped now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import Any, ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.dom import DOMNode
+from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
+from textual.widgets import Markdown, Static
+
+from app.tui.keys import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The bindings of one place: (keys, what they do)."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+class HelpScreen(ModalScreen[None]):
+    """Taken down by esc, or by F1 again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Close", id="help.close"),
+    ]
+
+    def __init__(self, text: str, groups: list[Group]) -> None:
+        super().__init__(classes="panel")
+        self._text = text
+        self._groups = groups
+
+    @classmethod
+    def about(cls, screen: Screen[Any]) -> HelpScreen:
+        """Help for the widget of ``screen`` that has the focus."""
+        return cls(_text(screen.focused or screen), groups(screen))
+
+    def compose(self) -> ComposeResult:
+        """The text above, the keys below, both in one that scrolls."""
+        with Vertical(classes="box") as box:
+            box.border_title = "Help"
+            box.border_subtitle = "esc closes"
+            with VerticalScroll():
+                if self._text:
+                    yield Markdown(self._text)
+                yield Static(self._table())
+
+    def _table(self) -> Table:
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), expand=True)
+        table.add_column(no_wrap=True)
+        table.add_column(ratio=1)
+        for number, group in enumerate(self._groups):
+            if number:
+                table.add_row("", "")
+            table.add_row(Text(group.title, style="bold underline"), "")
+            for keys, does in group.rows:
+                table.add_row(Text(keys, style="bold"), does)
+        return table
+
+
+def groups(screen: Screen[Any]) -> list[Group]:
+    """What keys do on ``screen`` now, from the focused widget outwards."""
+    by_node: dict[DOMNode, dict[tuple[str, str], list[str]]] = {}
+    for node, binding, enabled, tooltip in screen.active_bindings.values():
+        if not binding.description or not enabled:
+            continue
+        does = " · ".join(part for part in (binding.description, tooltip) if part)
+        rows = by_node.setdefault(node, {})
+        rows.setdefault((binding.action, does), []).append(shown(binding.key))
+    return [
+        Group(_title(node), tuple((" ".join(keys), does) for (_, does), keys in rows.items()))
+        for node, rows in by_node.items()
+    ]
+
+
+def _title(node: DOMNode) -> str:
+    return node.BINDING_GROUP_TITLE or type(node).__name__.removesuffix("Screen")
+
+
+def _text(node: DOMNode) -> str:
+    """The nearest ``HELP`` above ``node``."""
+    for one in node.ancestors_with_self:
+        if isinstance(one, Widget) and one.HELP:
+            return cleandoc(one.HELP)
+    return ""

@@ -1,0 +1,95 @@
+"""Keys as users write and read them, and what is wrong with a keymap of theirs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from pkgutil import walk_packages
+
+from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.keys import KEY_ALIASES, Keys
+
+_NAMES = {
+    "escape": "esc",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "pgup",
+    "pagedown": "pgdn",
+    "question_mark": "?",
+    "slash": "/",
+}
+_MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
+
+
+def shown(key: str) -> str:
+    """A Textual key as people write it: ``alt+left`` is alt+←."""
+    *modifiers, last = key.split("+")
+    name = _NAMES.get(last, last)
+    if last.startswith("f") and last[1:].isdigit():
+        name = last.upper()
+    return "+".join([*modifiers, name])
+
+
+def problems(keymap: Mapping[str, str]) -> list[str]:
+    """What a user should know of a keymap from ids to keys: ids that do not exist, keys that do
+    not, and keys that two bindings of one place now share. Empty for an empty keymap."""
+    if not keymap:
+        return []
+    owners = dict(_bindings())
+    known = {binding.id: binding for found in owners.values() for binding in found if binding.id}
+    told = []
+    for name, wanted in keymap.items():
+        if name not in known:
+            told.append(f"keymap: there is no binding {name}{_like(name, known)}")
+        told += [
+            f"keymap: {name}: no terminal has a key {key!r}"
+            for key in _keys(wanted)
+            if not _exists(key)
+        ]
+    return told + list(_clashes(owners, keymap))
+
+
+def _clashes(owners: Mapping[type, list[Binding]], keymap: Mapping[str, str]) -> Iterator[str]:
+    for found in owners.values():
+        by_key: dict[str, str] = {}
+        for binding in found:
+            for key in _keys(keymap.get(binding.id or "", binding.key)):
+                name = binding.id or binding.action
+                other = by_key.setdefault(key, name)
+                if other != name and (other in keymap or name in keymap):
+                    yield f"keymap: {shown(key)} is both {other} and {name}; only one of them works"
+
+
+def _bindings() -> Iterator[tuple[type, list[Binding]]]:
+    """The bindings of each class of the app, the whole of it imported."""
+    import app.tui
+
+    for module in walk_packages(app.tui.__path__, "app.tui."):
+        found = import_module(module.name)
+        for owner in vars(found).values():
+            if (
+                inspect.isclass(owner)
+                and owner.__module__ == module.name
+                and issubclass(owner, DOMNode)
+            ):
+                yield owner, [b for b in Binding.make_bindings(owner.__dict__.get("BINDINGS", []))]
+
+
+def _like(name: str, known: Iterable[str]) -> str:
+    similar = get_close_matches(name, known, 1)
+    return f"; did you mean {similar[0]}?" if similar else "; docs/chat.md lists them"
+
+
+def _keys(text: str) -> list[str]:
+    return [key.strip() for key in text.split(",") if key.strip()]
+
+
+def _exists(key: str) -> bool:
+    *modifiers, last = key.split("+")
+    named = last in {item.value for item in Keys} or last in KEY_ALIASES or len(last) == 1
+    return named and set(modifiers) <= _MODIFIERS

@@ -1,0 +1,97 @@
+"""The terminal the app is drawn on, and what else would write to it.
+
+Textual draws on stderr. Here it is stdout, so that `2> file` is harmless, and what native libraries
+and log handlers write to stderr goes to a file instead of across the screen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from textual.driver import Driver
+
+_MOST_LOG = 1_000_000  # bytes of old log that are kept
+
+
+class Screen:
+    """A file that swallows everything once the terminal has gone: the thread that draws must
+    outlive it, or the app would wait for it."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._gone = False
+
+    def write(self, text: str) -> int:
+        """As of a file."""
+        if not self._gone:
+            try:
+                return self._file.write(text)
+            except (OSError, ValueError):
+                self._gone = True
+        return len(text)
+
+    def flush(self) -> None:
+        """As of a file."""
+        if not self._gone:
+            try:
+                self._file.flush()
+            except (OSError, ValueError):
+                self._gone = True
+
+    def fileno(self) -> int:
+        """As of a file."""
+        return self._file.fileno()
+
+
+def driver() -> type[Driver] | None:
+    """What draws on stdout; None where Textual's own does (Windows)."""
+    if sys.platform == "win32":
+        return None
+    from textual.drivers.linux_driver import LinuxDriver
+
+    class StdoutDriver(LinuxDriver):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__)))
+
+    return StdoutDriver
+
+
+@contextlib.contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """Let everything that is written to stderr, also by child processes, go to ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > _MOST_LOG:
+        path.replace(path.with_suffix(".old.log"))
+    sys.stderr.flush()
+    kept = os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(log)
+
+
+def problem() -> str | None:
+    """Why the app cannot run here; None when stdin and stdout are a terminal that can draw."""
+    for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
+        try:
+            there = stream is not None and stream.isatty()
+        except ValueError:  # closed
+            there = False
+        if not there:
+            return f"{name} is not a terminal"
+    if os.environ.get("TERM", "") == "dumb":
+        return "TERM is dumb"
+    return None

@@ -1,0 +1,1 @@
+"""One widget a module, its style sheet beside it."""
