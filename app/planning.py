@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,8 @@ from runtimes.plan import STALL_S, PlanWorkload, Profile
 from runtimes.planner.candidates import Overrides, Task
 from runtimes.planner.known import recall_plan
 from runtimes.settings import RunnerSettings, SchedulerSettings
+
+logger = logging.getLogger(__name__)
 
 Bits = Literal["4", "8", "any"]
 
@@ -131,10 +134,16 @@ def choose(
     plan = next((found for t in tasks if (found := recall_plan(files.models, t))), None)
     if plan is not None:
         file, base, scheduling = ModelFile.read(plan.path), plan.settings(), plan.scheduling()
+        logger.info("planned: %s on %s: %s", plan.name, plan.runtime, "; ".join(plan.reasons))
     else:
         file = files.models[0] if settings.bits else model_file(model, options)
         base = RunnerSettings()
         scheduling = SchedulerSettings(max_stall_s=STALL_S[settings.profile])
+        logger.info(
+            "not planned: %s on %s with the defaults; `ingot plan` measures what is best here",
+            file.path.name,
+            file.runtime,
+        )
     base = replace(base, **{k: v for k, v in asdict(fixed).items() if v is not None})
     return Choice(file, base, scheduling, plan is not None)
 

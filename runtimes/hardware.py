@@ -47,7 +47,7 @@ def detect() -> Hardware:
     from runtimes.gpus import find_gpus
 
     logical = psutil.cpu_count(logical=True) or 1
-    total, available = _memory()
+    total, available = memory_now()
     return Hardware(
         cpu=cpu_name(),
         architecture=platform.machine(),
@@ -70,7 +70,7 @@ def _usable_cores(logical: int) -> int:
     return usable
 
 
-def _memory() -> tuple[int, int]:
+def memory_now() -> tuple[int, int]:
     """Total and available bytes, the smaller of the machine's and the container's."""
     memory = psutil.virtual_memory()
     total, available = int(memory.total), int(memory.available)

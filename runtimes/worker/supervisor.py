@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -185,8 +186,14 @@ class Supervisor:
 
     def _restart(self) -> None:
         problem: IngotError | None = None
+        begin = time.monotonic()
         try:
             self.start(restart=True)
+            log.info(
+                "a new worker process has loaded %s in %.1f s",
+                self._path.name,
+                time.monotonic() - begin,
+            )
         except IngotError as error:
             problem = error
         except Exception as error:
