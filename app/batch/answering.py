@@ -152,6 +152,7 @@ class _View:
             kv_capacity=stats.kv_capacity,
             memory=self._memory,
             draining=self._interrupts.draining,
+            working=counts.working,
         )
 
 

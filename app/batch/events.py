@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.batch.progress import Silent, Snapshot
+
+if TYPE_CHECKING:
+    from app.batch.answering import Known
 
 _SECONDS = 1.0
 
@@ -20,14 +23,28 @@ class Events(Silent):
 
     def __init__(self, emit: Callable[[str], None]) -> None:
         self._emit = emit
-        self._last = time.monotonic()
+        self._last = float("-inf")
 
     def event(self, name: str, values: dict[str, Any]) -> None:
         """Write one event."""
         self._emit(json.dumps({"event": name, **values}, ensure_ascii=False) + "\n")
 
+    def begin(self, known: Known) -> None:
+        """A ``begin`` event, before the model is loaded."""
+        found = known.found
+        self.event(
+            "begin",
+            {
+                "rows": found.rows,
+                "input_rows": found.input_rows,
+                "cached": found.reusable - known.skipped,
+                "failed": found.invalid + known.skipped,
+                "invalid_rows": found.invalid_rows,
+            },
+        )
+
     def update(self, snapshot: Snapshot) -> None:
-        """A ``progress`` event once a second."""
+        """A ``progress`` event at once and then once a second."""
         now = time.monotonic()
         if now - self._last < _SECONDS:
             return
@@ -52,6 +69,7 @@ class Events(Silent):
                 "kv_capacity": snapshot.kv_capacity,
                 "memory_bytes": snapshot.memory,
                 "draining": snapshot.draining,
+                "working": list(snapshot.working),
             },
         )
 

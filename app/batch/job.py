@@ -83,7 +83,9 @@ class Job:
                     drained = True
                     given_up = self._give_up_waiting()
                 self._collect(interrupts)
-                self.counts.running = min(len(self._active), self._engine.slots)
+                with_slot = self._by_slot()[: self._engine.slots]
+                self.counts.running = len(with_slot)
+                self.counts.working = tuple(active.work.row.index for active in with_slot)
                 tick()
         finally:
             given_up += len(self._active) + len(self._suspects)
@@ -267,4 +269,4 @@ class Job:
         for request_id in self._active:
             self._engine.cancel(request_id)
         self._active.clear()
-        self.counts.running = 0
+        self.counts.running, self.counts.working = 0, ()

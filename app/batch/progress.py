@@ -6,10 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from app import console
 from app.figures import duration, rate
+
+if TYPE_CHECKING:
+    from app.batch.answering import Known
 
 _LINE_SECONDS = 10.0
 
@@ -18,7 +21,8 @@ _LINE_SECONDS = 10.0
 class Snapshot:
     """The job at one moment. ``done`` counts every row that needs nothing more, ``cached`` those of
     them that an earlier run answered, ``computed`` those that this run finished; rates are tokens
-    per second; ``kv_*`` are tokens in the slots, ``memory`` bytes of all its processes."""
+    per second; ``kv_*`` are tokens in the slots, ``memory`` bytes of all its processes; ``working``
+    has the indexes of the rows with a slot."""
 
     rows: int
     done: int
@@ -36,6 +40,7 @@ class Snapshot:
     kv_capacity: int
     memory: int
     draining: bool
+    working: tuple[int, ...] = ()
 
     @property
     def left_s(self) -> float | None:
@@ -56,6 +61,9 @@ class Progress(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+    def begin(self, known: Known) -> None:
+        """Take in what is known of the input before the model is loaded."""
 
     def update(self, snapshot: Snapshot) -> None:
         """Take in the present state; shown when it is time."""
@@ -106,6 +114,9 @@ class Silent:
     ) -> None:
         return
 
+    def begin(self, known: Known) -> None:
+        """Nothing."""
+
     def update(self, snapshot: Snapshot) -> None:
         """Nothing."""
 
@@ -133,6 +144,11 @@ class Both(Silent):
     ) -> None:
         for view in self._views:
             view.__exit__(kind, error, trace)
+
+    def begin(self, known: Known) -> None:
+        """See Progress."""
+        for view in self._views:
+            view.begin(known)
 
     def update(self, snapshot: Snapshot) -> None:
         """See Progress."""

@@ -1,8 +1,9 @@
 """Notes in the journal on the runs that wrote it, and what they tell while a job runs or later.
 
 A run begins with ``batch-run``: ``at`` (Unix seconds), ``host`` and ``pid`` of the process and
-``born`` (when it was started), ``rows`` of the input's part, ``input_rows`` of all of it,
-``invalid`` and ``reused`` among them, ``shard`` (I/N or null), ``format`` of the output, ``input``.
+``born`` (when it was started), the ``command`` (the arguments after ``ingot``) and the ``folder``
+that it was started in, ``rows`` of the input's part, ``input_rows`` of all of it, ``invalid`` and
+``reused`` among them, ``shard`` (I/N or null), ``format`` of the output, ``input``.
 It ends with ``batch-end`` unless it was killed: ``at`` and ``unfinished`` (rows without a result).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -40,6 +42,8 @@ def run_note(
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "born": psutil.Process().create_time(),
+        "command": sys.argv[1:],
+        "folder": os.getcwd(),
         "rows": rows,
         "input_rows": input_rows,
         "invalid": invalid,

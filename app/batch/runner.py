@@ -64,7 +64,7 @@ def run_to_file(plan: Plan, out: Path, progress: Progress) -> Outcome:
             min(Matcher(journal.entries).failures(), found.reusable) if plan.skip_failed else 0
         )
         known = Known(found, skipped)
-        _tell(found, plan.source, progress)
+        _tell(known, plan.source, progress)
         streamed = UnorderedOutput(out, form, journal) if plan.output.unordered else None
         run = None
 
@@ -113,7 +113,7 @@ def run_to_stdout(plan: Plan, progress: Progress, write: Callable[[bytes], None]
     if form.format in ("csv", "parquet"):
         raise RequestError(f"{form.format} needs all rows at once: name a file instead of stdout")
     known = Known(found)
-    _tell(found, plan.source, progress)
+    _tell(known, plan.source, progress)
     output = OrderedOutput(form, write)
 
     def valid_rows() -> Iterator[Work]:
@@ -160,8 +160,9 @@ def _run_note(known: Known, source: Source, format: OutputFormat) -> dict[str, A
     )
 
 
-def _tell(found: Survey, source: Source, progress: Progress) -> None:
-    for line in found.notes(source.name):
+def _tell(known: Known, source: Source, progress: Progress) -> None:
+    progress.begin(known)
+    for line in known.found.notes(source.name):
         progress.note(line)
 
 

@@ -16,6 +16,7 @@ from runtimes.request import Priority
 
 _FIELDS_SHOWN = 12
 _PROBLEMS_KEPT = 5
+_INVALID_KEPT = 1000
 _REPEATS_SHOWN = 3
 
 
@@ -23,7 +24,8 @@ _REPEATS_SHOWN = 3
 class Survey:
     """Counts over the input. ``requests`` are lines of an OpenAI batch; ``problems`` are the first
     few of the invalid rows, each with its place; ``repeats`` are rows that are valid though an
-    earlier row has their id; ``input_rows`` counts those of other shards too."""
+    earlier row has their id; ``input_rows`` counts those of other shards too; ``invalid_rows`` has
+    the indexes of the first thousand that are invalid."""
 
     stamp: Stamp
     input_rows: int = 0
@@ -34,6 +36,7 @@ class Survey:
     priorities: set[Priority] = field(default_factory=set)
     problems: list[tuple[str, RowProblem]] = field(default_factory=list)
     repeats: Repeats = field(default_factory=Repeats)
+    invalid_rows: list[int] = field(default_factory=list)
 
     @property
     def pending(self) -> int:
@@ -98,6 +101,8 @@ def _read(source: Source, entries: Entries, digest: bytes, ids: IdIndex | None) 
             fields.update(dict.fromkeys(row.fields))
         if isinstance(row.task, RowProblem):
             found.invalid += 1
+            if len(found.invalid_rows) < _INVALID_KEPT:
+                found.invalid_rows.append(row.index)
             lacking += row.task.code == "missing_field"
             if row.task.code == "duplicate_id":
                 refused.add(row.index)

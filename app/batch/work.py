@@ -37,7 +37,8 @@ class Terms:
 @dataclass(slots=True)
 class Counts:
     """What the job has done so far. Tokens are of finished rows; ``retried`` counts rows that were
-    asked again, ``crashes`` deaths of the worker process, ``errors`` failures by their code."""
+    asked again, ``crashes`` deaths of the worker process, ``errors`` failures by their code;
+    ``working`` has the indexes of the rows that have a slot."""
 
     answered: int = 0
     failed: int = 0
@@ -48,6 +49,7 @@ class Counts:
     cached_tokens: int = 0
     completion_tokens: int = 0
     errors: Counter[str] = field(default_factory=Counter)
+    working: tuple[int, ...] = ()
 
 
 # What becomes of a finished row: its work, its answer or error, and which of the two it is.
