@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 if TYPE_CHECKING:
-    from runtimes.api import EngineApi
+    from runtimes.worker.engine import WorkerEngine
 
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
@@ -37,17 +38,24 @@ def model_file(model: str, options: ModelOptions) -> ModelFile:
 
 
 def load_engine(
-    model: ModelFile, settings: RunnerSettings, scheduling: SchedulerSettings | None = None
-) -> EngineApi:
+    model: ModelFile,
+    settings: RunnerSettings,
+    scheduling: SchedulerSettings | None = None,
+    *,
+    begun: Callable[[WorkerEngine], None] | None = None,
+) -> WorkerEngine:
     """Load ``model`` in a worker process, so that a native crash does not end this one.
 
+    ``begun`` is given the engine before it has loaded, for another thread to close.
     INGOT_STEP_LIMIT_S is how many seconds a step may take before the worker counts as hung. Raises
     ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for a bad limit. Ctrl-C ends
     the wait (KeyboardInterrupt) at once.
     """
     from runtimes.worker.engine import WorkerEngine
 
-    return WorkerEngine.load(model.path, settings, scheduling, step_limit_s=_step_limit())
+    return WorkerEngine.load(
+        model.path, settings, scheduling, step_limit_s=_step_limit(), begun=begun
+    )
 
 
 def _step_limit() -> float:

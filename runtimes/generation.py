@@ -78,6 +78,7 @@ class Generation:
     last_token: float = 0.0
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)  # since the last piece: half characters
     sampler: SamplerState = field(init=False)
     text: Detokenizer = field(init=False)
 
@@ -109,8 +110,9 @@ class Generation:
         piece = self.text.feed(
             self.tokenizer.token_bytes(token), may_stop=drawn >= params.min_tokens
         )
-        if piece and self.ticket.streams:
-            self.ticket.sink.put(Chunk(piece, (token,), self.index))
+        self.silent.append(token)
+        if piece:
+            self._put(piece)
         if self.text.stopped:
             return FinishReason.STOP
         if drawn >= params.max_tokens:
@@ -123,8 +125,8 @@ class Generation:
     def complete(self, reason: FinishReason, error: str | None = None) -> Completion:
         """Flush the text and hand the completion to the ticket."""
         rest = self.text.finish()
-        if rest and self.ticket.streams:
-            self.ticket.sink.put(Chunk(rest, (), self.index))
+        if rest:
+            self._put(rest)
         tokens, params = tuple(self.row.output), self.request.params
         completion = Completion(
             id=self.request.id,
@@ -139,6 +141,11 @@ class Generation:
         )
         self.ticket.record(self.index, completion)
         return completion
+
+    def _put(self, piece: str) -> None:
+        tokens, self.silent = tuple(self.silent), []
+        if self.ticket.streams:
+            self.ticket.sink.put(Chunk(piece, tokens, self.index))
 
     @property
     def _cached_tokens(self) -> int:

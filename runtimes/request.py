@@ -216,7 +216,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of streamed text with the tokens that made it; ``index`` tells samples apart."""
+    """A piece of streamed text with the tokens that have come since the piece before.
+
+    A character may take several tokens; those of the last piece may reach into what is held back
+    for a stop string. ``index`` tells samples apart.
+    """
 
     text: str
     token_ids: tuple[int, ...]

@@ -6,7 +6,7 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,15 +71,20 @@ class WorkerEngine:
         step_limit_s: float = STEP_LIMIT_S,
         deaths: DeathLimit | None = None,
         again: bool = False,
+        begun: Callable[[WorkerEngine], None] | None = None,
     ) -> WorkerEngine:
         """Start a process that loads the model at ``path``; ``again`` forgets safer settings.
 
-        Raises ModelError, RuntimeMissingError or OutOfMemoryError. Ctrl-C ends it at once.
+        ``begun`` is given the engine before it has loaded: another thread may end the loading with
+        ``close``, and nothing else. Raises ModelError, RuntimeMissingError, OutOfMemoryError, or
+        RequestError when it was closed meanwhile. Ctrl-C ends it at once.
         """
         path = Path(path).absolute()
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit(), again=again)
         engine = cls(path, scheduling, recovery, step_limit_s)
         try:
+            if begun is not None:
+                begun(engine)
             engine._supervisor.start()
         except BaseException:
             engine.close()
@@ -111,6 +116,11 @@ class WorkerEngine:
         """The process that holds the model; None while there is none."""
         process = self._supervisor.process
         return process.pid if process else None
+
+    @property
+    def gpu(self) -> bool:
+        """Whether layers may lie on a GPU."""
+        return self._ready.gpu
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the BOS token if the model wants one."""

@@ -72,6 +72,18 @@ def test_stream_and_result_agree_and_figures_add_up(engine):
     assert list(stream) == []
 
 
+def test_the_pieces_have_every_token(engine):
+    """What begins a character gives no text yet; the piece that does names it too."""
+    first, *_ = engine.encode("🦊")[-4:]  # of its four bytes
+    params = SamplingParams(max_tokens=6, ignore_eos=True, logit_bias=((first, 1000.0),))
+    stream = engine.submit(Request(chat(engine, "What is 2 + 2?"), params))
+    chunks = list(stream)
+    done = stream.result(1)
+    assert done.token_ids == (first,) * 6
+    assert [len(chunk.token_ids) for chunk in chunks] == [2, 1, 1, 1, 1, 0]
+    assert "".join(chunk.text for chunk in chunks) == done.text == "\ufffd" * 6
+
+
 def test_a_stream_can_be_polled(engine):
     stream = engine.submit(Request(chat(engine, QUESTIONS[0]), SamplingParams(max_tokens=24)))
     chunks = []
@@ -82,7 +94,8 @@ def test_a_stream_can_be_polled(engine):
         time.sleep(0.002)
     completion = stream.result(0)
     assert "".join(chunk.text for chunk in chunks) == completion.text
-    assert [token for chunk in chunks for token in chunk.token_ids] == list(completion.token_ids)
+    *answer, _end = completion.token_ids
+    assert [token for chunk in chunks for token in chunk.token_ids] == answer
     assert stream.take() == []
     assert list(stream) == []
 

@@ -175,3 +175,17 @@ def test_the_parent_decides_about_signals(worker, number):
     stream = worker.submit(Request(prompts(worker)[2], SamplingParams(max_tokens=60)))
     os.kill(worker.pid, number)
     assert stream.result(30).error is None
+
+
+def test_loading_ends_when_another_thread_closes_the_engine(gguf):
+    begun: list[WorkerEngine] = []
+
+    def stop(engine: WorkerEngine) -> None:
+        begun.append(engine)
+        threading.Timer(0.05, engine.close).start()
+
+    started = time.monotonic()
+    with pytest.raises(RequestError, match="closed"):
+        WorkerEngine.load(gguf, SETTINGS, begun=stop)
+    assert time.monotonic() - started < 5
+    assert begun[0].pid is None
