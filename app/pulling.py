@@ -6,7 +6,7 @@ import contextlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from app import library
 from app.builds import Build, find_builds, pick
@@ -30,6 +30,19 @@ class Wish:
     what: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model of a repository: ``bytes`` to download, of which ``arrived`` are here already from
+    an interrupted download. ``kept`` says that it is in the library."""
+
+    label: str
+    kind: Literal["gguf", "onnx"]
+    main: str
+    bytes: int
+    arrived: int
+    kept: bool
+
+
 def parse_wish(text: str) -> Wish:
     """Read the argument of `ingot pull`. Raises RequestError for what cannot be one."""
     name, _, what = text.partition(":")
@@ -47,15 +60,8 @@ def pull(wish: Wish, progress: Reporter, hub: Hub | None = None) -> Path:
     HubError, DiskFullError.
     """
     hub = hub or Hub()
-    with progress.stage(f"looking at {wish.name}"):
-        listing = hub.listing(wish.name, progress)
+    listing, builds, manifest = _look(wish.name, progress, hub)
     there = {file.path: file for file in listing.files}
-    manifest = _manifest(wish.name, listing, hub, progress) if MANIFEST in there else None
-    builds = _from_manifest(manifest, there) if manifest else find_builds(there)
-    if not builds:
-        original = any(path.endswith(".safetensors") for path in there)
-        hint = f"; `quantize {wish.name}` builds them from it" if original else ""
-        raise ModelError(f"{wish.name} holds no ready files, GGUF or ONNX{hint}")
     rows = [(b.label, sum(there[f].bytes for f in b.files), b.main or ".") for b in builds]
     build = pick(builds, wish.what, str(wish.name), library.table(rows))
     model = library.read(listing.repo)
@@ -65,6 +71,47 @@ def pull(wish: Wish, progress: Reporter, hub: Hub | None = None) -> Path:
         return model.path(kept)
     _bring(hub, wish.name, listing, [there[name] for name in build.files], progress)
     return _publish(model, kept, [there[name] for name in build.files], manifest)
+
+
+def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Offer]:
+    """What ``pull`` could bring of ``name``. Raises HubError, or ModelError when nothing is ready
+    to run."""
+    hub = hub or Hub()
+    listing, builds, _ = _look(name, progress, hub)
+    there = {file.path: file for file in listing.files}
+    model, waiting = library.read(listing.repo), _waiting(listing.repo)
+    found = []
+    for build in builds:
+        files = [there[path] for path in build.files]
+        kept = _kept(build, files, listing)
+        parts = [part for file in files for part in _with_partial(waiting / file.key)]
+        found.append(
+            Offer(
+                build.label,
+                build.kind,
+                build.main or ".",
+                kept.size,
+                sum(part.stat().st_size for part in parts if part.exists()),
+                kept in model.builds and model.is_whole(kept),
+            )
+        )
+    return found
+
+
+def _look(
+    name: HubName, progress: Reporter, hub: Hub
+) -> tuple[Listing, list[Build], Manifest | None]:
+    """What a repository holds, the models in it, and its manifest if `quantize` wrote it."""
+    with progress.stage(f"looking at {name}"):
+        listing = hub.listing(name, progress)
+    there = {file.path: file for file in listing.files}
+    manifest = _manifest(name, listing, hub, progress) if MANIFEST in there else None
+    builds = _from_manifest(manifest, there) if manifest else find_builds(there)
+    if not builds:
+        original = any(path.endswith(".safetensors") for path in there)
+        hint = f"; `quantize {name}` builds them from it" if original else ""
+        raise ModelError(f"{name} holds no ready files, GGUF or ONNX{hint}")
+    return listing, builds, manifest
 
 
 def _bring(
