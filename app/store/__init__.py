@@ -1,0 +1,1 @@
+"""Chats on disk: one SQLite file, written as the answers stream."""

@@ -1,0 +1,425 @@
+"""The chats of the user: what every front end reads and writes them through."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from app.store import answers
+from app.store.answers import Saved
+from app.store.database import Database
+from app.store.errors import StoreError
+from app.store.records import Attachment, Chat, Figures, Hit, Message, Role, State
+from app.store.rows import (
+    CHAT,
+    MESSAGE,
+    chat_of,
+    clean,
+    message_of,
+    pack_attachments,
+    pack_figures,
+    pack_sampling,
+)
+from app.store.search import search
+from runtimes.paths import data_dir
+
+KEEP_DELETED_S = 30 * 86400.0
+_KEEP_EMPTY_S = 86400.0
+_TITLE = 60  # characters of a title that was made from the first message
+
+
+def default_path() -> Path:
+    """Where the chats are when nobody says otherwise."""
+    return data_dir() / "chats.db"
+
+
+class Store:
+    """The chats in one file; every method may be called from any thread, and several programs may
+    have the same file open.
+
+    Methods raise StoreError: for a number that is not there, and for a file that cannot be read or
+    written. What was saved before stays.
+    """
+
+    def __init__(self, database: Database) -> None:
+        """See ``open``."""
+        self._database = database
+        self._saved: dict[int, Saved] = {}  # by message; only touched while writing
+
+    @classmethod
+    def open(cls, path: Path | None = None) -> Self:
+        """Open the chats, made when there are none.
+
+        Answers that were being written by a program that is gone become LOST, with the text that
+        it saved; what was deleted 30 days ago goes for good.
+        """
+        store = cls(Database(default_path() if path is None else path))
+        try:
+            store._tidy()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close the file; closing twice does nothing."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._database.path
+
+    # Chats
+
+    def new_chat(
+        self,
+        model: str | None = None,
+        system: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        title: str | None = None,
+    ) -> Chat:
+        """An empty chat. Without a title, the first message gives it one."""
+        now = time.time()
+        with self._database.writing() as db:
+            row = db.execute(
+                "INSERT INTO chats (title, created, updated, model, system, sampling)"
+                " VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
+                (
+                    clean(title or ""),
+                    now,
+                    now,
+                    model,
+                    None if system is None else clean(system),
+                    pack_sampling(sampling),
+                ),
+            ).fetchone()
+            return _chat(db, row[0])
+
+    def chats(self, limit: int = 100, offset: int = 0) -> list[Chat]:
+        """Those that are not deleted, the one with the newest message first."""
+        with self._database.reading() as db:
+            rows = db.execute(
+                f"SELECT {CHAT} FROM chats WHERE deleted_at IS NULL"
+                " ORDER BY updated DESC, id DESC LIMIT ? OFFSET ?",
+                (limit, offset),
+            )
+            return [chat_of(row) for row in rows]
+
+    def chat(self, id: int) -> Chat:
+        """One chat; a deleted one too."""
+        with self._database.reading() as db:
+            return _chat(db, id)
+
+    def update_chat(self, id: int, **changes: Any) -> Chat:
+        """Change ``title``, ``model``, ``system``, ``sampling`` or ``leaf``. Its place in the list
+        stays: that is the messages' doing."""
+        unknown = changes.keys() - {"title", "model", "system", "sampling", "leaf"}
+        if unknown:
+            raise TypeError(f"a chat has no {', '.join(sorted(unknown))} to change")
+        values = dict(changes)
+        for name in ("title", "system"):
+            if values.get(name) is not None:
+                values[name] = clean(values[name])
+        if "title" in values:
+            values["title"] = values["title"] or ""
+        if "sampling" in values:
+            values["sampling"] = pack_sampling(values["sampling"])
+        with self._database.writing() as db:
+            _chat(db, id)
+            if values.get("leaf") is not None:
+                _require_in_chat(db, id, values["leaf"])
+            if values:
+                names = ", ".join(f"{name} = ?" for name in values)
+                db.execute(f"UPDATE chats SET {names} WHERE id = ?", (*values.values(), id))
+            return _chat(db, id)
+
+    def delete_chat(self, id: int) -> None:
+        """Hide a chat; ``restore_chat`` brings it back for 30 days."""
+        with self._database.writing() as db:
+            _chat(db, id)
+            db.execute(
+                "UPDATE chats SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL",
+                (time.time(), id),
+            )
+
+    def restore_chat(self, id: int) -> None:
+        """Undo ``delete_chat``."""
+        with self._database.writing() as db:
+            _chat(db, id)
+            db.execute("UPDATE chats SET deleted_at = NULL WHERE id = ?", (id,))
+
+    def deleted(self) -> list[Chat]:
+        """The chats that can be restored, the last deleted first."""
+        with self._database.reading() as db:
+            rows = db.execute(
+                f"SELECT {CHAT} FROM chats WHERE deleted_at IS NOT NULL"
+                " ORDER BY deleted_at DESC, id DESC"
+            )
+            return [chat_of(row) for row in rows]
+
+    def purge(self, older_than_s: float = KEEP_DELETED_S) -> int:
+        """Remove for good what was deleted longer ago; how many chats that were."""
+        with self._database.writing() as db:
+            gone = db.execute(
+                "DELETE FROM chats WHERE deleted_at IS NOT NULL AND deleted_at <= ?",
+                (time.time() - older_than_s,),
+            )
+            return gone.rowcount
+
+    # Messages
+
+    def messages(self, chat_id: int) -> list[Message]:
+        """Every branch of a chat, in the order in which they came. Of an answer that streams, what
+        was saved last."""
+        with self._database.reading() as db:
+            _chat(db, chat_id)
+            return _messages(db, "chat = ?", chat_id)
+
+    def message(self, id: int) -> Message:
+        """One message."""
+        with self._database.reading() as db:
+            return _message(db, id)
+
+    def add_message(
+        self,
+        chat_id: int,
+        parent: int | None,
+        role: Role,
+        text: str,
+        *,
+        attachments: Sequence[Attachment] = (),
+    ) -> Message:
+        """Store a message that is whole, and show its branch. It is on disk when this returns."""
+        with self._database.writing() as db:
+            chat = _chat(db, chat_id)
+            message = _insert(db, chat_id, parent, role, State.DONE, clean(text))
+            db.execute(
+                "UPDATE messages SET attachments = ? WHERE id = ?",
+                (pack_attachments(attachments), message),
+            )
+            if not chat.title and role is Role.USER:
+                title = title_of(text) or next((a.name for a in attachments), "")
+                db.execute("UPDATE chats SET title = ? WHERE id = ?", (clean(title), chat_id))
+            return _message(db, message)
+
+    def begin_answer(
+        self,
+        chat_id: int,
+        parent: int | None,
+        *,
+        model: str | None = None,
+        file: str | None = None,
+        runtime: str | None = None,
+    ) -> Message:
+        """An answer without text that streams from now on, and show its branch."""
+        with self._database.writing() as db:
+            message = _insert(db, chat_id, parent, Role.ASSISTANT, State.STREAMING, "")
+            db.execute(
+                "UPDATE messages SET model = ?, file = ?, runtime = ? WHERE id = ?",
+                (model, file, runtime, message),
+            )
+            answers.begin(db, message)
+            self._saved[message] = Saved("", 0)
+            return _message(db, message)
+
+    def resume_answer(self, id: int) -> Message:
+        """Let an answer that has ended stream again: it keeps its text, and goes on from there."""
+        with self._database.writing() as db:
+            message = _message(db, id)
+            if message.role is not Role.ASSISTANT or message.state is State.STREAMING:
+                raise StoreError(f"message {id} is no answer that has ended; it cannot go on")
+            answers.begin(db, id)
+            _touch(db, message.chat, id)
+            self._saved[id] = Saved(message.text, len(message.token_ids))
+            return _message(db, id)
+
+    def save_answer(
+        self, id: int, text: str, token_ids: Sequence[int], figures: Figures | None = None
+    ) -> None:
+        """Save all that an answer has so far; only what is new since the last save is written.
+
+        With ``figures``, an answer that is lost has those of its last save.
+        """
+        text = clean(text)
+        with self._database.writing(durable=False) as db:
+            saved = self._saved.get(id)
+            state = _state(db, id)
+            if state is State.LOST and saved is not None:
+                # Another program took this one for dead, as it may from within a container.
+                answers.begin(db, id)
+                saved = None
+            elif state is not State.STREAMING:
+                raise StoreError(f"message {id} has ended; nothing can be added to it")
+            answers.append(db, id, saved, text, token_ids)
+            if figures is not None:
+                db.execute(
+                    "UPDATE messages SET figures = ? WHERE id = ?", (pack_figures(figures), id)
+                )
+        self._saved[id] = Saved(text, len(token_ids))
+
+    def end_answer(
+        self,
+        id: int,
+        text: str,
+        token_ids: Sequence[int],
+        state: State,
+        figures: Figures | None = None,
+        error: str | None = None,
+    ) -> Message:
+        """Store an answer as it ended."""
+        if state is State.STREAMING:
+            raise ValueError("an answer does not end in the state STREAMING")
+        with self._database.writing() as db:
+            chat = _message(db, id).chat
+            answers.end(db, id, clean(text), token_ids, state)
+            db.execute(
+                "UPDATE messages SET figures = coalesce(?, figures), error = ? WHERE id = ?",
+                (pack_figures(figures), None if error is None else clean(error), id),
+            )
+            db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), chat))
+            self._saved.pop(id, None)
+            return _message(db, id)
+
+    def set_dropped(self, ids: Iterable[int], dropped: bool) -> None:
+        """Whether these messages are left out of what the model is sent."""
+        with self._database.writing() as db:
+            for id in ids:
+                changed = db.execute(
+                    "UPDATE messages SET dropped = ? WHERE id = ?", (int(dropped), id)
+                )
+                if not changed.rowcount:
+                    raise StoreError(f"there is no message {id}")
+
+    # Across chats
+
+    def search(self, query: str, limit: int = 50) -> list[Hit]:
+        """Chats in which all words of ``query`` are; see ``app.store.search``."""
+        with self._database.reading() as db:
+            return search(db, query, limit)
+
+    def prompts(self, limit: int = 500) -> list[str]:
+        """What the user has said, newest first, each text once."""
+        found: dict[str, None] = {}
+        with self._database.reading() as db:
+            rows = db.execute(
+                "SELECT messages.text FROM messages JOIN chats ON chats.id = messages.chat"
+                " WHERE role = 'user' AND deleted_at IS NULL ORDER BY messages.id DESC"
+            )
+            for row in rows:
+                if len(found) >= limit:
+                    break
+                found.setdefault(row[0])
+        return list(found)
+
+    def _tidy(self) -> None:
+        now = time.time()
+        with self._database.reading() as db:
+            lost = bool(answers.orphans(db))
+            old = db.execute(
+                "SELECT 1 FROM chats WHERE deleted_at <= ? LIMIT 1", (now - KEEP_DELETED_S,)
+            ).fetchone()
+            empty = _empty(db, now)
+        if lost:
+            with self._database.writing() as db:
+                answers.mark_lost(db, answers.orphans(db))
+        if old:
+            self.purge()
+        if empty:
+            with self._database.writing() as db:
+                db.executemany("DELETE FROM chats WHERE id = ?", [(id,) for id in _empty(db, now)])
+
+
+def title_of(text: str) -> str:
+    """A title from what was said first: its first line that says something, cut at a word."""
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    line = " ".join(line.split())
+    if len(line) <= _TITLE:
+        return line
+    cut = line[: _TITLE - 1]
+    head, _, _ = cut.rpartition(" ")
+    return (head if len(head) > _TITLE // 2 else cut) + "…"
+
+
+def _empty(db: sqlite3.Connection, now: float) -> list[int]:
+    """Chats that were begun a day ago, and in which nothing was ever said or named."""
+    rows = db.execute(
+        "SELECT id FROM chats WHERE updated < ? AND title = '' AND system IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)",
+        (now - _KEEP_EMPTY_S,),
+    )
+    return [row[0] for row in rows]
+
+
+def _chat(db: sqlite3.Connection, id: int) -> Chat:
+    row = db.execute(f"SELECT {CHAT} FROM chats WHERE id = ?", (id,)).fetchone()
+    if row is None:
+        raise StoreError(f"there is no chat {id}; `ingot chats` lists those that are")
+    return chat_of(row)
+
+
+def _message(db: sqlite3.Connection, id: int) -> Message:
+    found = _messages(db, "id = ?", id)
+    if not found:
+        raise StoreError(f"there is no message {id}")
+    return found[0]
+
+
+def _messages(db: sqlite3.Connection, where: str, value: int) -> list[Message]:
+    rows = db.execute(f"SELECT {MESSAGE} FROM messages WHERE {where} ORDER BY id", (value,))
+    found: list[Message] = []
+    for row in rows.fetchall():
+        pieces: list[sqlite3.Row] = []
+        if row["state"] == State.STREAMING:
+            pieces = db.execute(
+                "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id", (row["id"],)
+            ).fetchall()
+        found.append(message_of(row, pieces))
+    return found
+
+
+def _insert(
+    db: sqlite3.Connection, chat: int, parent: int | None, role: Role, state: State, text: str
+) -> int:
+    _chat(db, chat)
+    if parent is not None:
+        _require_in_chat(db, chat, parent)
+    row = db.execute(
+        "INSERT INTO messages (chat, parent, role, state, created, text)"
+        " VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
+        (chat, parent, role, state, time.time(), text),
+    ).fetchone()
+    _touch(db, chat, row[0])
+    return int(row[0])
+
+
+def _touch(db: sqlite3.Connection, chat: int, leaf: int) -> None:
+    db.execute("UPDATE chats SET leaf = ?, updated = ? WHERE id = ?", (leaf, time.time(), chat))
+
+
+def _require_in_chat(db: sqlite3.Connection, chat: int, message: int) -> None:
+    query = "SELECT 1 FROM messages WHERE id = ? AND chat = ?"
+    if db.execute(query, (message, chat)).fetchone() is None:
+        raise StoreError(f"there is no message {message} in chat {chat}")
+
+
+def _state(db: sqlite3.Connection, message: int) -> State:
+    row = db.execute("SELECT state FROM messages WHERE id = ?", (message,)).fetchone()
+    if row is None:
+        raise StoreError(f"there is no message {message}")
+    return State(row[0])
