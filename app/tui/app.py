@@ -14,6 +14,7 @@ from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import Screen
 from textual.signal import Signal
@@ -47,8 +48,8 @@ class IngotApp(App[None]):
         Binding("f12", "app.change_theme", "Theme", id="app.theme", show=False),
     ]
 
-    def __init__(self, services: Services) -> None:
-        super().__init__()
+    def __init__(self, services: Services, driver_class: type[Driver] | None = None) -> None:
+        super().__init__(driver_class)
         self.services = services
         # Published when a model begins to load, is loaded, or could not be; the host says the rest.
         self.engine_changed: Signal[HostState] = Signal(self, "engine_changed")
@@ -134,6 +135,11 @@ class IngotApp(App[None]):
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave, 128 + number)
         loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a defect ended the app: nobody else gives this code."""
+        return self.return_code == 1
 
     def _leave(self, code: int) -> None:
         self.exit(return_code=code)

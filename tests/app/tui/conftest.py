@@ -1,0 +1,51 @@
+"""What the tests of the terminal app share: an own home, real services, waiting, pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import textual
+
+# The pictures were made by this version; another one draws other details.
+TEXTUAL = "8.2.8"
+SIZES = [(80, 24), (120, 40)]
+
+
+async def wait_until(true: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Let the app go on until ``true()``; fails after ``seconds``."""
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """INGOT_HOME, empty."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("INGOT_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def services(home: Path) -> Iterator[Any]:
+    """Services without a model."""
+    from app.tui.services import Start, open_services
+
+    with open_services(Start()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def snap(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``snap_compare``, skipped on another Textual than the pictures' one."""
+    if textual.__version__ != TEXTUAL:
+        pytest.skip(f"the pictures are of Textual {TEXTUAL}, this is {textual.__version__}")
+    monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return snap_compare

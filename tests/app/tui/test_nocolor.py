@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+
+from app.tui.nocolor import Colourless, wanted
+
+WIDGET = Color.parse("#181F27")
+
+
+@pytest.mark.parametrize(
+    ("environ", "no_colour"), [({}, False), ({"NO_COLOR": ""}, False), ({"NO_COLOR": "1"}, True)]
+)
+def test_only_a_no_color_that_is_not_empty_counts(environ: dict[str, str], no_colour: bool) -> None:
+    assert wanted(environ) is no_colour
+
+
+def test_colours_go_and_attributes_stay() -> None:
+    style = Style.parse("bold italic underline dim #E8A33D on #181F27")
+    [segment] = Colourless().apply([Segment("x", style)], WIDGET)
+    assert segment.style is not None
+    assert segment.style.render("x") == "\x1b[1;3;4mx\x1b[0m"
+
+
+def test_a_highlight_that_was_only_a_background_is_reversed() -> None:
+    lit, plain = Colourless().apply(
+        [
+            Segment("lit", Style.parse("#11161C on #E8A33D")),
+            Segment("plain", Style.parse("#D7DEE6 on #1A212A")),
+        ],
+        WIDGET,
+    )
+    assert lit.style is not None
+    assert plain.style is not None
+    assert lit.style.reverse
+    assert not plain.style.reverse
+
+
+def test_text_without_a_style_stays() -> None:
+    assert Colourless().apply([Segment("x", None)], WIDGET) == [Segment("x", None)]
