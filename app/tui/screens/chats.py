@@ -1,0 +1,210 @@
+"""The user's chats: search, open, rename, delete and bring back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.timer import Timer
+from textual.widgets import Footer, Input, OptionList, Static
+
+from app.store.store import Store
+from app.store.errors import StoreError
+from app.store.records import Chat, Hit
+from app.tui.screens.ask import AskScreen
+from app.tui.widgets.chat_list import ChatList
+
+_WAITS_S = 0.12  # after a key press, before the search begins
+_NEWEST = 500
+_MOVES = {"up": "cursor_up", "down": "cursor_down", "pageup": "page_up", "pagedown": "page_down"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatChoice:
+    """What to show: a chat, at one of its messages if a search found that; None is a new chat."""
+
+    chat: Chat | None
+    message: int | None = None
+
+
+class ChatsScreen(ModalScreen[ChatChoice | None]):
+    """Ends with what to show, None when it was left. ``current`` is the chat that is open; when it
+    was deleted here, leaving asks for a new one."""
+
+    CSS_PATH = "chats.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back", id="chats.leave"),
+        Binding("enter", "open", "Open", id="chats.open", priority=True),
+        Binding("ctrl+n", "new", "New", id="chats.new", priority=True),
+        Binding("ctrl+r", "rename", "Rename", id="chats.rename", priority=True),
+        Binding("ctrl+d", "delete", "Delete", id="chats.delete", priority=True),
+        Binding("ctrl+z", "undo", "Undo", id="chats.undo", priority=True),
+        Binding("ctrl+l", "deleted", "Deleted", id="chats.deleted", priority=True),
+        *(
+            Binding(key, f"move('{key}')", show=False, id=f"chats.{key}", priority=True)
+            for key in _MOVES
+        ),
+    ]
+
+    def __init__(
+        self, store: Store, current: int | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__()
+        self._store, self._current, self._clock = store, current, clock
+        self._undo: list[int] = []
+        self._bin = False  # the deleted ones are listed
+        self._timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """The search, the list, and a line for what is empty or wrong."""
+        with Vertical(id="box"):
+            yield Input(placeholder="Search in all chats", id="search", compact=True)
+            yield ChatList(id="list", clock=self._clock)
+            yield Static(id="said", markup=False)
+            yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """The newest."""
+        self.query_one("#search").focus()
+        self._read()
+
+    @on(Input.Changed, "#search")
+    def _typed(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(_WAITS_S, self._read)
+
+    @on(OptionList.OptionSelected)
+    def _clicked(self) -> None:
+        self.action_open()
+
+    def _read(self) -> None:
+        self.refresh_bindings()
+        self._find(self.query_one("#search", Input).value.strip(), self._bin)
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="search")
+    def _find(self, query: str, deleted: bool) -> None:
+        try:
+            if deleted:
+                words = query.lower().split()
+                found = [
+                    c for c in self._store.deleted() if all(w in c.title.lower() for w in words)
+                ]
+                hits = [Hit(chat, None, chat.title, ()) for chat in found]
+            elif query:
+                hits = self._store.search(query, 100)
+            else:
+                hits = [Hit(chat, None, chat.title, ()) for chat in self._store.chats(_NEWEST)]
+        except StoreError as error:
+            self.call_later(self._show, query, deleted, [], str(error))
+            return
+        self.call_later(self._show, query, deleted, hits, None)
+
+    def _show(self, query: str, deleted: bool, hits: list[Hit], error: str | None) -> None:
+        if not self.is_attached or deleted != self._bin:
+            return
+        if query != self.query_one("#search", Input).value.strip():
+            return  # a later search is under way
+        box = self.query_one("#box")
+        box.border_title = "Deleted chats" if deleted else "Chats"
+        box.border_subtitle = f"the {_NEWEST} newest" if len(hits) == _NEWEST else f"{len(hits):,}"
+        self.query_one(ChatList).show(hits)
+        said = self.query_one("#said", Static)
+        empty = "No chat has all these words." if query else "There is no chat yet."
+        if deleted:
+            empty = "No deleted chat." if not query else empty
+            note = "Enter brings a chat back. After 30 days they are gone."
+        else:
+            note = ""
+        said.update(error or (note if hits else empty))
+        said.display = bool(error or note or not hits)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Deleted chats can only be brought back; undo needs something to undo."""
+        if action in ("new", "rename", "delete"):
+            return not self._bin
+        if action == "undo":
+            return bool(self._undo)
+        return True
+
+    def action_move(self, key: str) -> None:
+        """The search keeps the cursor; these keys move through the list."""
+        getattr(self.query_one(ChatList), f"action_{_MOVES[key]}")()
+
+    def action_open(self) -> None:
+        """Open the highlighted chat; a deleted one is brought back."""
+        hit = self.query_one(ChatList).chosen
+        if hit is None:
+            return
+        if self._bin:
+            self._restore(hit.chat.id)
+        else:
+            self.dismiss(ChatChoice(hit.chat, hit.message))
+
+    def action_new(self) -> None:
+        """A new chat."""
+        self.dismiss(ChatChoice(None))
+
+    def action_leave(self) -> None:
+        """First empty the search, then leave the deleted ones, then go."""
+        box = self.query_one("#search", Input)
+        if box.value:
+            box.value = ""
+        elif self._bin:
+            self.action_deleted()
+        else:
+            gone = self._current is not None and self._current in self._undo
+            self.dismiss(ChatChoice(None) if gone else None)
+
+    def action_rename(self) -> None:
+        """Another title."""
+        hit = self.query_one(ChatList).chosen
+        if hit is None:
+            return
+        id = hit.chat.id
+
+        def named(title: str | None) -> None:
+            if title is not None:
+                self._try(lambda: self._store.update_chat(id, title=title))
+
+        self.app.push_screen(AskScreen("Rename the chat", hit.chat.title), named)
+
+    def action_delete(self) -> None:
+        """Delete the highlighted chat; it can be brought back."""
+        hit = self.query_one(ChatList).chosen
+        if hit is None or not self._try(lambda: self._store.delete_chat(hit.chat.id)):
+            return
+        self._undo.append(hit.chat.id)
+        title = hit.chat.title or "an empty chat"
+        self.notify(f"Deleted: {title}. ctrl+z brings it back.", markup=False)
+
+    def action_undo(self) -> None:
+        """Bring the last deleted chat back."""
+        if self._undo:
+            self._restore(self._undo[-1])
+
+    def _restore(self, id: int) -> None:
+        if self._try(lambda: self._store.restore_chat(id)):
+            self._undo = [other for other in self._undo if other != id]
+            self.notify("It is back.")
+
+    def action_deleted(self) -> None:
+        """List the deleted chats, or the others again."""
+        self._bin = not self._bin
+        self._read()
+
+    def _try(self, change: Callable[[], object]) -> bool:
+        try:
+            change()
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return False
+        self._read()
+        return True

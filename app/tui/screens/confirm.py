@@ -1,0 +1,44 @@
+"""One question with two answers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """Ends with whether ``question`` was answered by ``yes``. Nothing is the default: the cursor
+    starts on the way back."""
+
+    CSS_PATH = "confirm.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n", "answer(False)", "No", id="confirm.no"),
+        Binding("y", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("left,right", "app.focus_next", show=False, id="confirm.other"),
+    ]
+
+    def __init__(self, question: str, yes: str) -> None:
+        super().__init__()
+        self._question = question
+        self._yes = yes
+
+    def compose(self) -> ComposeResult:
+        """The question and two buttons."""
+        with Vertical(id="box"):
+            yield Static(self._question, markup=False)
+            with Horizontal(id="answers"):
+                yield Button("Back (n)", id="no")
+                yield Button(f"{self._yes} (y)", id="yes", variant="error")
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """The answer."""
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, yes: bool) -> None:
+        """The answer by key."""
+        self.dismiss(yes)

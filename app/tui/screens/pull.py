@@ -1,0 +1,173 @@
+"""Getting a model from the hub: a name, its builds, and the download with its progress."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, OptionList, ProgressBar, Static
+from textual.widgets.option_list import Option
+
+from app import library
+from app.figures import duration
+from app.pulling import Offer, Wish, parse_wish
+from app.pulljob import PullJob, PullState
+from quantize.hub.store import human
+from runtimes.errors import IngotError
+
+_LOOKS = 1 / 8  # seconds between two looks at the job
+
+
+class PullScreen(ModalScreen[str | None]):
+    """Ends with the pulled model's name in the library, None when it was left.
+
+    Stopping keeps what has arrived: the same download goes on from there later.
+    """
+
+    CSS_PATH = "pull.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Stop / Back", id="pull.leave"),
+        Binding("tab", "app.focus_next", "Name / Builds", id="pull.other", show=True),
+    ]
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__()
+        self._name_given = name
+        self._wish: Wish | None = None
+        self._offers: tuple[Offer, ...] = ()
+        self._job: PullJob | None = None
+
+    def compose(self) -> ComposeResult:
+        """The name, the builds, the progress."""
+        with Vertical(id="box"):
+            yield Input(self._name_given, placeholder="ORG/NAME or ORG/NAME:Q4_K_M", id="name")
+            yield OptionList(id="offers", markup=False)
+            yield ProgressBar(id="bar", show_eta=False)
+            yield Static(id="said", markup=False)
+            yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Ask for the name."""
+        self.query_one("#box").border_title = "Get a model from the hub"
+        self.query_one("#bar").display = False
+        self._say("The name of a repository with GGUF or ONNX files, then enter.")
+        self.query_one("#name").focus()
+        self.set_interval(_LOOKS, self._watch)
+
+    def on_unmount(self) -> None:
+        """Nothing goes on unseen."""
+        if self._job is not None:
+            self._job.cancel()
+
+    @on(Input.Submitted, "#name")
+    def _look(self, event: Input.Submitted) -> None:
+        try:
+            self._wish = parse_wish(event.value.strip())
+        except IngotError as error:
+            self._say(str(error))
+            return
+        self._show_offers(())
+        self._begin(self._wish, looking=self._wish.what is None)
+
+    @on(OptionList.OptionSelected, "#offers")
+    def _choose(self, event: OptionList.OptionSelected) -> None:
+        assert self._wish is not None
+        offer = self._offers[event.option_index]
+        same = sum(other.label == offer.label for other in self._offers) > 1
+        self._begin(replace(self._wish, what=offer.main if same else offer.label), looking=False)
+
+    def _begin(self, wish: Wish, *, looking: bool) -> None:
+        if self._job is not None:
+            self._say("One download at a time: esc stops the one that runs.")
+            return
+        self._job = PullJob(wish, looking=looking)
+        self._job.start()
+        self._say(f"Looking at {wish.name} ...")
+
+    def _watch(self) -> None:
+        if self._job is None:
+            return
+        state = self._job.poll()
+        bar = self.query_one("#bar", ProgressBar)
+        bar.display = state.total is not None and not state.ended
+        if not state.ended:
+            if state.total is not None:
+                bar.update(total=state.total, progress=state.done)
+            self._say(progress_line(state))
+            return
+        self._job = None
+        if state.offers is not None:
+            self._show_offers(state.offers)
+        elif state.error is not None:
+            self._say(state.error)
+        elif state.path is not None:
+            self.dismiss(_name_of(str(state.path)))
+        else:
+            self._say(_STOPPED)
+
+    def _show_offers(self, offers: tuple[Offer, ...]) -> None:
+        self._offers = offers
+        builds = self.query_one("#offers", OptionList)
+        builds.clear_options()
+        wide = max((len(offer.label) for offer in offers), default=0)
+        builds.add_options([Option(_offer_line(offer, wide)) for offer in offers])
+        if offers:
+            self._say("Which one? Enter downloads it.")
+            builds.focus()
+            builds.highlighted = 0
+
+    def _say(self, text: str) -> None:
+        self.query_one("#said", Static).update(text)
+
+    def action_leave(self) -> None:
+        """Stop the download; when none runs, go back."""
+        if self._job is None:
+            self.dismiss(None)
+            return
+        self._job.cancel()
+
+    def interrupt(self) -> bool:
+        """Stop the download; False when none runs."""
+        if self._job is None:
+            return False
+        self._job.cancel()
+        return True
+
+
+_STOPPED = "Stopped. What has arrived stays; the same download goes on from there."
+
+
+def progress_line(state: PullState) -> str:
+    """Such as "1.2 GB of 4.7 GB · 25 MB/s · 2 min 20 s left", as much as is known."""
+    if state.total is None:
+        return f"{state.stage or 'waiting'} ..."
+    parts = [f"{human(state.done)} of {human(state.total)}"]
+    if state.rate is not None:
+        parts.append(f"{human(int(state.rate))}/s")
+    if state.seconds_left is not None:
+        parts.append(f"{duration(state.seconds_left)} left")
+    line = " · ".join(parts)
+    return f"{line}\n{state.note}" if state.note else line
+
+
+def _offer_line(offer: Offer, wide: int) -> str:
+    parts = [f"{offer.label:<{wide}}  {human(offer.bytes):>7}  {offer.kind}"]
+    if offer.kept:
+        parts.append("in the library")
+    elif offer.arrived:
+        parts.append(f"{human(offer.arrived)} have arrived")
+    return "  ".join(parts)
+
+
+def _name_of(path: str) -> str:
+    """A pulled file as the library calls it."""
+    for model in library.models():
+        for build in model.builds:
+            if str(model.path(build)) == path:
+                return f"{model.repo}:{build.label}"
+    return path

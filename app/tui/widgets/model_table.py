@@ -1,0 +1,158 @@
+"""The table of model files, with a filter and an order of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+from textual import events
+from textual.message import Message
+from textual.widgets import DataTable
+
+from app.entries import Entry
+from app.entrytext import quality_of, size_of, speed_of, state_of, type_of
+from app.fitting import Fit
+
+_COLUMNS = (("type", "Type", 10), ("size", "Size", 7), ("speed", "tok/s", 7))
+_MORE = (("quality", "Quality", 8), ("state", "Memory", 7))
+_NAME = "name"
+_PADDING = 2  # of each cell
+_LEAST = 16
+ORDERS = ("name", "size", "speed", "quality")
+
+
+class ModelTable(DataTable[Text]):
+    """Rows are keyed by ``Entry.key``. ``marked`` entries carry a tick, the ``current`` one a dot;
+    what cannot be used says so in the last column."""
+
+    @dataclass
+    class Shown(Message):
+        """The highlighted entry is another one, or there is none."""
+
+        entry: Entry | None
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id, cursor_type="row", zebra_stripes=False)
+        self.order = ORDERS[0]
+        self.marked: list[str] = []
+        self.current: str | None = None
+        self._entries: dict[str, Entry] = {}
+        self._fits: dict[str, Fit] = {}
+        self._words: tuple[str, ...] = ()
+        self._listed: list[Entry] = []
+
+    def on_mount(self) -> None:
+        """The columns; the name's takes what is left."""
+        self.add_column("Model", key=_NAME, width=_LEAST)
+        for key, title, width in (*_COLUMNS, *_MORE):
+            self.add_column(title, key=key, width=width)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Give the name the room that there is."""
+        fixed = sum(width + _PADDING for _, _, width in (*_COLUMNS, *_MORE))
+        width = max(event.size.width - fixed - _PADDING, _LEAST)
+        column = next(c for c in self.columns.values() if c.key.value == _NAME)
+        if column.width != width:
+            column.width = width
+            self._rebuild()
+
+    def set_entries(self, entries: Iterable[Entry]) -> None:
+        """Replace what there is to choose."""
+        self._entries = {entry.key: entry for entry in entries}
+        self._rebuild()
+
+    def set_fits(self, fits: dict[str, Fit], broken: dict[str, Entry]) -> None:
+        """Note what was found out about files, by key: their memory, or that they are broken."""
+        self._fits.update(fits)
+        self._entries.update(broken)
+        for key in fits.keys() | broken.keys():
+            if key in self.rows:
+                entry = self._entries[key]
+                self.update_cell(key, "state", Text(state_of(entry, self._fits.get(key))))
+        self.post_message(self.Shown(self.highlighted))
+
+    def set_filter(self, text: str) -> None:
+        """Show only entries that match every word of ``text``."""
+        self._words = tuple(text.split())
+        self._rebuild()
+
+    def set_order(self, order: str) -> None:
+        """Sort by one of ``ORDERS``."""
+        self.order = order
+        self._rebuild()
+
+    def set_marked(self, keys: Sequence[str]) -> None:
+        """Tick these."""
+        self.marked = list(keys)
+        self._rebuild()
+
+    @property
+    def highlighted(self) -> Entry | None:
+        """The entry under the cursor."""
+        return self._listed[self.cursor_row] if 0 <= self.cursor_row < len(self._listed) else None
+
+    def entries(self, keys: Collection[str]) -> tuple[Entry, ...]:
+        """Those of these keys that still exist, in the order of ``keys``."""
+        return tuple(self._entries[key] for key in keys if key in self._entries)
+
+    def fit_of(self, entry: Entry) -> Fit | None:
+        """What is known of its memory."""
+        return self._fits.get(entry.key)
+
+    def go_to(self, key: str) -> None:
+        """Move the cursor to an entry, if it is listed."""
+        row = next((i for i, entry in enumerate(self._listed) if entry.key == key), None)
+        if row is not None:
+            self.move_cursor(row=row)
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Tell the screen in its own terms."""
+        event.stop()
+        self.post_message(self.Shown(self.highlighted))
+
+    def _rebuild(self) -> None:
+        if not self.columns:
+            return
+        before = self.highlighted
+        entries = [entry for entry in self._entries.values() if entry.matches(self._words)]
+        self._listed = _sorted(entries, self.order)
+        self.clear()
+        for entry in self._listed:
+            self.add_row(*self._cells(entry), key=entry.key)
+        if before is not None:
+            self.go_to(before.key)
+        self.post_message(self.Shown(self.highlighted))
+
+    def _cells(self, entry: Entry) -> list[Text]:
+        column = next(c for c in self.columns.values() if c.key.value == _NAME)
+        sign = "✓ " if entry.key in self.marked else "● " if entry.key == self.current else ""
+        name = sign + _short(entry, column.width - len(sign))
+        right = [size_of(entry), speed_of(entry), quality_of(entry)]
+        return [
+            Text(name, style="bold" if sign else ""),
+            Text(type_of(entry)),
+            *(Text(text, justify="right") for text in right),
+            Text(state_of(entry, self._fits.get(entry.key))),
+        ]
+
+
+def _short(entry: Entry, width: int) -> str:
+    """The label with its middle left out where it is too long: the recipe tells files apart."""
+    if len(entry.label) <= width:
+        return entry.label
+    end = f" · {entry.recipe}" if entry.recipe else entry.name[-6:]
+    return f"{entry.name[: max(width - len(end) - 1, 1)]}…{end}"[:width]
+
+
+def _sorted(entries: list[Entry], order: str) -> list[Entry]:
+    """By ``order``; the figures' best first, unknown last. The catalog's order decides ties."""
+    match order:
+        case "size":
+            return sorted(entries, key=lambda e: e.bytes if e.bytes is not None else float("inf"))
+        case "speed":
+            return sorted(entries, key=lambda e: -(e.decode_tps or 0.0))
+        case "quality":
+            return sorted(entries, key=lambda e: -(e.quality.task_accuracy if e.quality else 0.0))
+        case _:
+            return entries
