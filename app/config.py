@@ -1,0 +1,155 @@
+"""The user's settings: a TOML file, and what holds where it says nothing.
+
+What is given on the command line comes first, then the environment (INGOT_THEME,
+INGOT_SAMPLING_TEMPERATURE and so on), then the file, then the default. INGOT_CONFIG names another
+file. A setting that is unknown or wrong is told and its default taken: a slip in one line must not
+keep anybody from their chats.
+
+::
+
+    theme = "nord"
+    thinking = "shown"
+
+    [chat]
+    model = "assets/pebble-built"
+
+    [sampling]
+    temperature = 0.4
+
+    [keymap]
+    "chat.stop" = "escape,f12"
+
+    [presets.reviewer]
+    system = "You review code."
+    sampling = { temperature = 0 }
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from runtimes.errors import IngotError
+from runtimes.paths import config_dir
+
+if TYPE_CHECKING:
+    from runtimes.request import SamplingParams
+
+Source = Literal["command line", "environment", "file", "default"]
+
+
+class ConfigError(IngotError):
+    """The settings cannot be read or written, or one of them is wrong."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """What a new chat starts with."""
+
+    model: str | None = None
+    system: str | None = None
+    preset: str | None = None
+    context: int | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How answers in a chat are sampled, as ``runtimes.request.SamplingParams``. Not greedy as
+    `ingot run` is: asking again should be able to answer something else."""
+
+    max_tokens: int = 1024
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    def params(self, **changes: Any) -> SamplingParams:
+        """The engine's form, with ``changes``. Raises RequestError for a value out of range."""
+        from runtimes.request import SamplingParams
+
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return SamplingParams(**{**values, **changes})
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A system prompt and sampling under a name; ``sampling`` has only what it changes."""
+
+    name: str
+    system: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings. ``theme`` None leaves the choice to the app; ``keymap`` has the keys, separated
+    by commas, of bindings by their ids."""
+
+    theme: str | None = None
+    mouse: bool = True
+    thinking: Literal["collapsed", "shown", "hidden"] = "collapsed"
+    chat: ChatSettings = ChatSettings()
+    sampling: Sampling = Sampling()
+    keymap: Mapping[str, str] = field(default_factory=dict)
+    presets: tuple[Preset, ...] = ()
+
+    def preset(self, name: str) -> Preset:
+        """The preset of that name. Raises ConfigError when there is none."""
+        found = next((preset for preset in self.presets if preset.name == name), None)
+        if found is None:
+            known = ", ".join(preset.name for preset in self.presets) or "none"
+            raise ConfigError(f"there is no preset {name}; there are: {known}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, the file they may be in, where each that is not a default comes from (by its dotted
+    name), and what was wrong."""
+
+    config: Config
+    path: Path
+    sources: Mapping[str, Source]
+    problems: tuple[str, ...] = ()
+
+    def checked(self) -> Config:
+        """The settings. Raises ConfigError when anything was wrong with them."""
+        if self.problems:
+            raise ConfigError("; ".join(self.problems))
+        return self.config
+
+
+def config_path() -> Path:
+    """The file of the settings; it need not exist."""
+    named = os.environ.get("INGOT_CONFIG", "").strip()
+    return Path(named).expanduser() if named else config_dir() / "config.toml"
+
+
+def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
+    """Read the settings. ``flags`` are values from the command line by dotted name, such as
+    ``chat.model``; those that are None were not given.
+
+    A file that is not there says nothing; of one that cannot be read, that is a problem. Nothing is
+    raised: see ``Loaded.checked``.
+    """
+    from app.configreading import Reading
+
+    reading = Reading(config_path() if path is None else path)
+    reading.read_file()
+    reading.read_environment()
+    for key, value in (flags or {}).items():
+        if value is not None:
+            reading.take(key, value, "command line", "the command line")
+    return reading.result()
