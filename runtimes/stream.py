@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
 from runtimes.request import Chunk, Completion
@@ -18,11 +19,13 @@ DoneCallback = Callable[[Completion], None]
 class Stream:
     """Iterate it for chunks, or ask for the ``result``; or ``async for`` and ``await`` it.
 
-    The engine never waits for a reader.
+    The engine never waits for a reader. ``first_at`` is when the first chunk came (monotonic
+    seconds), for readers that look later.
     """
 
     def __init__(self, request_id: str, cancel: Callable[[str], None]) -> None:
         self.id = request_id
+        self.first_at: float | None = None
         self._cancel = cancel
         self._chunks: queue.SimpleQueue[Chunk | None] = queue.SimpleQueue()
         self._completion: Completion | None = None
@@ -124,6 +127,8 @@ class Stream:
 
     def put(self, chunk: Chunk) -> None:
         """For the engine: hand on a piece."""
+        if self.first_at is None:
+            self.first_at = time.monotonic()
         self._chunks.put(chunk)
         if self._notify:
             self._notify()

@@ -1,0 +1,125 @@
+"""Text files that go with a message: read with care, and put into the prompt."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.store.records import Attachment
+from runtimes.errors import RequestError
+
+MOST_BYTES = 1_000_000
+_HEAD = 8192  # bytes in which a file shows that it is no text
+_CONTROL = frozenset(range(32)) - frozenset(b"\t\n\r\f\b\x1b")
+_RUNS = re.compile(r"`{3,}|~{3,}")
+
+
+class AttachmentError(RequestError):
+    """The file cannot go with a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A file's text; ``warning`` says what was changed of it."""
+
+    attachment: Attachment
+    warning: str | None = None
+
+
+def read_attachment(path: str | Path, most_bytes: int = MOST_BYTES) -> Attached:
+    """Read a text file: UTF-8, with U+FFFD for what is none, or UTF-16 with its byte order mark.
+
+    ``~`` is the home folder. Raises AttachmentError for what is missing, not a file, too large, not
+    readable, or not text.
+    """
+    try:
+        file = Path(path).expanduser()
+        data = _read(file, most_bytes)
+    except AttachmentError:
+        raise
+    except FileNotFoundError:
+        raise AttachmentError(f"{path}: there is no such file") from None
+    except PermissionError:
+        raise AttachmentError(f"{path}: reading it is not permitted") from None
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path; no home folder
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise AttachmentError(f"{path}: it cannot be read: {said}") from error
+    text, warning = _decode(path, data)
+    if not text.strip():
+        raise AttachmentError(f"{path}: it is empty")
+    return Attached(Attachment(file.name, text), warning)
+
+
+def _read(file: Path, most_bytes: int) -> bytes:
+    found = file.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise AttachmentError(f"{file}: it is a folder; attach the files in it one by one")
+    if not stat.S_ISREG(found.st_mode):
+        raise AttachmentError(f"{file}: it is a device or a pipe, not a file")
+    with file.open("rb") as stream:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise AttachmentError(
+            f"{file}: it has {max(found.st_size, len(data)) / 1e6:.1f} MB; at most"
+            f" {most_bytes / 1e6:g} MB can be attached"
+        )
+    return data
+
+
+def _decode(path: str | Path, data: bytes) -> tuple[str, str | None]:
+    for mark, codec in (
+        (codecs.BOM_UTF8, "utf-8"),
+        (codecs.BOM_UTF16_LE, "utf-16-le"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ):
+        if data.startswith(mark):
+            text = data[len(mark) :].decode(codec, errors="replace")
+            break
+    else:
+        if any(byte in _CONTROL for byte in data[:_HEAD]):
+            raise AttachmentError(f"{path}: it is not a text file")
+        text = data.decode("utf-8", errors="replace")
+    wrong = text.count("\ufffd") - data.count("\ufffd".encode())
+    if wrong > max(8, len(text) // 10):
+        raise AttachmentError(f"{path}: it is neither text in UTF-8 nor in UTF-16; convert it")
+    text = text.replace("\r\n", "\n").replace("\x00", "\ufffd")
+    if wrong <= 0:
+        return text, None
+    return text, f"{path} is not all UTF-8: U+FFFD stands {wrong} times for what is not"
+
+
+def with_attachments(text: str, attachments: Sequence[Attachment]) -> str:
+    """The message as the model gets it: every file by its name in a fence of its own, then the
+    text."""
+    parts = []
+    for one in attachments:
+        longest = max((len(run) for run in _RUNS.findall(one.text)), default=2)
+        fence = "`" * (longest + 1)
+        name = " ".join(one.name.split())
+        parts.append(f"File {name}:\n{fence}\n{one.text.rstrip()}\n{fence}")
+    return "\n\n".join([*parts, text] if text.strip() or not parts else parts)
+
+
+def complete_path(text: str, limit: int = 50) -> list[str]:
+    """Paths that ``text`` begins, folders with a slash at their end, hidden ones only after a dot.
+
+    They are written as ``text`` is (relative, ``~``), sorted, folders first; none on any error.
+    """
+    head, _, start = text.rpartition("/")
+    folder = f"{head}/" if "/" in text else ""
+    found: list[tuple[bool, str]] = []
+    try:
+        with os.scandir(Path(folder or ".").expanduser()) as entries:
+            for entry in entries:
+                hidden = entry.name.startswith(".") and not start.startswith(".")
+                if entry.name.startswith(start) and not hidden and entry.name.isprintable():
+                    found.append((not entry.is_dir(), entry.name))
+    except (OSError, ValueError, RuntimeError):
+        return []
+    names = (f"{folder}{name}{'' if plain else '/'}" for plain, name in sorted(found))
+    return list(names)[:limit]

@@ -1,0 +1,216 @@
+"""``Conversation``: a chat in memory, as the tree of its messages with one branch that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from app.chat.attachments import with_attachments
+from app.chat.host import EngineHost
+from app.chat.thinking import answer_of
+from app.store.records import Attachment, Chat, Message, Role
+from app.store.store import Store
+from runtimes import chat as model_chat
+from runtimes.errors import RequestError
+
+
+class Conversation:
+    """A chat of the store and all its messages.
+
+    What changes is stored before it shows here; StoreError leaves everything as it was. Used by one
+    thread at a time, but for ``prompt``, which only reads.
+    """
+
+    def __init__(self, store: Store, chat: Chat, messages: Sequence[Message] = ()) -> None:
+        self.store = store
+        self._chat = chat
+        self._messages = {message.id: message for message in messages}
+        self._children: dict[int | None, list[int]] = {}
+        for message in sorted(messages, key=lambda m: m.id):
+            self._children.setdefault(message.parent, []).append(message.id)
+        leaf = chat.leaf if chat.leaf in self._messages else None
+        self._leaf = leaf if leaf is not None else max(self._messages, default=None)
+
+    @classmethod
+    def open(cls, store: Store, chat_id: int) -> Self:
+        """A chat that is stored."""
+        return cls(store, store.chat(chat_id), store.messages(chat_id))
+
+    @classmethod
+    def new(cls, store: Store, **wishes: Any) -> Self:
+        """An empty chat, stored; ``wishes`` as ``Store.new_chat`` takes them."""
+        return cls(store, store.new_chat(**wishes))
+
+    @property
+    def chat(self) -> Chat:
+        """Title, system message, sampling."""
+        return self._chat
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Every message of every branch, oldest first."""
+        return tuple(self._messages[id] for id in sorted(self._messages))
+
+    @property
+    def leaf(self) -> int | None:
+        """The last message of the branch that is shown."""
+        return self._leaf
+
+    @property
+    def path(self) -> tuple[Message, ...]:
+        """The branch that is shown, from its first message to its last."""
+        return self.path_to(self._leaf)
+
+    def path_to(self, id: int | None) -> tuple[Message, ...]:
+        """From the first message to ``id``."""
+        found: list[Message] = []
+        while id is not None:
+            message = self._messages[id]
+            found.append(message)
+            id = message.parent
+        return tuple(reversed(found))
+
+    def message(self, id: int) -> Message:
+        """One message. Raises RequestError when this chat has none of this number."""
+        try:
+            return self._messages[id]
+        except KeyError:
+            raise RequestError(f"this chat has no message {id}") from None
+
+    def siblings(self, id: int) -> tuple[Message, ...]:
+        """The message and those that stand in its place in other branches, oldest first."""
+        return tuple(self._messages[one] for one in self._children[self.message(id).parent])
+
+    def switch(self, id: int, step: int) -> Message:
+        """Show the branch of the sibling ``step`` further (the last one if there are fewer), down
+        to that branch's newest message; return the sibling."""
+        among = [message.id for message in self.siblings(id)]
+        place = min(max(among.index(id) + step, 0), len(among) - 1)
+        self.show(self._newest_below(among[place]))
+        return self._messages[among[place]]
+
+    def show(self, leaf: int | None) -> None:
+        """Show the branch that ends with ``leaf``; None shows nothing, to begin anew."""
+        if leaf is not None:
+            self.message(leaf)
+        if leaf != self._leaf:
+            self._chat = self.store.update_chat(self._chat.id, leaf=leaf)
+            self._leaf = leaf
+
+    def show_message(self, id: int) -> None:
+        """Show a branch with this message in it, such as one that a search has found: the one that
+        is shown if it has it, else the newest."""
+        if all(message.id != id for message in self.path):
+            self.message(id)
+            self.show(self._newest_below(id))
+
+    def _newest_below(self, id: int) -> int:
+        # A message is younger than what it answers, so that the youngest of all is a leaf.
+        newest, open_ = id, [id]
+        while open_:
+            children = self._children.get(open_.pop(), ())
+            open_ += children
+            newest = max(newest, *children) if children else newest
+        return newest
+
+    # What is said
+
+    def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
+        """The user's next message, at the end of the branch that is shown."""
+        return self._add(self._leaf, text, attachments)
+
+    def edit(self, id: int, text: str, attachments: Sequence[Attachment] | None = None) -> Message:
+        """Another version of a message of the user, in a branch of its own; it keeps the files
+        unless others are given. The old branch stays."""
+        old = self.message(id)
+        if old.role is not Role.USER:
+            raise RequestError("only your own messages can be edited; an answer can be made anew")
+        return self._add(old.parent, text, old.attachments if attachments is None else attachments)
+
+    def _add(self, parent: int | None, text: str, attachments: Sequence[Attachment]) -> Message:
+        if not text.strip() and not attachments:
+            raise RequestError("there is nothing to send")
+        message = self.store.add_message(
+            self._chat.id, parent, Role.USER, text, attachments=attachments
+        )
+        self._grow(message)
+        self._chat = self.store.chat(self._chat.id)  # the first message has given it its title
+        return message
+
+    def begin(self, parent: int, host: EngineHost) -> Message:
+        """An empty answer to ``parent`` by the loaded model, in a branch of its own if there is one
+        already."""
+        if self.message(parent).role is not Role.USER:
+            raise RequestError("only a message of yours can be answered")
+        choice = host.choice
+        message = self.store.begin_answer(
+            self._chat.id,
+            parent,
+            model=host.label or None,
+            file=str(choice.file.path) if choice else None,
+            runtime=choice.file.runtime if choice else None,
+        )
+        self._grow(message)
+        if host.model is not None and host.model != self._chat.model:
+            self.update(model=host.model)
+        return message
+
+    def note(self, message: Message) -> None:
+        """A message as it has become."""
+        if message.id in self._messages:
+            self._messages[message.id] = message
+
+    def drop(self, ids: Sequence[int], dropped: bool = True) -> None:
+        """Leave messages out of the prompts, or take them in again."""
+        self.store.set_dropped(ids, dropped)
+        for id in ids:
+            self._messages[id] = replace(self._messages[id], dropped=dropped)
+
+    def rename(self, title: str) -> None:
+        """Give the chat another title. Raises RequestError for a blank one."""
+        title = " ".join(title.split())
+        if not title:
+            raise RequestError("a title needs a word")
+        self.update(title=title)
+
+    def update(self, **changes: Any) -> None:
+        """Change the chat's title, model, system message or sampling, as ``Store.update_chat``."""
+        self._chat = self.store.update_chat(self._chat.id, **changes)
+
+    def _grow(self, message: Message) -> None:
+        self._messages[message.id] = message
+        self._children.setdefault(message.parent, []).append(message.id)
+        self._leaf = message.id
+
+    # What the model gets
+
+    def prompt(self, until: int | None) -> list[model_chat.Message]:
+        """What the model is asked, from the system message to the message ``until``.
+
+        Files stand before their message's text. Left out are thinking, answers without text, and
+        what was dropped; messages of one role that then follow each other become one, because many
+        templates refuse them.
+        """
+        return render(self._chat.system, self.path_to(until))
+
+
+def render(system: str | None, path: Sequence[Message]) -> list[model_chat.Message]:
+    """See ``Conversation.prompt``."""
+    found: list[dict[str, str]] = []
+    for message in path:
+        if message.dropped:
+            continue
+        if message.role is Role.USER:
+            text = with_attachments(message.text, message.attachments)
+        else:
+            text = answer_of(message.text)
+            if not text.strip():
+                continue
+        if found and found[-1]["role"] == message.role:
+            found[-1]["content"] += f"\n\n{text}"
+        else:
+            found.append({"role": str(message.role), "content": text})
+    if system is not None and system.strip():
+        found.insert(0, {"role": "system", "content": system})
+    return list(found)

@@ -1,0 +1,56 @@
+"""Token ids of a conversation, and of an answer that is to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.chat.labels import same_vocabulary
+from app.store.records import Message
+from runtimes import chat
+from runtimes.api import EngineApi
+from runtimes.errors import RequestError
+
+
+def encode(engine: EngineApi, messages: Sequence[chat.Message]) -> list[int]:
+    """Ids of ``messages`` by the model's template. Blocks.
+
+    A system message that the template refuses stands before the first message of the user instead.
+    Raises RequestError for no messages, no template, or one that refuses the conversation.
+    """
+    if not messages:
+        raise RequestError("there is nothing to answer: every message is left out")
+    try:
+        ids = engine.encode_chat(messages)
+    except RequestError:
+        folded = _without_system(messages)
+        if folded is None:
+            raise
+        try:
+            ids = engine.encode_chat(folded)
+        except RequestError:
+            ids = []
+        if not ids:
+            raise
+    if not ids:
+        raise RequestError("the prompt has no tokens")
+    return ids
+
+
+def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[int], bool]:
+    """Ids of what an answer has so far, and whether they are those that were generated: else the
+    loaded model (of this ``label``) has others, and the text is tokenized. Blocks."""
+    ids = list(message.token_ids)
+    known = same_vocabulary(message.model, label) and max(ids, default=0) < engine.vocab_size
+    if ids and known:
+        return ids, True
+    begin = engine.encode("")  # the BOS token, where the model wants one
+    ids = engine.encode(message.text)
+    return ids[len(begin) :] if ids[: len(begin)] == begin else ids, False
+
+
+def _without_system(messages: Sequence[chat.Message]) -> list[chat.Message] | None:
+    first, *rest = messages
+    if first["role"] != "system" or not rest or rest[0]["role"] != "user":
+        return None
+    joined = {"role": "user", "content": f"{first['content']}\n\n{rest[0]['content']}"}
+    return [joined, *rest[1:]]

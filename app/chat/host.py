@@ -1,0 +1,215 @@
+"""``EngineHost``: which model is loaded. One at a time; the last one asked for wins."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.chat.labels import details_of, label_of
+from app.options import ModelOptions, PlanOptions
+from app.planning import Choice, choose
+from runtimes.api import EngineApi
+from runtimes.errors import IngotError
+from runtimes.metrics import EngineStats
+
+if TYPE_CHECKING:
+    from runtimes.worker.engine import WorkerEngine
+
+log = logging.getLogger(__name__)
+
+_STATS_S = 0.25  # figures that are younger are not asked for again
+
+
+class LoadCancelledError(IngotError):
+    """The loading was ended, or another model was asked for meanwhile: nothing to report."""
+
+
+class HostState(StrEnum):
+    """What the host has."""
+
+    EMPTY = "empty"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"  # nothing is loaded; ``EngineHost.error`` says why
+
+
+class EngineHost:
+    """Any method may be called from any thread; only ``load`` and ``close`` take long.
+
+    ``model`` is what to give to ``load`` to have the loaded model again. All that describes the
+    engine belongs to one load: while another model loads, it still describes the one before.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the fields; never held for long
+        self._loading = threading.Lock()  # held by the one load that is at work
+        self._wish = 0  # counts loads and closings: an older load than the last gives up
+        self._coming: WorkerEngine | None = None
+        self._loads = False
+        self._engine: WorkerEngine | None = None
+        self._stats: EngineStats | None = None
+        self._asked = 0.0  # when figures were last asked for
+        self._asking = False
+        self.choice: Choice | None = None
+        self.model: str | None = None
+        self.label = ""
+        self.details = ""
+        self.error: str | None = None
+
+    @property
+    def state(self) -> HostState:
+        """What there is now."""
+        if self._loads:
+            return HostState.LOADING
+        if self._engine is not None:
+            return HostState.READY
+        return HostState.FAILED if self.error else HostState.EMPTY
+
+    @property
+    def engine(self) -> EngineApi | None:
+        """The loaded model's engine."""
+        return self._engine
+
+    def load(
+        self,
+        model: str,
+        options: ModelOptions | None = None,
+        settings: PlanOptions | None = None,
+    ) -> Choice:
+        """Load MODEL as `ingot plan` has chosen for a chat, with one slot. Blocks.
+
+        A model that is loaded already is closed as soon as it is clear which file is to be loaded;
+        what it was answering ends. Another ``load`` or a ``close`` meanwhile ends this one with
+        LoadCancelledError. Raises ModelError, RequestError or OutOfMemoryError, which is also kept
+        in ``error``; the host can be used again.
+        """
+        options, settings = options or ModelOptions(), settings or PlanOptions()
+        with self._lock:
+            self._wish += 1
+            wish, coming = self._wish, self._coming
+            self._loads, self.error = True, None
+        if coming is not None:
+            coming.close()
+        try:
+            with self._loading:
+                return self._load(wish, model, options, settings)
+        except BaseException as error:
+            with self._lock:
+                last = wish == self._wish
+                if last:
+                    self._loads = False
+                    self.error = str(error) if isinstance(error, IngotError) else None
+            if not last and isinstance(error, IngotError):
+                raise LoadCancelledError(f"loading {model} was ended") from error
+            raise
+
+    def _load(self, wish: int, model: str, options: ModelOptions, settings: PlanOptions) -> Choice:
+        from app.models import load_engine
+
+        choice = choose(model, options, settings, "chat", slots=1)
+        self._continue(wish)
+        self._drop()
+
+        def begun(engine: WorkerEngine) -> None:
+            with self._lock:
+                self._coming = engine
+            self._continue(wish)
+
+        try:
+            engine = load_engine(choice.file, choice.settings, choice.scheduling, begun=begun)
+        finally:
+            with self._lock:
+                self._coming = None
+        stats = engine.stats()
+        with self._lock:
+            if wish == self._wish:
+                self._engine, self._stats, self._asked = engine, stats, time.monotonic()
+                self.choice, self.model = choice, _again(model, options, choice)
+                self.label = label_of(choice.file)
+                self.details = details_of(choice, gpu=engine.gpu)
+                self._loads = False
+                return choice
+        engine.close()
+        raise LoadCancelledError(f"loading {model} was ended")
+
+    def _continue(self, wish: int) -> None:
+        """Raises LoadCancelledError when this load is not wanted any more."""
+        if wish != self._wish:
+            raise LoadCancelledError("another model was asked for")
+
+    def close(self) -> None:
+        """End a load that is at work, and the engine. The host can load again."""
+        with self._lock:
+            self._wish += 1
+            coming = self._coming
+            self._loads, self.error = False, None
+        if coming is not None:
+            coming.close()
+        self._drop()
+
+    def cancel(self) -> None:
+        """End a load that is at work; a model that is still loaded stays."""
+        with self._lock:
+            if not self._loads:
+                return
+            self._wish += 1
+            self._loads = False
+            coming = self._coming
+        if coming is not None:
+            coming.close()
+
+    def _drop(self) -> None:
+        with self._lock:
+            engine, self._engine, self._stats = self._engine, None, None
+            self.choice, self.model, self.label, self.details = None, None, "", ""
+        if engine is not None:
+            engine.close()
+
+    def stats(self) -> EngineStats | None:
+        """The engine's figures, at most about half a second old while this is called regularly.
+        Never waits: they are fetched beside. None while nothing is loaded."""
+        with self._lock:
+            engine, now = self._engine, time.monotonic()
+            if engine is None:
+                return None
+            if not self._asking and now - self._asked >= _STATS_S:
+                self._asking, self._asked = True, now
+                threading.Thread(
+                    target=self._fetch, args=(engine,), name="ingot-stats", daemon=True
+                ).start()
+            return self._stats
+
+    def _fetch(self, engine: WorkerEngine) -> None:
+        stats = None
+        try:
+            stats = engine.stats()
+        finally:
+            with self._lock:
+                self._asking = False
+                if stats is not None and engine is self._engine:
+                    self._stats = stats
+
+    def memory(self) -> int | None:
+        """Bytes of memory that the engine's process holds, pages of the model file included; None
+        while there is no process."""
+        import psutil
+
+        engine = self._engine
+        pid = engine.pid if engine is not None else None
+        if pid is None:
+            return None
+        try:
+            return int(psutil.Process(pid).memory_info().rss)
+        except psutil.Error:  # it has died this moment
+            return None
+
+
+def _again(model: str, options: ModelOptions, choice: Choice) -> str:
+    """MODEL so that it means the same from every folder: the file itself when one was picked."""
+    if options.recipe is not None or options.file is not None:
+        return str(choice.file.path.resolve())
+    return str(Path(model).resolve()) if Path(model).exists() else model

@@ -1,0 +1,75 @@
+"""``Journal``: an answer on its way to the disk, in a thread, so that a slow disk keeps nobody."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from app.store.records import Figures, Message, State
+from app.store.store import Store
+from runtimes.errors import IngotError
+
+log = logging.getLogger(__name__)
+
+
+class Journal:
+    """Saves one answer of the store. Used by one thread."""
+
+    def __init__(self, store: Store, id: int) -> None:
+        self._store, self._id = store, id
+        # Its thread is waited for when the program ends: what was begun is written.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ingot-journal")
+        self._saving: Future[None] | None = None
+        self._ending: Future[Message] | None = None
+
+    def save(self, text: str, token_ids: Sequence[int], figures: Figures) -> str | None:
+        """Save what there is, unless the last saving is still at it. What went wrong with the last
+        one, if something did."""
+        if self._saving is not None and not self._saving.done():
+            return None
+        problem = _problem(self._saving)
+        ids = tuple(token_ids)
+        self._saving = self._thread.submit(
+            self._store.save_answer, self._id, text, ids, figures=figures
+        )
+        return problem
+
+    def end(
+        self,
+        text: str,
+        token_ids: Sequence[int],
+        state: State,
+        figures: Figures | None,
+        error: str | None,
+    ) -> None:
+        """Store the answer as it ended, after what is being saved."""
+        self._ending = self._thread.submit(
+            self._store.end_answer, self._id, text, tuple(token_ids), state, figures, error
+        )
+        self._thread.shutdown(wait=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end is stored, or could not be."""
+        return self._ending is not None and self._ending.done()
+
+    def result(self, timeout: float | None = None) -> tuple[Message | None, str | None]:
+        """Wait for ``end``; the message as it is stored, or None and what went wrong."""
+        assert self._ending is not None
+        try:
+            return self._ending.result(timeout), None
+        except TimeoutError:
+            return None, "the answer is still being stored: the disk or another program is slow"
+        except IngotError as error:
+            return None, str(error)
+        except Exception as error:
+            log.exception("storing an answer")
+            return None, f"{type(error).__name__}: {error}"
+
+
+def _problem(saving: Future[None] | None) -> str | None:
+    error = saving.exception() if saving is not None else None
+    if error is not None and not isinstance(error, IngotError):
+        log.error("saving an answer", exc_info=error)
+    return None if error is None else str(error)

@@ -1,0 +1,54 @@
+"""How a loaded model is called, in a word for people."""
+
+from __future__ import annotations
+
+import re
+
+from app.planning import Choice
+from quantize.manifest import NAME as MANIFEST
+from quantize.manifest import load_manifest
+from runtimes.errors import IngotError
+from runtimes.modelfile import ModelFile
+
+# The end of a GGUF file's name that says what its tensors are: Qwen2.5-0.5B-Instruct-Q4_K_M.
+_TYPE = re.compile(
+    r"[-._]((?:UD-)?(?:I?Q\d\w*|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32))$", re.IGNORECASE
+)
+
+
+def label_of(file: ModelFile) -> str:
+    """Model and build, such as "pebble · q4_k_m": from the manifest beside the file, else from the
+    file's name."""
+    folder = file.path.parent
+    if (folder / MANIFEST).is_file():
+        try:
+            manifest = load_manifest(folder)
+        except IngotError:
+            manifest = None  # a damaged manifest does not keep its files from running
+        for entry in manifest.files if manifest else ():
+            if entry.path.rstrip("/") == file.path.name:
+                return f"{manifest.model.name} · {entry.recipe}" if manifest else file.name
+    kind = _TYPE.search(file.name)
+    if file.runtime == "llamacpp" and kind:
+        return f"{file.name[: kind.start()]} · {kind[1].lower()}"
+    return file.name
+
+
+def same_vocabulary(one: str | None, other: str | None) -> bool:
+    """Whether two labels are of builds of one model, whose token ids mean the same."""
+    return one is not None and other is not None and _model(one) == _model(other)
+
+
+def details_of(choice: Choice, *, gpu: bool) -> str:
+    """Runtime, and where it computes: "llamacpp · 2 threads", "llamacpp · GPU 24/24 layers"."""
+    file, settings = choice.file, choice.settings
+    if gpu and settings.gpu_layers != 0:
+        layers = settings.gpu_layers if settings.gpu_layers > 0 else file.layers
+        return f"{file.runtime} · GPU {min(layers, file.layers)}/{file.layers} layers"
+    if settings.threads is None:
+        return f"{file.runtime} · CPU"
+    return f"{file.runtime} · {settings.threads} thread{'s' if settings.threads > 1 else ''}"
+
+
+def _model(label: str) -> str:
+    return label.partition(" · ")[0]

@@ -1,0 +1,61 @@
+"""``Meter``: tokens per second of an answer while it comes, from batches that are drained now and
+then."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW_S = 2.0
+_SAMPLE_S = 0.25
+
+
+class Meter:
+    """The rate over the last ``window_s`` seconds.
+
+    Tokens have come between two readings, when exactly is not known: so the rate is taken from one
+    reading to another, never from the time of a batch alone, and is right after a long time without
+    readings too. Times are monotonic seconds.
+    """
+
+    def __init__(self, window_s: float = WINDOW_S, kept: int = 240) -> None:
+        """``kept`` samples are remembered, one each quarter of a second."""
+        self._window_s = window_s
+        self._readings: deque[tuple[float, int]] = deque()  # time, tokens until then
+        self._kept: deque[float] = deque(maxlen=kept)
+        self._sampled = 0.0
+        self.tokens = 0
+
+    def begin(self, first: float) -> None:
+        """The first token came at ``first``: the rate counts those after it."""
+        self._readings.append((first, 1))
+        self._sampled = first
+
+    def read(self, now: float, tokens: int) -> None:
+        """``tokens`` more have come until ``now``, which is not before the last reading."""
+        self.tokens += tokens
+        if not self._readings:
+            if not tokens:
+                return
+            # Nobody has said when the first came: all of them count as now.
+            self._readings.append((now, self.tokens))
+            self._sampled = now
+            return
+        self._readings.append((now, self.tokens))
+        while len(self._readings) > 2 and self._readings[1][0] <= now - self._window_s:
+            self._readings.popleft()
+        if now - self._sampled >= _SAMPLE_S:
+            self._sampled = now
+            self._kept.append(self.rate or 0.0)
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second; None until there is something to divide."""
+        if len(self._readings) < 2:
+            return None
+        (start, before), (end, after) = self._readings[0], self._readings[-1]
+        return (after - before) / (end - start) if end > start else None
+
+    @property
+    def samples(self) -> list[float]:
+        """The rate as it was each quarter of a second, oldest first, for a sparkline."""
+        return list(self._kept)

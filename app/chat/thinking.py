@@ -1,0 +1,113 @@
+"""What a model thinks aloud before it answers: found in its text, and kept out of the next prompt.
+
+A block is <think>, <thinking> or <reasoning> at the start of a line, outside of fenced code, up to
+its closing tag. A closing tag without an opening one ends what began with the text: some templates
+open the block in the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from runtimes.chat import Message, render_chat
+from runtimes.errors import RequestError
+
+_NAMES = ("think", "thinking", "reasoning")
+_MARK = re.compile(
+    rf"^[ \t]*(?:(?P<fence>`{{3,}}|~{{3,}})(?P<info>[^\n]*)|(?P<open><(?:{'|'.join(_NAMES)})>))"
+    rf"|(?P<close></(?:{'|'.join(_NAMES)})>)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_LONGEST = max(len(name) for name in _NAMES) + 3  # of a tag: </reasoning>
+_TAGS = tuple(f"<{slash}{name}>" for slash in ("", "/") for name in _NAMES)
+_OPENED = re.compile(rf"(<(?:{'|'.join(_NAMES)})>)\s*$", re.IGNORECASE)
+
+
+class Kind(StrEnum):
+    """What a part of an answer is."""
+
+    ANSWER = "answer"
+    THINKING = "thinking"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of an answer without its tags; ``open`` while a block's end has not come."""
+
+    kind: Kind
+    text: str
+    open: bool = False
+
+
+def split(text: str, *, final: bool = True) -> tuple[Part, ...]:
+    """The parts of an answer in their order; none is blank, but for a block that is open.
+
+    While it streams (not ``final``), the start of a tag at the very end is held back.
+    """
+    if not final:
+        text = text[: len(text) - _unfinished(text)]
+    parts: list[Part] = []
+    start, fence, inside = 0, "", False
+
+    def add(kind: Kind, piece: str, *, open_: bool = False) -> None:
+        if piece.strip() or open_:
+            parts.append(Part(kind, piece.strip("\n"), open_))
+
+    for mark in _MARK.finditer(text):
+        if mark["close"]:
+            # Before any answer, as it ends what the prompt has opened; a stray one is text.
+            if inside or (not fence and not any(p.kind is Kind.THINKING for p in parts)):
+                add(Kind.THINKING, text[start : mark.start()])
+                start, inside, fence = mark.end(), False, ""
+        elif inside:
+            continue
+        elif mark["fence"]:
+            fence = _fence(fence, mark["fence"], mark["info"])
+        elif not fence:
+            add(Kind.ANSWER, text[start : mark.start()])
+            start, inside = mark.end(), True
+    if inside:
+        add(Kind.THINKING, text[start:], open_=True)
+    else:
+        add(Kind.ANSWER, text[start:])
+    return tuple(parts)
+
+
+def answer_of(text: str) -> str:
+    """An answer without its thinking, as the next prompt has it."""
+    if "<" not in text:
+        return text
+    parts = split(text)
+    if len(parts) == 1 and parts[0].kind is Kind.ANSWER:
+        return text
+    return "\n\n".join(part.text for part in parts if part.kind is Kind.ANSWER).strip()
+
+
+def opening(template: str | None, messages: Sequence[Message]) -> str:
+    """The tag with which the model's chat template begins the answer itself, and a line end; "" if
+    it begins none. The template's prompt ends with it, so that the model will not write it."""
+    if template is None or not any(f"<{name}>" in template for name in _NAMES):
+        return ""
+    try:
+        found = _OPENED.search(render_chat(template, messages))
+    except RequestError:
+        return ""
+    return f"{found[1]}\n" if found else ""
+
+
+def _fence(now: str, marks: str, info: str) -> str:
+    """The fence that is open after this line (CommonMark: closed by as many marks or more)."""
+    if not now:
+        return "" if marks[0] == "`" and "`" in info else marks
+    closes = marks[0] == now[0] and len(marks) >= len(now) and not info.strip()
+    return "" if closes else now
+
+
+def _unfinished(text: str) -> int:
+    """Length of a tail that a tag begins with."""
+    at = text.rfind("<", max(0, len(text) - _LONGEST))
+    tail = text[at:].lower() if at >= 0 else ""
+    return len(tail) if tail and any(tag.startswith(tail) and tag != tail for tag in _TAGS) else 0
