@@ -1,0 +1,1 @@
+"""Runs of `quantize` as a screen sees them: what to ask for, what it needs, how it goes."""
