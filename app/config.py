@@ -127,7 +127,7 @@ class Loaded:
     def checked(self) -> Config:
         """The settings. Raises ConfigError when anything was wrong with them."""
         if self.problems:
-            raise ConfigError("; ".join(self.problems))
+            raise ConfigError("\n".join(self.problems))
         return self.config
 
 

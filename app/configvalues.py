@@ -96,6 +96,11 @@ def check(key: str, value: Any) -> Any:
     return good
 
 
+def check_key(key: str) -> None:
+    """Raises ConfigError for a setting that there is not."""
+    _hint(key)
+
+
 def _hint(key: str) -> Any:
     if key in SETTINGS:
         return SETTINGS[key]

@@ -50,6 +50,8 @@ def explained(path: Path) -> Iterator[None]:
 def _of_sqlite(path: Path, error: sqlite3.Error) -> StoreError:
     # The low byte is the kind, the others tell more (https://sqlite.org/rescode.html).
     code = getattr(error, "sqlite_errorcode", 0) or 0
+    if "Could not decode to UTF-8" in str(error):  # said by Python, without a code
+        code = sqlite3.SQLITE_CORRUPT
     match code & 0xFF:
         case sqlite3.SQLITE_FULL:
             return StoreFullError(

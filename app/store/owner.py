@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from functools import cache
 
-import psutil
-
 
 @cache
 def _born(pid: int) -> float:
+    import psutil
+
     return float(psutil.Process(pid).create_time())
 
 
@@ -24,6 +24,8 @@ def is_alive(pid: int, born: float) -> bool:
     The start is compared because numbers are used again; not exactly, because it is counted from
     the machine's start, whose time shifts a little when the clock is set.
     """
+    import psutil
+
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

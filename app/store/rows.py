@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sqlite3
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from app.store.errors import StoreDamagedError
 from app.store.records import Attachment, Chat, Figures, Message, Role, State
 
 CHAT = (
@@ -56,44 +58,59 @@ def pack_sampling(sampling: Mapping[str, Any] | None) -> str:
     return json.dumps(dict(sampling or {}), ensure_ascii=True)
 
 
+@contextlib.contextmanager
+def _sensible(row: sqlite3.Row) -> Iterator[None]:
+    """SQLite does not notice when bytes within a text have changed."""
+    try:
+        yield
+    except (ValueError, TypeError, struct.error) as error:
+        raise StoreDamagedError(
+            f"entry {row['id']} of the chats is damaged ({error}); `ingot chats repair` saves the"
+            " others"
+        ) from error
+
+
 def chat_of(row: sqlite3.Row) -> Chat:
-    """From a row of CHAT."""
-    return Chat(
-        id=row["id"],
-        title=row["title"],
-        created=row["created"],
-        updated=row["updated"],
-        model=row["model"],
-        system=row["system"],
-        sampling=json.loads(row["sampling"]),
-        leaf=row["leaf"],
-        count=row["count"],
-    )
+    """From a row of CHAT. Raises StoreDamagedError."""
+    with _sensible(row):
+        return Chat(
+            id=row["id"],
+            title=row["title"],
+            created=row["created"],
+            updated=row["updated"],
+            model=row["model"],
+            system=row["system"],
+            sampling=json.loads(row["sampling"]),
+            leaf=row["leaf"],
+            count=row["count"],
+        )
 
 
 def message_of(row: sqlite3.Row, pieces: Sequence[sqlite3.Row] = ()) -> Message:
-    """From a row of MESSAGE and what the journal holds of it, oldest first."""
-    text: str = row["text"]
-    ids: bytes = row["token_ids"]
-    if pieces:
-        text = "".join([text, *(piece["text"] for piece in pieces)])
-        ids = b"".join([ids, *(piece["token_ids"] for piece in pieces)])
-    figures = row["figures"]
-    attached = row["attachments"]
-    return Message(
-        id=row["id"],
-        chat=row["chat"],
-        parent=row["parent"],
-        role=Role(row["role"]),
-        text=text,
-        state=State(row["state"]),
-        created=row["created"],
-        model=row["model"],
-        file=row["file"],
-        runtime=row["runtime"],
-        figures=Figures(**json.loads(figures)) if figures else None,
-        attachments=tuple(Attachment(*pair) for pair in json.loads(attached)) if attached else (),
-        token_ids=unpack_ids(ids),
-        error=row["error"],
-        dropped=bool(row["dropped"]),
-    )
+    """From a row of MESSAGE and what the journal holds of it, oldest first. Raises
+    StoreDamagedError."""
+    with _sensible(row):
+        text: str = row["text"]
+        ids: bytes = row["token_ids"]
+        if pieces:
+            text = "".join([text, *(piece["text"] for piece in pieces)])
+            ids = b"".join([ids, *(piece["token_ids"] for piece in pieces)])
+        figures = row["figures"]
+        attached = row["attachments"]
+        return Message(
+            id=row["id"],
+            chat=row["chat"],
+            parent=row["parent"],
+            role=Role(row["role"]),
+            text=text,
+            state=State(row["state"]),
+            created=row["created"],
+            model=row["model"],
+            file=row["file"],
+            runtime=row["runtime"],
+            figures=Figures(**json.loads(figures)) if figures else None,
+            attachments=tuple(Attachment(*pair) for pair in json.loads(attached or "[]")),
+            token_ids=unpack_ids(ids),
+            error=row["error"],
+            dropped=bool(row["dropped"]),
+        )
