@@ -19,7 +19,10 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import Screen
 from textual.signal import Signal
 
-from app.chat.host import HostState
+from app.chat.host import HostState, LoadCancelledError
+from app.config import ConfigError
+from app.config import load as load_config
+from app.configwriting import set_value
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, palette, theme
 from app.tui.help import HelpScreen
@@ -40,12 +43,27 @@ class IngotApp(App[None]):
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = modes.openers()
     DEFAULT_MODE = modes.CHAT.name
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "app.help", "Help for what has the focus", id="app.help", priority=True),
+        Binding("f1", "app.help", "Help", id="app.help", priority=True, tooltip="for the focus"),
         *modes.bindings(),
-        Binding("ctrl+c", "app.interrupt", "Stop; twice: quit", id="app.interrupt", priority=True),
-        Binding("ctrl+q", "app.quit", "Quit", id="app.quit", priority=True),
-        Binding("ctrl+p", "app.command_palette", "Commands", id="app.palette", priority=True),
+        Binding(
+            "ctrl+p",
+            "app.command_palette",
+            "Commands",
+            id="app.palette",
+            priority=True,
+            show=False,
+        ),
         Binding("f12", "app.change_theme", "Theme", id="app.theme", show=False),
+        Binding(
+            "ctrl+c",
+            "app.interrupt",
+            "Stop",
+            id="app.interrupt",
+            priority=True,
+            show=False,
+            tooltip="twice: quit",
+        ),
+        Binding("ctrl+q", "app.quit", "Quit", id="app.quit", priority=True, show=False),
     ]
 
     def __init__(self, services: Services, driver_class: type[Driver] | None = None) -> None:
@@ -56,15 +74,21 @@ class IngotApp(App[None]):
         self.no_color = nocolor.wanted()
         self._colourless = nocolor.Colourless()
         self._interrupted = float("-inf")
+        self._chosen_theme: str | None = None  # None until the settings' one is shown
 
     def on_mount(self) -> None:
         """Settings take effect, and the model of the command line loads."""
+        config = self.services.config
         self.register_theme(theme.INGOT)
-        wanted = self.services.config.theme or theme.DEFAULT
-        self.theme = wanted if wanted in self.available_themes else theme.DEFAULT
-        self.set_keymap(self.services.config.keymap)
-        for warning in keys.problems(self.services.config.keymap):
+        wanted = config.theme or theme.DEFAULT
+        there = wanted in self.available_themes
+        self.theme = wanted if there else theme.DEFAULT
+        self._chosen_theme = self.theme
+        self.set_keymap(config.keymap)
+        for warning in (*self.services.warnings, *keys.problems(config.keymap)):
             self.warn(warning)
+        if not there:
+            self.warn(f"theme: there is no theme {wanted}; F12 shows those that there are")
         self.screen_change_signal.subscribe(self, lambda _: TooSmall.check(self))
         if not self.is_headless:
             self._catch_signals()
@@ -94,6 +118,8 @@ class IngotApp(App[None]):
         error = None
         try:
             self.services.host.load(model, options, settings)
+        except LoadCancelledError:  # whoever ended it knows
+            pass
         except IngotError as failed:
             error = str(failed)
         except Exception as failed:
@@ -172,9 +198,17 @@ class IngotApp(App[None]):
 
     def watch_theme(self, name: str) -> None:
         """Remember a theme that the user has chosen."""
-        config = self.services.config
-        if self.is_running and name != (config.theme or theme.DEFAULT):
-            config.remember(theme=name)
+        if self._chosen_theme not in (None, name):
+            self._chosen_theme = name
+            self.remember("theme", name)
+
+    def remember(self, key: str, value: Any) -> None:
+        """Change a setting, now and in the user's file."""
+        try:
+            set_value(key, value)
+        except ConfigError as error:
+            self.warn(str(error))
+        self.services.config = load_config().config
 
     def on_resize(self, event: events.Resize) -> None:
         """Say so when the terminal is too small, instead of showing half of everything."""

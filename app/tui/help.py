@@ -68,7 +68,8 @@ class HelpScreen(ModalScreen[None]):
 
 
 def groups(screen: Screen[Any]) -> list[Group]:
-    """What keys do on ``screen`` now, from the focused widget outwards."""
+    """What keys do on ``screen`` now, from the focused widget outwards; last the many keys that
+    Textual's own widgets have."""
     by_node: dict[DOMNode, dict[tuple[str, str], list[str]]] = {}
     for node, binding, enabled, tooltip in screen.active_bindings.values():
         if not binding.description or not enabled:
@@ -78,8 +79,12 @@ def groups(screen: Screen[Any]) -> list[Group]:
         rows.setdefault((binding.action, does), []).append(shown(binding.key))
     return [
         Group(_title(node), tuple((" ".join(keys), does) for (_, does), keys in rows.items()))
-        for node, rows in by_node.items()
+        for node, rows in sorted(by_node.items(), key=lambda item: _is_textuals(item[0]))
     ]
+
+
+def _is_textuals(node: DOMNode) -> bool:
+    return type(node).__module__.startswith("textual.")
 
 
 def _title(node: DOMNode) -> str:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import walk_packages
 
+from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_ALIASES, Keys
@@ -55,29 +56,32 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
 
 
 def _clashes(owners: Mapping[type, list[Binding]], keymap: Mapping[str, str]) -> Iterator[str]:
+    """Pairs that share a key in one class, or of which one holds in the whole app."""
+    everywhere = next(found for owner, found in owners.items() if issubclass(owner, App))
+    told = set()
     for found in owners.values():
         by_key: dict[str, str] = {}
-        for binding in found:
+        for binding in [*everywhere, *found]:
+            name = binding.id or binding.action
             for key in _keys(keymap.get(binding.id or "", binding.key)):
-                name = binding.id or binding.action
                 other = by_key.setdefault(key, name)
                 if other != name and (other in keymap or name in keymap):
-                    yield f"keymap: {shown(key)} is both {other} and {name}; only one of them works"
+                    told.add((key, other, name))
+    for key, other, name in sorted(told):
+        yield f"keymap: {shown(key)} is both {other} and {name}; only one of them works"
 
 
 def _bindings() -> Iterator[tuple[type, list[Binding]]]:
-    """The bindings of each class of the app, the whole of it imported."""
+    """The bindings that each class of the app declares; imports the whole of it."""
     import app.tui
 
     for module in walk_packages(app.tui.__path__, "app.tui."):
         found = import_module(module.name)
         for owner in vars(found).values():
-            if (
-                inspect.isclass(owner)
-                and owner.__module__ == module.name
-                and issubclass(owner, DOMNode)
-            ):
-                yield owner, [b for b in Binding.make_bindings(owner.__dict__.get("BINDINGS", []))]
+            if not inspect.isclass(owner) or owner.__module__ != module.name:
+                continue
+            if issubclass(owner, DOMNode):
+                yield owner, list(Binding.make_bindings(owner.__dict__.get("BINDINGS", [])))
 
 
 def _like(name: str, known: Iterable[str]) -> str:

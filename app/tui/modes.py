@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 from textual.binding import Binding, BindingType
@@ -54,7 +55,7 @@ MODES = (
 
 def openers() -> dict[str, str | Callable[[], Screen[Any]]]:
     """Textual's table of modes."""
-    return {mode.name: mode.open for mode in MODES}
+    return {mode.name: mode.open for mode in MODES if find_spec(mode.module)}
 
 
 def bindings() -> list[BindingType]:
@@ -69,4 +70,5 @@ def bindings() -> list[BindingType]:
             show=False,
         )
         for mode in MODES
+        if find_spec(mode.module)
     ]

@@ -16,7 +16,7 @@ def run(start: Start, *, mouse: bool = True) -> int:
     log = state_dir() / "chat.log"
     with open_services(start) as services, terminal.stderr_to(log):
         app = IngotApp(services, driver_class=terminal.driver())
-        app.run(mouse=mouse)
+        app.run(mouse=mouse and services.config.mouse)
     if app.broken:
         sys.stderr.write(f"ingot: internal error; {log} says where\n")
         return int(ExitCode.INTERNAL)

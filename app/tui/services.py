@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from app.chat.host import EngineHost
     from app.config import Config
     from app.monitor import Monitor
-    from app.store import Store
+    from app.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,47 +37,55 @@ class Start:
 
 @dataclass(slots=True)
 class Services:
-    """Opened before the app runs and closed after it."""
+    """Opened before the app runs and closed after it. ``config`` is replaced when settings change;
+    ``warnings`` are what was wrong with them at the start."""
 
     config: Config
     store: Store
     host: EngineHost
     monitor: Monitor
     start: Start
+    warnings: tuple[str, ...] = ()
 
 
 @contextmanager
 def open_services(start: Start) -> Iterator[Services]:
-    """Services for one run of the app.
+    """Services for one run of the app; what ``start`` leaves open is as the settings say.
 
-    Raises StoreError and ConfigError, and RequestError when there is no chat to resume.
+    Raises StoreError, and RequestError when there is no chat to resume.
     """
     from app.chat.host import EngineHost
-    from app.config import Config
+    from app.config import load
     from app.monitor import Monitor
     from app.store import Store
 
-    config = Config.load()
+    loaded = load()
     with Store.open() as store:
-        start = _resolved(start, store)
+        start = _resolved(start, store, loaded.config)
         host = EngineHost()
         monitor = Monitor(host)
         monitor.start()
         try:
-            yield Services(config, store, host, monitor, start)
+            yield Services(loaded.config, store, host, monitor, start, loaded.problems)
         finally:
             host.close()
             monitor.stop()
 
 
-def _resolved(start: Start, store: Store) -> Start:
-    """``start`` with the chat to open by number, and that chat's model unless one was named."""
+def _resolved(start: Start, store: Store, config: Config) -> Start:
+    """``start`` with the chat to open by number and the model to load: the one that was named, else
+    that of the chat, else that of the settings."""
     if start.resume:
         last = store.chats(limit=1)
         if not last:
             raise RequestError("there is no chat to resume; start one with `ingot chat MODEL`")
         start = replace(start, chat=last[0].id)
-    if start.chat is None:
-        return start
-    chat = store.chat(start.chat)
-    return replace(start, model=start.model or chat.model)
+    model = start.model
+    if model is None and start.chat is not None:
+        model = store.chat(start.chat).model
+    options = replace(
+        start.options,
+        context=start.options.context or config.chat.context,
+        threads=start.options.threads or config.chat.threads,
+    )
+    return replace(start, model=model or config.chat.model, options=options)

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from app.pathcompletion import completions
+from app.chat.attachments import complete_path
 
 
 class _Line(Input):
@@ -113,7 +113,7 @@ class PathInput(Vertical):
     async def _changed(self, event: Input.Changed) -> None:
         event.stop()
         # A folder on a slow disk must not hold up the screen.
-        self._found = await asyncio.to_thread(completions, event.value)
+        self._found = await asyncio.to_thread(complete_path, event.value)
         if event.value != self.query_one("#path-line", Input).value:
             return
         found = self.query_one("#path-list", OptionList)
