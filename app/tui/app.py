@@ -208,6 +208,10 @@ class IngotApp(App[None]):
             set_value(key, value)
         except ConfigError as error:
             self.warn(str(error))
+        self.read_settings()
+
+    def read_settings(self) -> None:
+        """Take over what the settings' file says now."""
         self.services.config = load_config().config
 
     def on_resize(self, event: events.Resize) -> None:

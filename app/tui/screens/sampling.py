@@ -1,0 +1,115 @@
+"""How answers are sampled: every parameter a line, checked as it is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import DescendantFocus
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, Label, Static
+
+from app.chat import sampling_form
+from app.chat.sampling_form import FIELDS, Form
+from app.tui.app import services_of
+
+
+class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
+    """Ends with what differs from the settings' sampling, as it is kept with a chat; None when it
+    was left. ``sampling`` is what the chat has now."""
+
+    HELP = """
+    These hold for this chat from its next answer on. An empty line takes the value of your settings
+    (`[sampling]` in the settings file). Up and down go from line to line.
+    """
+    CSS_PATH = "sampling.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,ctrl+s", "use", "Use", id="sampling.use", priority=True),
+        Binding("ctrl+d", "reset", "Reset line", id="sampling.reset", priority=True),
+        Binding("ctrl+r", "reset_all", "Reset all", id="sampling.reset_all", priority=True),
+        Binding("up", "app.focus_previous", show=False, id="sampling.up"),
+        Binding("down", "app.focus_next", show=False, id="sampling.down"),
+        Binding("escape", "leave", "Back", id="sampling.leave"),
+    ]
+
+    def __init__(self, sampling: Mapping[str, Any]) -> None:
+        super().__init__(classes="panel")
+        self._given = sampling
+
+    def compose(self) -> ComposeResult:
+        """Name, value and what the value may be, for each."""
+        defaults = services_of(self).config.sampling
+        params = sampling_form.from_mapping(self._given, defaults)
+        texts = sampling_form.texts_of(params)
+        with Vertical(classes="box") as box:
+            box.border_title = "Sampling of this chat"
+            with VerticalScroll(id="lines", can_focus=False):
+                for field in FIELDS:
+                    with Horizontal(classes="line"):
+                        yield Label(field.label, classes="name")
+                        yield Input(
+                            texts[field.name], id=field.name, compact=True, select_on_focus=False
+                        )
+                        yield Static(id=f"{field.name}-hint", classes="range", markup=False)
+            yield Static(id="about", markup=False)
+            yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Ready to change the first value."""
+        self._check()
+        self.query_one(f"#{FIELDS[0].name}").focus()
+
+    @property
+    def form(self) -> Form:
+        """What is typed now."""
+        texts = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
+        return sampling_form.read(texts, services_of(self).config.sampling)
+
+    @on(Input.Changed)
+    def _check(self) -> None:
+        """Say at each line what is wrong with it, or what it may be."""
+        errors = self.form.errors
+        for field in FIELDS:
+            hint = self.query_one(f"#{field.name}-hint", Static)
+            error = errors.get(field.name)
+            hint.set_class(error is not None, "error")
+            hint.update(f"! {field.range}" if error else field.range)
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """Say what the parameter does."""
+        found = [field for field in FIELDS if field.name == event.widget.id]
+        if found:
+            self.query_one("#about", Static).update(f"{found[0].label}: {found[0].help}")
+
+    def action_use(self) -> None:
+        """End with the values; with a wrong one go there instead."""
+        form = self.form
+        if form.params is not None:
+            defaults = services_of(self).config.sampling
+            self.dismiss(sampling_form.to_mapping(form.params, defaults))
+            return
+        wrong = next(iter(form.errors))
+        self.query_one(f"#{wrong}").focus()
+        self.query_one("#about", Static).update(form.errors[wrong])
+
+    def action_reset(self) -> None:
+        """The settings' value in the line where the cursor is."""
+        if isinstance(self.focused, Input) and self.focused.id:
+            self._reset([self.focused.id])
+
+    def action_reset_all(self) -> None:
+        """The settings' values everywhere."""
+        self._reset([field.name for field in FIELDS])
+
+    def _reset(self, names: list[str]) -> None:
+        texts = sampling_form.texts_of(services_of(self).config.sampling.params())
+        for name in names:
+            self.query_one(f"#{name}", Input).value = texts[name]
+
+    def action_leave(self) -> None:
+        """End without a change."""
+        self.dismiss(None)

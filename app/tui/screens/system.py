@@ -1,0 +1,137 @@
+"""The system message of a chat, and presets: system message and sampling under a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Label, OptionList, TextArea
+from textual.widgets.option_list import Option
+
+from app.chat import presets
+from app.config import ConfigError, Preset
+from app.tui.app import app_of, services_of
+from app.tui.screens.ask import AskScreen
+from app.tui.screens.confirm import ConfirmScreen
+
+
+@dataclass(frozen=True, slots=True)
+class SystemChoice:
+    """What the chat has from now on. ``sampling`` is what a chosen preset changes of the settings'
+    one; None when no preset was chosen, and the chat keeps its own."""
+
+    system: str | None
+    sampling: Mapping[str, Any] | None = None
+
+
+class SystemScreen(ModalScreen[SystemChoice | None]):
+    """Ends with what to use, None when it was left. ``sampling`` is the chat's: a preset that is
+    saved here has it."""
+
+    HELP = """
+    What the model is told before the conversation. It holds for the next answer; those that are
+    there stay. A preset keeps such a text, with the sampling of this chat, under a name.
+    """
+    CSS_PATH = "system.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "use", "Use", id="system.use", priority=True),
+        Binding("ctrl+n", "save", "Save as preset", id="system.save", priority=True),
+        Binding("delete", "delete", "Delete preset", id="system.delete"),
+        Binding("escape", "leave", "Back", id="system.leave", priority=True),
+    ]
+
+    def __init__(self, system: str | None, sampling: Mapping[str, Any] | None = None) -> None:
+        super().__init__(classes="panel")
+        self._system = system or ""
+        self._own = dict(sampling or {})
+        self._chosen: Preset | None = None
+
+    def compose(self) -> ComposeResult:
+        """The text, and the presets below it."""
+        with Vertical(classes="box") as box:
+            box.border_title = "System message"
+            yield TextArea(self._system, id="text", tab_behavior="focus", soft_wrap=True)
+            yield Label("Presets (tab goes there, enter takes one)", id="presets-title")
+            yield OptionList(id="presets", markup=False)
+            yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Ready to type, at the end of what is there."""
+        self._list()
+        text = self.query_one("#text", TextArea)
+        text.move_cursor(text.document.end)
+        text.focus()
+
+    def _list(self) -> None:
+        known = presets.all_presets(services_of(self).config)
+        found = self.query_one("#presets", OptionList)
+        found.set_options([Option(describe(preset), id=preset.name) for preset in known])
+
+    @on(OptionList.OptionSelected)
+    def _took(self, event: OptionList.OptionSelected) -> None:
+        self._chosen = presets.find(services_of(self).config, str(event.option.id))
+        text = self.query_one("#text", TextArea)
+        text.text = self._chosen.system or ""
+        text.focus()
+
+    def action_use(self) -> None:
+        """End with the text, and with the sampling of the preset that was taken last."""
+        text = self.query_one("#text", TextArea).text.strip()
+        sampling = None if self._chosen is None else dict(self._chosen.sampling)
+        self.dismiss(SystemChoice(text or None, sampling))
+
+    def action_save(self) -> None:
+        """Keep the text and the sampling under a name."""
+        name = self._chosen.name if self._chosen else ""
+        self.app.push_screen(AskScreen("Name of the preset", name), self._save)
+
+    def _save(self, name: str | None) -> None:
+        if name is None:
+            return
+        sampling = self._own if self._chosen is None else self._chosen.sampling
+        text = self.query_one("#text", TextArea).text.strip()
+        try:
+            presets.save(Preset(name, text or None, sampling))
+        except ConfigError as error:
+            app_of(self).warn(str(error))
+            return
+        app_of(self).read_settings()
+        self._list()
+        self.notify(f"The preset {name} is saved.", markup=False)
+
+    def action_delete(self) -> None:
+        """Remove the preset under the cursor."""
+        found = self.query_one("#presets", OptionList)
+        option = found.highlighted_option if found.has_focus else None
+        if option is None:
+            self.notify("Go to one of your presets first: tab, then up or down.")
+            return
+        name = str(option.id)
+        question = ConfirmScreen(f"Delete the preset {name}?", "Delete")
+        self.app.push_screen(question, lambda yes: self._delete(name) if yes else None)
+
+    def _delete(self, name: str) -> None:
+        try:
+            presets.delete(services_of(self).config, name)
+        except ConfigError as error:
+            app_of(self).warn(str(error))
+        app_of(self).read_settings()
+        self._list()
+
+    def action_leave(self) -> None:
+        """End without a change."""
+        self.dismiss(None)
+
+
+def describe(preset: Preset) -> str:
+    """A preset in one line."""
+    changes = ", ".join(f"{key} {value}" for key, value in preset.sampling.items())
+    name = f"{preset.name} ({changes})" if changes else preset.name
+    text = " ".join((preset.system or "no system message").split())
+    return f"{name}: {text}"
