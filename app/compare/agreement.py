@@ -1,0 +1,103 @@
+"""Where two greedy answers part, and how much of them is equal."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from app.compare.records import Agreement, Parting, Side
+
+
+def agreement(first: Side, other: Side) -> Agreement | None:
+    """``other`` against ``first``; None while one of them has nothing.
+
+    Token by token where both use the same vocabulary, else character by character. An answer that
+    was cut (by its length limit or by the user) says nothing of what would have followed: it agrees
+    with a longer one that begins with it.
+    """
+    if not first.probe or not other.probe:
+        return None
+    if not (first.token_ids and other.token_ids):
+        return None
+    same_prompt = first.prompt == other.prompt
+    tokens = same_vocabulary(first, other)
+    mine: Sequence[Hashable] = first.token_ids if tokens else first.text
+    theirs: Sequence[Hashable] = other.token_ids if tokens else other.text
+    same = equal_from_start(mine, theirs)
+    ended = first.state.ended and other.state.ended
+    parting = None
+    if _parts(first, other, len(mine), len(theirs), same):
+        make = _at_token if tokens else _at_character
+        parting = make(first, other, same)
+    return Agreement(
+        unit="tokens" if tokens else "characters",
+        same=same,
+        longest=max(len(mine), len(theirs)),
+        common=longest_common(mine, theirs) if ended else None,
+        parting=parting,
+        same_prompt=same_prompt or not tokens,
+    )
+
+
+def same_vocabulary(first: Side, other: Side) -> bool:
+    """Whether both turn a text of several scripts into the same ids; a token that one of them puts
+    before every text does not count."""
+    a, b = first.probe, other.probe
+    return a == b or a[1:] == b or a == b[1:]
+
+
+def equal_from_start(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    """The length of the common beginning."""
+    pairs = zip(a, b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+
+
+def longest_common(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    """The length of the longest common subsequence.
+
+    Bit-parallel (H. Hyyrö, "Bit-parallel LCS-length computation revisited", 2004): one addition of
+    numbers of len(a) bits for each item of ``b``.
+    """
+    places: dict[Hashable, int] = {}
+    for i, item in enumerate(a):
+        places[item] = places.get(item, 0) | 1 << i
+    everything = (1 << len(a)) - 1
+    row = everything
+    for item in b:
+        matches = row & places.get(item, 0)
+        row = ((row + matches) | (row - matches)) & everything
+    return len(a) - row.bit_count()
+
+
+def _parts(first: Side, other: Side, mine: int, theirs: int, same: int) -> bool:
+    if same < min(mine, theirs):
+        return True
+    # One is the beginning of the other: they part only if the shorter one ended there by itself.
+    if mine == theirs:
+        return False
+    return (first if mine < theirs else other).whole
+
+
+def _at_token(first: Side, other: Side, index: int) -> Parting:
+    pair = [
+        side.token_ids[index] if index < len(side.token_ids) else None for side in (first, other)
+    ]
+    gaps, found = [], []
+    for side in (first, other):
+        top = side.top[index] if index < len(side.top) else {}
+        best = sorted(top.values(), reverse=True)
+        gaps.append(best[0] - best[1] if len(best) > 1 else None)
+        found.append(tuple(None if token is None else top.get(token) for token in pair))
+    return Parting(
+        index,
+        first.piece(index),
+        other.piece(index),
+        (gaps[0], gaps[1]),
+        ((found[0][0], found[0][1]), (found[1][0], found[1][1])),
+    )
+
+
+def _at_character(first: Side, other: Side, index: int) -> Parting:
+    def word(text: str) -> str:
+        return text[index : index + 12].split("\n")[0]
+
+    return Parting(index, word(first.text), word(other.text))

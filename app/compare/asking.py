@@ -1,0 +1,185 @@
+"""One file of a comparison: load it, warm it up, ask it, in a thread of the comparison's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app.compare.peak import PeakMemory
+from app.compare.records import Contender, Question, Side, SideFigures, SideState
+from app.models import load_engine
+from app.planning import Choice
+from app.prompts import PromptStyle, encode
+from runtimes.errors import IngotError
+from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
+from runtimes.stream import Stream
+
+if TYPE_CHECKING:
+    from runtimes.worker.engine import WorkerEngine
+
+logger = logging.getLogger(__name__)
+
+# Several scripts, digits, code, white space: vocabularies that cut all of it alike are the same.
+PROBE = (
+    "The quick brown fox jumps over 1,234 lazy dogs; naïve façade, Grüße aus Köln, Łódź.\n"
+    "Съешь же ещё этих мягких французских булок. Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.\n"
+    "你好世界。こんにちは。안녕하세요. नमस्ते שלום مرحبا\n"
+    "def f(x: int) -> list[str]:\n\treturn [f'{i:>3}' for i in range(x)]  # €5 ½ → ∞ 🙂\n"
+)
+_WARM_TOKENS = 16
+
+
+class AskedFile:
+    """The state of one file; any thread may take a ``snapshot`` or ``stop`` it."""
+
+    def __init__(self, contender: Contender) -> None:
+        self._lock = threading.Lock()
+        self._side = Side(contender, contender.label or contender.model, SideState.WAITING)
+        self._pieces: list[str] = []
+        self._ids: list[int] = []
+        self._starts: list[int] = []
+        self._length = 0
+        self._first = self._last = 0.0
+        self._peak = PeakMemory()
+        self._engine: WorkerEngine | None = None
+        self._stream: Stream | None = None
+        self._stopped = False
+
+    def snapshot(self) -> Side:
+        """How far it is; figures of an answer under way are up to now."""
+        with self._lock:
+            engine = self._engine
+            if not self._side.state.ended and engine is not None:
+                self._peak.look(engine.pid)
+            return self._with_answer(self._side)
+
+    def fail(self, reason: str) -> None:
+        """It will not be asked."""
+        self._set(state=SideState.FAILED, error=reason)
+
+    def stop(self) -> None:
+        """End what it does; what has come so far stays."""
+        with self._lock:
+            if self._side.state.ended:
+                return
+            self._stopped = True
+            stream, engine = self._stream, self._engine
+            if self._side.state is SideState.WAITING:
+                self._side = replace(self._side, state=SideState.STOPPED)
+        if stream is not None:
+            stream.cancel()
+        elif engine is not None:
+            engine.close()  # it loads: nothing else ends that
+
+    def run(self, choice: Choice, question: Question) -> None:
+        """Load, ask, close. Never raises: what goes wrong is the side's error."""
+        if self._ends():
+            return
+        begun = time.monotonic()
+        file = choice.file
+        self._set(state=SideState.LOADING, file=str(file.path), runtime=file.runtime)
+        try:
+            with load_engine(file, choice.settings, choice.scheduling, begun=self._begun) as engine:
+                self._ask(engine, question, begun)
+                self._peak.look(engine.pid)
+        except IngotError as error:
+            self._end(error=str(error))
+        except Exception as error:
+            logger.exception("comparing %s", file.path)
+            self._end(error=f"internal error: {type(error).__name__}: {error}")
+
+    def _begun(self, engine: WorkerEngine) -> None:
+        with self._lock:
+            self._engine = engine
+            stopped = self._stopped
+        if stopped:
+            engine.close()
+
+    def _ask(self, engine: WorkerEngine, question: Question, begun: float) -> None:
+        prompt = encode(engine, PromptStyle(), question.messages)
+        probe = engine.encode(PROBE)
+        # The first steps read the file; they are not the answer's.
+        engine.generate([probe[:_WARM_TOKENS]], SamplingParams(max_tokens=2, ignore_eos=True))
+        params = question.params
+        if question.greedy:
+            params = replace(params, logprobs=True, top_logprobs=2)
+        figures = SideFigures(prompt_tokens=len(prompt), load_s=time.monotonic() - begun)
+        self._set(
+            state=SideState.ANSWERING, prompt=tuple(prompt), probe=tuple(probe), figures=figures
+        )
+        stream = engine.submit(Request(prompt, params))
+        with self._lock:
+            self._stream = stream
+            stopped = self._stopped
+        if stopped:
+            stream.cancel()
+        for chunk in stream:
+            self._add(chunk)
+        self._peak.look(engine.pid)
+        self._finish(stream.result(), figures)
+
+    def _add(self, chunk: Chunk) -> None:
+        with self._lock:
+            self._last = time.monotonic()
+            self._first = self._first or self._last
+            self._starts += [self._length] * len(chunk.token_ids)
+            self._ids += chunk.token_ids
+            self._pieces.append(chunk.text)
+            self._length += len(chunk.text)
+
+    def _finish(self, completion: Completion, figures: SideFigures) -> None:
+        timings = completion.timings
+        with self._lock:
+            self._pieces = [completion.text]
+            self._ids = list(completion.token_ids)
+            missing = len(self._ids) - len(self._starts)
+            self._starts += [len(completion.text)] * missing
+        self._set(
+            figures=replace(
+                figures,
+                completion_tokens=completion.usage.completion_tokens,
+                ttft_s=timings.ttft_s,
+                prefill_tps=timings.prefill_tps,
+                decode_tps=timings.decode_tps,
+                total_s=timings.total_s,
+                finish_reason=str(completion.finish_reason),
+            ),
+            top=completion.top_logprobs or (),
+        )
+        lost = completion.finish_reason is FinishReason.CANCELLED and not self._stopped
+        self._end(
+            error="the engine stopped before the answer was complete" if lost else completion.error
+        )
+
+    def _end(self, error: str | None) -> None:
+        state = (
+            SideState.STOPPED if self._stopped else SideState.FAILED if error else SideState.DONE
+        )
+        self._set(state=state, error=None if self._stopped else error)
+
+    def _ends(self) -> bool:
+        with self._lock:
+            return self._stopped or self._side.state.ended
+
+    def _set(self, **changes: object) -> None:
+        with self._lock:
+            self._side = replace(self._side, **changes)  # type: ignore[arg-type]
+
+    def _with_answer(self, side: Side) -> Side:
+        figures = replace(side.figures, peak_bytes=self._peak.bytes)
+        if side.state is SideState.ANSWERING and len(self._ids) > 1 and self._last > self._first:
+            figures = replace(
+                figures,
+                completion_tokens=len(self._ids),
+                decode_tps=(len(self._ids) - 1) / (self._last - self._first),
+            )
+        return replace(
+            side,
+            text="".join(self._pieces),
+            token_ids=tuple(self._ids),
+            starts=tuple(self._starts),
+            figures=figures,
+        )

@@ -1,0 +1,209 @@
+"""What a comparison is asked, and what it hands out while it runs and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from app.options import ModelOptions
+from runtimes.chat import Message
+from runtimes.request import SamplingParams
+
+GREEDY = SamplingParams(max_tokens=256)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A file to ask, named as on the command line; ``label`` is what people call it."""
+
+    model: str
+    options: ModelOptions = field(default_factory=ModelOptions)
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A conversation that ends with what is asked, and how answers are sampled."""
+
+    messages: tuple[Message, ...]
+    params: SamplingParams = GREEDY
+
+    @property
+    def greedy(self) -> bool:
+        """Whether answers can be compared token by token: the likeliest one is always taken."""
+        return self.params.temperature == 0
+
+
+class SideState(StrEnum):
+    """How far one file is."""
+
+    WAITING = "waiting"
+    LOADING = "loading"
+    ANSWERING = "answering"
+    DONE = "done"
+    STOPPED = "stopped"  # by the user: the answer is what was there by then
+    FAILED = "failed"  # ``Side.error`` says why
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self in (SideState.DONE, SideState.STOPPED, SideState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class SideFigures:
+    """Seconds, tokens per second, bytes; None while not known.
+
+    ``load_s`` is from nothing to an engine that has answered a few tokens of warming up, so that
+    the rest does not pay for reading the file. ``peak_bytes`` is the most memory of the file's
+    process that was resident: weights, keys and values, and the runtime itself, without what lies
+    on a GPU.
+    """
+
+    prompt_tokens: int | None = None
+    completion_tokens: int = 0
+    load_s: float | None = None
+    ttft_s: float | None = None
+    prefill_tps: float | None = None
+    decode_tps: float | None = None
+    total_s: float | None = None
+    peak_bytes: int | None = None
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One file's answer as it is now.
+
+    ``starts`` has the place in ``text`` at which each token of ``token_ids`` begins; those without
+    text of their own, such as the one that ends the answer, begin at its end. ``top`` has the
+    natural log-probabilities of the two likeliest tokens at each position, once the answer has
+    ended. ``prompt`` is the question's token ids and ``probe`` those of a fixed text, by which
+    vocabularies are told apart.
+    """
+
+    contender: Contender
+    label: str
+    state: SideState
+    file: str | None = None
+    runtime: str | None = None
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    figures: SideFigures = SideFigures()
+    error: str | None = None
+    top: tuple[Mapping[int, float], ...] = ()
+    prompt: tuple[int, ...] = ()
+    probe: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the answer ended by itself, so that its end is part of what it says."""
+        return self.figures.finish_reason == "stop"
+
+    def piece(self, index: int) -> str:
+        """The text of the token at ``index``; empty for one that ends the answer."""
+        begin = self.starts[index] if index < len(self.starts) else len(self.text)
+        later = (start for start in self.starts[index + 1 :] if start > begin)
+        return self.text[begin : next(later, len(self.text))]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A comparison as it stands. ``agreements`` are of each later side with the first, None where
+    one of the two has no answer or the sampling was not greedy."""
+
+    question: Question
+    sides: tuple[Side, ...]
+    agreements: tuple[Agreement | None, ...]
+    together: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return all(side.state.ended for side in self.sides)
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The first difference: at ``index`` (in the agreement's unit), the first file has ``mine`` and
+    the other ``theirs``; empty texts stand for the end of an answer.
+
+    ``gaps`` are how much likelier (difference of natural log-probabilities) the best token was than
+    the second best there, in the first file and in the other; ``logprobs`` those of ``mine`` and
+    ``theirs`` in the first file and then in the other. None where not known.
+    """
+
+    index: int
+    mine: str
+    theirs: str
+    gaps: tuple[float | None, float | None] = (None, None)
+    logprobs: tuple[tuple[float | None, float | None], tuple[float | None, float | None]] = (
+        (None, None),
+        (None, None),
+    )
+
+    @property
+    def near_tie(self) -> bool | None:
+        """Whether one of the files found its two best tokens about equally likely, so that a
+        rounding error decided; None when not known."""
+        known = [gap for gap in self.gaps if gap is not None]
+        return min(known) <= NEAR_TIE if known else None
+
+
+NEAR_TIE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far an answer is the first file's, counted in ``unit``.
+
+    ``same`` are equal from the start on, of ``longest``, the length of the longer answer.
+    ``common`` is the length of their longest common subsequence: how many of the tokens are in both
+    answers in the same order; None until both have ended. ``parting`` is None for answers that are
+    equal as far as both go.
+    """
+
+    unit: str
+    same: int
+    longest: int
+    common: int | None = None
+    parting: Parting | None = None
+    same_prompt: bool = True
+
+    @property
+    def same_share(self) -> float:
+        """The part of the longer answer that is equal from its start on, 0 to 1."""
+        return self.same / self.longest if self.longest else 1.0
+
+    @property
+    def share(self) -> float | None:
+        """The part of the longer answer that the other has in the same order, 0 to 1."""
+        if self.common is None:
+            return None
+        return self.common / self.longest if self.longest else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures for programs."""
+        parting = self.parting
+        return {
+            "unit": self.unit,
+            "same_from_start": self.same,
+            "longest": self.longest,
+            "common": self.common,
+            "same_share": round(self.same_share, 6),
+            "share": None if self.share is None else round(self.share, 6),
+            "same_prompt": self.same_prompt,
+            "difference": None
+            if parting is None
+            else {
+                "index": parting.index,
+                "first": parting.mine,
+                "other": parting.theirs,
+                "gaps": list(parting.gaps),
+                "logprobs": [list(pair) for pair in parting.logprobs],
+                "near_tie": parting.near_tie,
+            },
+        }
