@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.config import ConfigError, config_path
+from app.config import ConfigError, Preset, config_path
 from app.configvalues import check, parts_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,42 @@ def unset_value(key: str, path: Path | None = None) -> bool:
     if not isinstance(at, dict) or name not in at:
         return False
     del at[name]
+    _write(file, tomlkit.dumps(document))
+    return True
+
+
+def set_preset(preset: Preset, path: Path | None = None) -> Path:
+    """Write a preset to the file, in place of all that one of its name has had; the file that was
+    written. Raises ConfigError as ``set_value``."""
+    import tomlkit
+
+    system, sampling = preset.system, preset.sampling
+    wanted: dict[str, Any] = {} if system is None else {"system": system}
+    for name, value in sampling.items():
+        good = check(f"presets.{preset.name}.sampling.{name}", value)
+        wanted.setdefault("sampling", tomlkit.inline_table())
+        wanted["sampling"][name] = list(good) if isinstance(good, tuple) else good
+    file = _real(path)
+    document: Any = _read(file)
+    if not isinstance(document.setdefault("presets", tomlkit.table(is_super_table=True)), dict):
+        raise ConfigError(f"{file}: presets must be a table")
+    table = tomlkit.table()
+    table.update(wanted)
+    document["presets"][preset.name] = table
+    _write(file, tomlkit.dumps(document))
+    return file
+
+
+def remove_preset(name: str, path: Path | None = None) -> bool:
+    """Take a preset out of the file; whether it was there. Raises ConfigError."""
+    import tomlkit
+
+    file = _real(path)
+    document = _read(file)
+    presets = document.get("presets")
+    if not isinstance(presets, dict) or name not in presets:
+        return False
+    del presets[name]
     _write(file, tomlkit.dumps(document))
     return True
 

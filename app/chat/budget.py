@@ -1,0 +1,214 @@
+"""How much of the context a prompt will take, and what to do when it is too much.
+
+Everything that counts tokens asks the engine, so it blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from app.chat.conversation import Conversation, render
+from app.chat.encoding import encode
+from app.chat.host import EngineHost
+from app.store.records import Attachment, Message, Role, State
+from runtimes import chat
+from runtimes.api import EngineApi
+from runtimes.errors import RequestError
+
+_KEPT = 16
+_SHARE = 4  # a quarter of the context is room enough for an answer of any length that is allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is about to be said after the message ``parent``; without text and files, the question
+    is ``parent`` itself."""
+
+    text: str = ""
+    attachments: tuple[Attachment, ...] = ()
+    parent: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is said."""
+        return not self.text.strip() and not self.attachments
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Tokens of a prompt, of the longest answer that is allowed, and of the context."""
+
+    prompt_tokens: int
+    max_tokens: int
+    context: int
+
+    @property
+    def room(self) -> int:
+        """What is left for the answer, 0 when the prompt alone is too long."""
+        return max(0, self.context - self.prompt_tokens)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the longest answer fits."""
+        return self.prompt_tokens + self.max_tokens <= self.context
+
+    @property
+    def tight(self) -> bool:
+        """Whether one should be warned: the longest answer does not fit, and less than a quarter of
+        the context is left for it."""
+        return self.room < min(self.max_tokens, max(1, self.context // _SHARE))
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can be answered."""
+        return self.room == 0
+
+
+class Way(StrEnum):
+    """How to make room."""
+
+    DROP_TURNS = "drop turns"  # leave the oldest out of the prompt: ``Conversation.drop(ids)``
+    DROP_FILES = "drop files"  # send the draft without its files
+    SHORTER = "shorter"  # allow an answer of ``after.max_tokens`` only
+    NEW_CHAT = "new chat"  # ask in an empty chat
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """One choice: what it does in words, what would be left, and the messages that it drops.
+
+    ``turns`` are what is left out: a message of the user with its answer.
+    """
+
+    way: Way
+    says: str
+    after: Budget
+    ids: tuple[int, ...] = ()
+    turns: int = 0
+
+
+def measure(host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int) -> Budget:
+    """The budget of what would be asked. Blocks. Raises RequestError when no model is loaded, or
+    its template refuses the conversation."""
+    return _budget(_engine(host), _messages(conversation, draft), max_tokens)
+
+
+def ways_out(
+    host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int
+) -> list[WayOut]:
+    """What makes enough room, the gentlest first; what cannot help is left out. Blocks; raises as
+    ``measure``."""
+    engine = _engine(host)
+    path = conversation.path_to(draft.parent)
+    turns = _turns(path, draft)
+    found: list[WayOut] = []
+
+    def budget(dropped: Sequence[int], given: Draft = draft, most: int = max_tokens) -> Budget:
+        return _budget(engine, _messages(conversation, given, frozenset(dropped)), most)
+
+    now = budget(())
+    if 16 <= now.room < max_tokens:
+        says = f"allow an answer of {now.room:,} tokens only"
+        found.append(WayOut(Way.SHORTER, says, replace(now, max_tokens=now.room)))
+    if draft.attachments and draft.text.strip():
+        after = budget((), replace(draft, attachments=()))
+        if after.room > now.room and not after.over:
+            names = ", ".join(one.name for one in draft.attachments)
+            found.append(WayOut(Way.DROP_FILES, f"send it without {names}", after))
+    if turns:
+        # The more is dropped, the more room there is.
+        counts = range(1, len(turns) + 1)
+        every = budget(_ids(turns))
+        enough = (lambda b: b.fits) if every.fits else (lambda b: not b.tight)
+        at = bisect_left(counts, True, key=lambda n: enough(budget(_ids(turns[:n]))))
+        count = min(at + 1, len(turns))
+        after = budget(_ids(turns[:count]))
+        if after.room > now.room and not after.over:
+            oldest = "the oldest turn" if count == 1 else f"the oldest {count} turns"
+            says = f"leave {oldest} out of the prompt"
+            found.append(WayOut(Way.DROP_TURNS, says, after, _ids(turns[:count]), count))
+    if path and not (len(path) == 1 and draft.empty):
+        alone = Draft(draft.text, draft.attachments)
+        if draft.empty:
+            alone = Draft(path[-1].text, path[-1].attachments)
+        after = budget((), alone)
+        if after.room > now.room and not after.over:
+            found.append(WayOut(Way.NEW_CHAT, "ask in a new chat", after))
+    return found
+
+
+def dropped_turns(conversation: Conversation) -> tuple[int, ...]:
+    """Messages of the shown branch that are left out, to take them in again."""
+    return tuple(message.id for message in conversation.path if message.dropped)
+
+
+def _turns(path: Sequence[Message], draft: Draft) -> list[tuple[int, ...]]:
+    """The ids of each turn that could be left out, oldest first."""
+    turns: list[list[int]] = []
+    sent = path[:-1] if draft.empty else path  # the question itself stays
+    for message in sent:
+        if message.dropped:
+            continue
+        if message.role is Role.USER or not turns:
+            turns.append([])
+        turns[-1].append(message.id)
+    return [tuple(turn) for turn in turns]
+
+
+def _ids(turns: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(id for turn in turns for id in turn)
+
+
+def _messages(
+    conversation: Conversation, draft: Draft, dropped: frozenset[int] = frozenset()
+) -> list[chat.Message]:
+    path = [m for m in conversation.path_to(draft.parent) if m.id not in dropped]
+    if not draft.empty:
+        said = Message(
+            id=-1,
+            chat=conversation.chat.id,
+            parent=draft.parent,
+            role=Role.USER,
+            text=draft.text,
+            state=State.DONE,
+            created=0.0,
+            attachments=draft.attachments,
+        )
+        path.append(said)
+    return render(conversation.chat.system, path)
+
+
+def _budget(engine: EngineApi, messages: Sequence[chat.Message], max_tokens: int) -> Budget:
+    said = any(message["role"] != "system" for message in messages)
+    return Budget(_count(engine, messages) if said else 0, max_tokens, engine.context)
+
+
+_counts: OrderedDict[tuple[object, ...], int] = OrderedDict()
+_lock = threading.Lock()
+
+
+def _count(engine: EngineApi, messages: Sequence[chat.Message]) -> int:
+    """Tokens of a prompt; the last ones are remembered."""
+    texts = tuple((message["role"], message["content"]) for message in messages)
+    key = (engine.model.path, *texts)
+    with _lock:
+        if key in _counts:
+            _counts.move_to_end(key)
+            return _counts[key]
+    tokens = len(encode(engine, messages))
+    with _lock:
+        _counts[key] = tokens
+        while len(_counts) > _KEPT:
+            _counts.popitem(last=False)
+    return tokens
+
+
+def _engine(host: EngineHost) -> EngineApi:
+    if host.engine is None:
+        raise RequestError("no model is loaded, so tokens cannot be counted")
+    return host.engine

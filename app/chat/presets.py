@@ -1,0 +1,89 @@
+"""System messages with sampling under a name: some that come with the app, and the user's own,
+which are in the file of the settings and stand before those of the same name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from app import configwriting
+from app.config import Config, ConfigError, Preset
+
+BUILT_IN: tuple[Preset, ...] = (
+    Preset("plain"),
+    Preset("precise", "Answer exactly and briefly. Say so if you do not know.", {"temperature": 0}),
+    Preset(
+        "coder",
+        "You are an experienced programmer. Give working code in fenced blocks that name the"
+        " language, then explain in a few sentences what matters.",
+        {"temperature": 0.2},
+    ),
+    Preset(
+        "reviewer",
+        "You review text and code. Name the defects, the worst first, each with the place and a"
+        " better version. Do not praise.",
+        {"temperature": 0.2},
+    ),
+    Preset(
+        "translator",
+        "Translate what the user writes into English; if it is English, into the language that the"
+        " user names. Answer with the translation only.",
+        {"temperature": 0},
+    ),
+    Preset(
+        "writer",
+        "You are a writer with a plain and vivid style. Follow the length that is asked for.",
+        {"temperature": 1.0, "min_p": 0.05},
+    ),
+)
+
+
+def all_presets(config: Config) -> tuple[Preset, ...]:
+    """The user's own, then the others, each name once."""
+    own = {preset.name.lower() for preset in config.presets}
+    return (*config.presets, *(one for one in BUILT_IN if one.name.lower() not in own))
+
+
+def find(config: Config, name: str) -> Preset:
+    """The preset of this name. Raises ConfigError naming those that there are."""
+    for preset in all_presets(config):
+        if preset.name.lower() == name.strip().lower():
+            return preset
+    known = ", ".join(preset.name for preset in all_presets(config))
+    raise ConfigError(f"there is no preset {name}; there are: {known}")
+
+
+def is_own(config: Config, name: str) -> bool:
+    """Whether it is the user's, who may delete it."""
+    return any(preset.name == name for preset in config.presets)
+
+
+def save(preset: Preset, path: Path | None = None) -> Preset:
+    """Write a preset of the user's to the file of the settings (or to ``path``), in place of one of
+    the same name; as it was written. Raises ConfigError."""
+    name = " ".join(preset.name.split())
+    if not name or not name.isprintable():
+        raise ConfigError("a preset needs a name, in one line")
+    system = preset.system.strip() if preset.system else None
+    kept = Preset(name, system or None, dict(preset.sampling))
+    configwriting.set_preset(kept, path)
+    return kept
+
+
+def delete(config: Config, name: str, path: Path | None = None) -> None:
+    """Take a preset of the user's out of the file. Raises ConfigError for one that comes with the
+    app, and for one that there is not."""
+    if configwriting.remove_preset(name, path):
+        return
+    find(config, name)
+    raise ConfigError(f"{name} comes with the app; one of yours by that name would stand before it")
+
+
+def with_saved(config: Config, preset: Preset) -> Config:
+    """The settings with a preset as ``save`` has written it."""
+    return replace(config, presets=(*without(config, preset.name).presets, preset))
+
+
+def without(config: Config, name: str) -> Config:
+    """The settings without a preset of the user's."""
+    return replace(config, presets=tuple(one for one in config.presets if one.name != name))

@@ -1,0 +1,193 @@
+"""Sampling parameters as text fields: what each means, what it may be, and what is wrong with a
+text; and the mapping that is kept with a chat, which has only what differs from the defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app.config import Sampling
+from runtimes.errors import RequestError
+from runtimes.request import SamplingParams
+
+log = logging.getLogger(__name__)
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "|": "|"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A parameter. ``range`` says what may be typed."""
+
+    name: str
+    label: str
+    kind: Literal["whole", "number", "seed", "texts"]
+    range: str
+    help: str
+
+
+FIELDS: tuple[Field, ...] = (
+    Field("temperature", "Temperature", "number", "0 or more", "0 always takes the likeliest"),
+    Field("top_p", "Top-p", "number", "above 0, to 1 (off)", "the likeliest up to this sum"),
+    Field("top_k", "Top-k", "whole", "0 (off) or more", "only the k likeliest tokens"),
+    Field("min_p", "Min-p", "number", "0 (off) to 1", "only tokens this likely, to the likeliest"),
+    Field("max_tokens", "Longest answer", "whole", "1 or more", "tokens of an answer at most"),
+    Field(
+        "repetition_penalty", "Repetition", "number", "above 0; 1 is off", "above 1 repeats less"
+    ),
+    Field("presence_penalty", "Presence", "number", "-2 to 2; 0 is off", "off tokens seen once"),
+    Field(
+        "frequency_penalty", "Frequency", "number", "-2 to 2; 0 is off", "off for each time seen"
+    ),
+    Field("seed", "Seed", "seed", "a whole number, or nothing", "makes answers repeatable"),
+    Field("stop", "Stop texts", "texts", r"texts, | between, \n a line end", "end an answer"),
+)
+_BLANK: Mapping[str, Any] = {"seed": None, "texts": ()}
+_BY_NAME = {one.name: one for one in FIELDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the texts of the fields say: ``params`` is None while one of them is wrong; ``errors``
+    has the reason by the field's name."""
+
+    values: Mapping[str, Any]
+    errors: Mapping[str, str]
+    params: SamplingParams | None
+
+
+def field(name: str) -> Field:
+    """The field of this name, in any case, with - for _. Raises RequestError naming a near one."""
+    wanted = name.lower().replace("-", "_")
+    if wanted in _BY_NAME:
+        return _BY_NAME[wanted]
+    starts = [known for known in _BY_NAME if wanted and known.startswith(wanted)]
+    near = starts or difflib.get_close_matches(wanted, _BY_NAME, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(_BY_NAME)}"
+    raise RequestError(f"there is no sampling parameter {name}{hint}")
+
+
+def read_value(name: str, text: str) -> Any:
+    """The value that ``text`` says for a field. Raises RequestError that says what may be typed."""
+    one = field(name)
+    value = _value(one, text.strip() if one.kind != "texts" else text)
+    try:
+        SamplingParams(**{one.name: value})
+    except RequestError:
+        raise RequestError(f"{one.name} must be {one.range}, not {_short(text)}") from None
+    return value
+
+
+def read(texts: Mapping[str, str], defaults: Sampling) -> Form:
+    """The form as it is typed now. A field that is missing or blank has its default, but for seed and
+    stop texts: then there is none."""
+    values: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for one in FIELDS:
+        text = texts.get(one.name, "")
+        if not text.strip():
+            values[one.name] = _BLANK.get(one.kind, getattr(defaults, one.name))
+            continue
+        try:
+            values[one.name] = read_value(one.name, text)
+        except RequestError as error:
+            errors[one.name] = str(error)
+    params = None if errors else defaults.params(**values)
+    return Form(values, errors, params)
+
+
+def texts_of(params: SamplingParams) -> dict[str, str]:
+    """Each field's text, which ``read`` makes the same parameters of."""
+    return {one.name: _text(one, getattr(params, one.name)) for one in FIELDS}
+
+
+def to_mapping(params: SamplingParams, defaults: Sampling) -> dict[str, Any]:
+    """What is kept with a chat: the fields that differ from the defaults, for JSON."""
+    found: dict[str, Any] = {}
+    for one in FIELDS:
+        value = getattr(params, one.name)
+        if value != getattr(defaults, one.name):
+            found[one.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def from_mapping(kept: Mapping[str, Any], defaults: Sampling) -> SamplingParams:
+    """The parameters of a chat. What another version kept and this one does not know, or a value
+    that is out of its range, is left out."""
+    good: dict[str, Any] = {}
+    for name, value in kept.items():
+        try:
+            if name not in _BY_NAME:
+                raise RequestError("there is no such parameter")
+            good[name] = read_value(name, _text(_BY_NAME[name], value))
+        except (RequestError, TypeError, ValueError) as error:
+            log.warning("the chat's %s is left out: %s", name, error)
+    return defaults.params(**good)
+
+
+def changed(params: SamplingParams, name: str, value: Any, defaults: Sampling) -> SamplingParams:
+    """``params`` with one field changed; a ``value`` of None sets the default. Raises
+    RequestError."""
+    known = field(name)
+    if value is None:
+        value = getattr(defaults, known.name)
+    return dataclasses.replace(params, **{known.name: value})
+
+
+def summary(params: SamplingParams, defaults: Sampling) -> str:
+    """What differs from the defaults, such as "temperature 0.2 · seed 7"; "" for nothing."""
+    found = to_mapping(params, defaults)
+    return " · ".join(f"{name} {_text(_BY_NAME[name], value)}" for name, value in found.items())
+
+
+def _value(one: Field, text: str) -> Any:
+    try:
+        match one.kind:
+            case "texts":
+                return tuple(part for part in _parts(text) if part)
+            case "seed":
+                return None if text.lower() in ("", "none", "random") else int(text)
+            case "whole":
+                return int(text)
+            case "number":
+                return float(text.replace(",", ".") if text.count(",") == 1 else text)
+    except ValueError:
+        raise RequestError(f"{one.name} must be {one.range}, not {_short(text)}") from None
+
+
+def _text(one: Field, value: Any) -> str:
+    if value is None:
+        return ""
+    if one.kind == "texts":
+        return "|".join(_escaped(str(part)) for part in value)
+    return f"{value:g}" if one.kind == "number" and float(f"{value:g}") == value else str(value)
+
+
+def _parts(text: str) -> list[str]:
+    """Split at | and resolve backslashes."""
+    parts, now, escaped = [], "", False
+    for letter in text:
+        if escaped:
+            now += _ESCAPES.get(letter, f"\\{letter}")
+            escaped = False
+        elif letter == "\\":
+            escaped = True
+        elif letter == "|":
+            parts.append(now)
+            now = ""
+        else:
+            now += letter
+    return [*parts, now + ("\\" if escaped else "")]
+
+
+def _escaped(text: str) -> str:
+    names = {value: name for name, value in _ESCAPES.items()}
+    return "".join(f"\\{names[letter]}" if letter in names else letter for letter in text)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 30 else f"{text[:29]}…")
