@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections import deque
 from pathlib import Path
 from typing import IO, Any
@@ -96,7 +95,11 @@ class MeltProcess:
         if self.stopping or not self.running:
             return
         self.stopping = True
-        threading.Thread(target=self._stop, name="ingot-melt-stop", daemon=True).start()
+        signals = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL][self._deaf :]
+        self._send(signals[0])
+        threading.Thread(
+            target=self._insist, args=(signals[1:],), name="ingot-melt-stop", daemon=True
+        ).start()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it ended within ``timeout`` seconds."""
@@ -108,16 +111,17 @@ class MeltProcess:
             reader.join(5.0)
         return True
 
-    def _stop(self) -> None:
-        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-        for number in signals[1:] if self._deaf else signals:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
-            end = time.monotonic() + _GENTLE_S
-            while time.monotonic() < end:
-                if not self.running:
-                    return
-                time.sleep(0.05)
+    def _insist(self, signals: list[signal.Signals]) -> None:
+        """Each of ``signals`` when the one before has not ended it in time."""
+        for number in signals:
+            if self.wait(_GENTLE_S):
+                return
+            logger.warning("the run does not end; %s is sent", number.name)
+            self._send(number)
+
+    def _send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
 
     def _tell(self) -> None:
         melt = self.melt

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.melts.settings import Settings
+from app.melts.settings import Settings, estimated_size
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.names import parse_hub_name
@@ -68,12 +68,6 @@ class Forecast:
     def size_of(self, recipe: Recipe) -> int:
         """About how many bytes the recipe's file will have."""
         return estimated_size(self.parameters, recipe)
-
-
-def estimated_size(parameters: int, recipe: Recipe) -> int:
-    """Bytes of a file by its bits a weight. Small models' files are larger: their embedding, which
-    keeps more bits, is more of them."""
-    return int(parameters * recipe.bits_per_weight / 8)
 
 
 def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:

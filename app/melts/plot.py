@@ -34,7 +34,7 @@ def draw(chart: Chart, marks: Mapping[str, str], width: int, height: int) -> lis
     for column, row, label in places:
         _name(grid[row], column, label)
     figures = _left_figures(chart, rows)
-    lines = ["KL".rjust(_LEFT) + " " + "closer to the original: lower".ljust(columns)]
+    lines = ["KL".rjust(_LEFT) + " nats; lower is closer to the original".ljust(columns)]
     lines += [
         f"{figures.get(row, ''):>{_LEFT}}{'┤' if row in figures else '│'}" + "".join(cells)
         for row, cells in enumerate(grid)

@@ -63,13 +63,14 @@ class Stage:
 @dataclass(slots=True)
 class Melt:
     """A run so far. ``notes`` are what the user should know, ``kept_back`` why a recipe's file is
-    not published, ``files`` the published ones by recipe."""
+    not published, ``files`` the published ones by recipe, ``sizes`` their bytes."""
 
     recipes: tuple[str, ...]
     state: State = State.RUNNING
     stages: list[Stage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     kept_back: dict[str, str] = field(default_factory=dict)
     already: set[str] = field(default_factory=set)
     error: str = ""
@@ -153,7 +154,8 @@ class Melt:
         self._keep_back([text])
 
     def _take_file(self, event: Mapping[str, Any]) -> None:
-        self.files[str(event["entry"]["recipe"])] = Path(event["path"])
+        recipe = str(event["entry"]["recipe"])
+        self.files[recipe], self.sizes[recipe] = Path(event["path"]), int(event["entry"]["bytes"])
 
     def _take_error(self, event: Mapping[str, Any]) -> None:
         self.error, self.exit_code = str(event["text"]), int(event["exit_code"])

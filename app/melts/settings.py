@@ -85,6 +85,12 @@ def offered() -> tuple[Recipe, ...]:
     return tuple(RECIPES[name] for name in dict.fromkeys((*DEFAULT_RECIPES, *PRESETS, *others)))
 
 
+def estimated_size(parameters: int, recipe: Recipe) -> int:
+    """Bytes of a file by its bits a weight. Small models' files are larger: their embedding, which
+    keeps more bits, is more of them."""
+    return int(parameters * recipe.bits_per_weight / 8)
+
+
 def _path(text: str) -> Path:
     return Path(text.strip()).expanduser()
 

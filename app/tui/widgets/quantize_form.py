@@ -1,0 +1,139 @@
+"""What to build: the model, the recipes, a few options, and what the run will need."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Button, Input, Static
+
+from app.melts.settings import Settings
+from app.melts.text import forecast_lines
+from app.tui.widgets.quantize_fields import Check, Field
+from app.tui.widgets.quantize_recipes import RecipeTable
+from runtimes.errors import IngotError
+
+if TYPE_CHECKING:
+    from app.melts.forecast import Forecast
+
+_SETTLE_S = 0.3  # without a change before the model is looked at
+_NO_MODEL = "A folder of a Hugging Face model, a .gguf file of floats, or ORG/NAME on the hub."
+
+
+class QuantizeForm(Vertical):
+    """``Start`` when the button is pressed; ``Foreseen`` when what the run needs is known."""
+
+    HELP = """
+    Name a model and choose recipes; below them stands what the run needs. Fields that stay empty
+    are left to quantize. **Matrix** is a text of the kind that the model is for: an importance
+    matrix is computed from it. **LoRA** is an adapter that is merged first. **tab** takes the path
+    that is suggested.
+    """
+    DEFAULT_CSS = """
+    QuantizeForm {
+        padding: 0 1;
+        & > RecipeTable { height: 1fr; min-height: 4; }
+        & > #advice { height: 1; text-style: italic; }
+        & > #options { height: 1; }
+        & > #options > Button { min-width: 12; dock: right; }
+        & > #forecast { height: auto; max-height: 8; }
+    }
+    """
+
+    class Start(Message):
+        """The button was pressed."""
+
+    class Foreseen(Message):
+        """``forecast`` is what the form asks for now; None when that is not a run."""
+
+        def __init__(self, forecast: Forecast | None) -> None:
+            super().__init__()
+            self.forecast = forecast
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._waiting: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """From what matters most to what can be left."""
+        yield Field("Model", "folder, .gguf file of floats, or ORG/NAME", "model", ".gguf")
+        yield RecipeTable(id="recipes")
+        yield Static(id="advice", markup=False)
+        yield Field("Into", "MODEL-built beside the model", "out")
+        yield Field("Matrix", "a text or a ready importance matrix (optional)", "imatrix", "")
+        yield Field("LoRA", "an adapter to merge first (optional)", "lora")
+        with Horizontal(id="options"):
+            yield Check("Measure quality and speed", value=True, id="measure")
+            yield Check("Build anew", value=False, id="fresh")
+            yield Button("Build", id="start", variant="primary", compact=True)
+        yield Static(_NO_MODEL, id="forecast", markup=False)
+
+    @property
+    def settings(self) -> Settings:
+        """What is asked for now."""
+        return Settings(
+            self._line("model"),
+            self.query_one(RecipeTable).chosen,
+            out=self._line("out"),
+            imatrix=self._line("imatrix"),
+            lora=self._line("lora"),
+            measure=self.query_one("#measure", Check).value,
+            fresh=self.query_one("#fresh", Check).value,
+        )
+
+    def fill(self, model: str) -> None:
+        """Put a model in."""
+        self.query_one("#model", Input).value = model
+
+    @on(RecipeTable.Shown)
+    def _advise(self, event: RecipeTable.Shown) -> None:
+        self.query_one("#advice", Static).update(event.advice)
+
+    @on(Input.Changed)
+    @on(RecipeTable.Changed)
+    @on(Check.Changed)
+    def _changed(self) -> None:
+        """Look again once the user pauses."""
+        if self._waiting is not None:
+            self._waiting.stop()
+        self._waiting = self.set_timer(_SETTLE_S, self._look)
+
+    @on(Input.Submitted)
+    def _submitted(self) -> None:
+        self.screen.focus_next()
+
+    @on(Button.Pressed, "#start")
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.post_message(self.Start())
+
+    def _line(self, name: str) -> str:
+        return self.query_one(f"#{name}", Input).value
+
+    def _look(self) -> None:
+        self.run_worker(self._foresee(self.settings), exclusive=True, group="forecast")
+
+    async def _foresee(self, settings: Settings) -> None:
+        forecast, lines = None, [_NO_MODEL]
+        if settings.model.strip():
+            try:
+                if settings.from_hub:
+                    self.query_one("#forecast", Static).update("Asking the hub ...")
+                forecast = await asyncio.to_thread(_foreseen, settings)
+                lines = forecast_lines(forecast)
+            except (IngotError, OSError) as error:
+                lines = [f"✗ {error}"]
+        self.query_one(RecipeTable).set_parameters(forecast.parameters if forecast else None)
+        self.query_one("#forecast", Static).update("\n".join(lines))
+        self.post_message(self.Foreseen(forecast))
+
+
+def _foreseen(settings: Settings) -> Forecast:
+    from app.melts.forecast import foresee  # numpy and the hub's client: not in the screen's thread
+
+    return foresee(settings)
