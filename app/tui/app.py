@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, work
@@ -38,7 +39,7 @@ _AGAIN_S = 2.0  # a second ctrl+c within this time quits
 class IngotApp(App[None]):
     """``services`` are opened and closed by the caller; the engine's process ends with the app."""
 
-    CSS_PATH = "app.tcss"
+    CSS_PATH = Path(__file__).with_name("app.tcss")  # also for a subclass elsewhere
     TITLE = "Ingot"
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = modes.openers()
     DEFAULT_MODE = modes.CHAT.name

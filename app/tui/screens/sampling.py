@@ -80,10 +80,11 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
             hint.update(f"! {field.range}" if error else field.range)
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """Say what the parameter does."""
+        """Say what the parameter does, or what is wrong with it."""
         found = [field for field in FIELDS if field.name == event.widget.id]
         if found:
-            self.query_one("#about", Static).update(f"{found[0].label}: {found[0].help}")
+            told = self.form.errors.get(found[0].name) or f"{found[0].label}: {found[0].help}"
+            self.query_one("#about", Static).update(told)
 
     def action_use(self) -> None:
         """End with the values; with a wrong one go there instead."""
@@ -93,8 +94,8 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
             self.dismiss(sampling_form.to_mapping(form.params, defaults))
             return
         wrong = next(iter(form.errors))
-        self.query_one(f"#{wrong}").focus()
         self.query_one("#about", Static).update(form.errors[wrong])
+        self.query_one(f"#{wrong}").focus()
 
     def action_reset(self) -> None:
         """The settings' value in the line where the cursor is."""

@@ -6,10 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import textual
+from textual.screen import Screen
+
+from app.tui.app import IngotApp
 
 # The pictures were made by this version; another one draws other details.
 TEXTUAL = "8.2.8"
@@ -49,3 +52,27 @@ def snap(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
     monkeypatch.delenv("NO_COLOR", raising=False)
     return snap_compare
+
+
+class Bare(IngotApp):
+    """The app around an empty screen, for panels that stand alone."""
+
+    class Empty(Screen[None]):
+        pass
+
+    MODES: ClassVar[dict[str, Any]] = {"chat": Empty}
+    ended_with: Any = None
+
+    def show(self, panel: Screen[Any]) -> None:
+        """Push a panel; what it ends with is ``ended_with`` then."""
+
+        def ended(result: Any) -> None:
+            self.ended_with = result
+
+        self.push_screen(panel, ended)
+
+
+@pytest.fixture
+def bare(services: Any) -> Bare:
+    """See ``Bare``."""
+    return Bare(services)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input, OptionList, Static
+
+from app.store.records import Attachment
+from app.tui.screens.attach import AttachScreen
+from tests.app.tui.conftest import SIZES, wait_until
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = tmp_path / "files"
+    found.mkdir()
+    (found / "notes.txt").write_text("Milk and bread.\n")
+    (found / "novel.md").write_text("# One\n")
+    (found / "picture.bin").write_bytes(bytes(range(256)))
+    monkeypatch.chdir(found)
+    return found
+
+
+async def test_tab_completes_and_enter_attaches(bare: Any, folder: Path) -> None:
+    panel = AttachScreen()
+    async with bare.run_test(size=(80, 24)) as pilot:
+        bare.show(panel)
+        await pilot.pause()
+        await pilot.press("n")
+        found = panel.query_one(OptionList)
+        await wait_until(lambda: found.option_count == 2)
+        await pilot.press("tab")
+        line = panel.query_one(Input)
+        await wait_until(lambda: line.value == "no")
+        await pilot.press("t")
+        await wait_until(lambda: found.option_count == 1)
+        await pilot.press("tab")
+        await wait_until(lambda: line.value == "notes.txt")
+        about = panel.query_one("#about", Static)
+        await wait_until(lambda: "16 characters" in str(about.content))
+        await pilot.press("enter")
+        await wait_until(lambda: bare.ended_with is not None)
+    assert bare.ended_with == Attachment("notes.txt", "Milk and bread.\n")
+
+
+async def test_a_file_is_picked_from_the_list(bare: Any, folder: Path) -> None:
+    panel = AttachScreen("n")
+    async with bare.run_test(size=(80, 24)) as pilot:
+        bare.show(panel)
+        await wait_until(lambda: panel.is_mounted and panel.query_one(OptionList).option_count == 2)
+        await pilot.press("down", "down", "enter")
+        await wait_until(lambda: panel.query_one(Input).value == "novel.md")
+        await pilot.press("enter")
+        await wait_until(lambda: bare.ended_with is not None)
+    assert bare.ended_with.name == "novel.md"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"), [("picture.bin", "not a text file"), ("nothing", "no such file")]
+)
+async def test_what_cannot_be_attached_is_told(
+    bare: Any, folder: Path, path: str, told: str
+) -> None:
+    panel = AttachScreen(path)
+    async with bare.run_test(size=(80, 24)) as pilot:
+        bare.show(panel)
+        await pilot.pause()
+        await pilot.press("enter")
+        about = panel.query_one("#about", Static)
+        await wait_until(lambda: told in str(about.content))
+        assert bare.screen is panel
+        await pilot.press("escape")
+        await wait_until(lambda: bare.screen is not panel)
+    assert bare.ended_with is None
+
+
+async def test_enter_on_a_folder_goes_into_it(bare: Any, folder: Path) -> None:
+    panel = AttachScreen("..")
+    async with bare.run_test(size=(80, 24)) as pilot:
+        bare.show(panel)
+        await pilot.pause()
+        await pilot.press("enter")
+        found = panel.query_one(OptionList)
+        await wait_until(lambda: any("files" in str(o.prompt) for o in found.options))
+        assert panel.query_one(Input).value == "../"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_picture(bare: Any, snap: Any, folder: Path, size: tuple[int, int]) -> None:
+    async def open_it(pilot: Any) -> None:
+        panel = AttachScreen("no")
+        bare.show(panel)
+        await wait_until(lambda: panel.is_mounted and panel.query_one(OptionList).option_count == 2)
+        panel.query_one(Input).cursor_blink = False
+        await pilot.pause()
+
+    assert snap(bare, terminal_size=size, run_before=open_it)
