@@ -110,7 +110,6 @@ class Database:
             isolation_level=None,  # transactions begin where this file says so
             check_same_thread=False,  # SQLite is built thread-safe; the locks here keep the order
         )
-        db.row_factory = sqlite3.Row
         for name, count, function in SQL_FUNCTIONS:
             db.create_function(name, count, function, deterministic=True)
         db.execute("PRAGMA foreign_keys = ON")

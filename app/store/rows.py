@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import sqlite3
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.store.errors import StoreDamagedError
 from app.store.records import Attachment, Chat, Figures, Message, Role, State
 
 CHAT = (
-    "id, title, created, updated, model, system, sampling, leaf, deleted_at,"
+    "id, title, created, updated, model, system, sampling, leaf,"
     " (SELECT count(*) FROM messages WHERE messages.chat = chats.id) AS count"
 )
 MESSAGE = (
     "id, chat, parent, role, text, state, created, model, file, runtime, figures, attachments,"
     " token_ids, error, dropped"
 )
+
+_ROLES = {role.value: role for role in Role}
+_STATES = {state.value: state for state in State}
 
 
 def clean(text: str) -> str:
@@ -58,59 +59,62 @@ def pack_sampling(sampling: Mapping[str, Any] | None) -> str:
     return json.dumps(dict(sampling or {}), ensure_ascii=True)
 
 
-@contextlib.contextmanager
-def _sensible(row: sqlite3.Row) -> Iterator[None]:
-    """SQLite does not notice when bytes within a text have changed."""
-    try:
-        yield
-    except (ValueError, TypeError, struct.error) as error:
-        raise StoreDamagedError(
-            f"entry {row['id']} of the chats is damaged ({error}); `ingot chats repair` saves the"
-            " others"
-        ) from error
-
-
-def chat_of(row: sqlite3.Row) -> Chat:
+def chat_of(row: tuple[Any, ...]) -> Chat:
     """From a row of CHAT. Raises StoreDamagedError."""
-    with _sensible(row):
-        return Chat(
-            id=row["id"],
-            title=row["title"],
-            created=row["created"],
-            updated=row["updated"],
-            model=row["model"],
-            system=row["system"],
-            sampling=json.loads(row["sampling"]),
-            leaf=row["leaf"],
-            count=row["count"],
-        )
+    id, title, created, updated, model, system, sampling, leaf, count = row
+    try:
+        return Chat(id, title, created, updated, model, system, json.loads(sampling), leaf, count)
+    except (ValueError, TypeError) as error:
+        raise _damaged(id, error) from error
 
 
-def message_of(row: sqlite3.Row, pieces: Sequence[sqlite3.Row] = ()) -> Message:
-    """From a row of MESSAGE and what the journal holds of it, oldest first. Raises
-    StoreDamagedError."""
-    with _sensible(row):
-        text: str = row["text"]
-        ids: bytes = row["token_ids"]
+def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -> Message:
+    """From a row of MESSAGE and what the journal holds of it, oldest first: texts and token ids.
+    Raises StoreDamagedError."""
+    (
+        id,
+        chat,
+        parent,
+        role,
+        text,
+        state,
+        created,
+        model,
+        file,
+        runtime,
+        figures,
+        attachments,
+        token_ids,
+        error,
+        dropped,
+    ) = row
+    try:
         if pieces:
-            text = "".join([text, *(piece["text"] for piece in pieces)])
-            ids = b"".join([ids, *(piece["token_ids"] for piece in pieces)])
-        figures = row["figures"]
-        attached = row["attachments"]
+            text = "".join([text, *(piece[0] for piece in pieces)])
+            token_ids = b"".join([token_ids, *(piece[1] for piece in pieces)])
         return Message(
-            id=row["id"],
-            chat=row["chat"],
-            parent=row["parent"],
-            role=Role(row["role"]),
-            text=text,
-            state=State(row["state"]),
-            created=row["created"],
-            model=row["model"],
-            file=row["file"],
-            runtime=row["runtime"],
-            figures=Figures(**json.loads(figures)) if figures else None,
-            attachments=tuple(Attachment(*pair) for pair in json.loads(attached or "[]")),
-            token_ids=unpack_ids(ids),
-            error=row["error"],
-            dropped=bool(row["dropped"]),
+            id,
+            chat,
+            parent,
+            _ROLES[role],
+            text,
+            _STATES[state],
+            created,
+            model,
+            file,
+            runtime,
+            Figures(**json.loads(figures)) if figures else None,
+            tuple(Attachment(*pair) for pair in json.loads(attachments)) if attachments else (),
+            unpack_ids(token_ids),
+            error,
+            bool(dropped),
         )
+    except (ValueError, TypeError, KeyError, struct.error) as problem:
+        raise _damaged(id, problem) from problem
+
+
+def _damaged(id: int, problem: Exception) -> StoreDamagedError:
+    """SQLite does not notice when bytes within a text have changed."""
+    return StoreDamagedError(
+        f"entry {id} of the chats is damaged ({problem!r}); `ingot chats repair` saves the others"
+    )

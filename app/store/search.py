@@ -20,6 +20,7 @@ from app.store.words import expression, fold, pattern, words_of
 # Matching messages that are looked at, the newest first. More would take longer than a key press
 # may, and only hides chats when the newest ones have hundreds of matches each.
 _MOST_MATCHES = 20_000
+_LONGEST = 1000  # characters of a query
 
 _TITLES = """
     SELECT chats.id FROM chats_fts JOIN chats ON chats.id = chats_fts.rowid
@@ -28,18 +29,19 @@ _MESSAGES = """
     SELECT messages.id, messages.chat FROM messages_fts
     JOIN messages ON messages.id = messages_fts.rowid
     WHERE messages_fts MATCH ? ORDER BY messages_fts.rowid DESC"""
-_LITERALLY = "SELECT id, chat FROM messages WHERE instr(text, ?) ORDER BY id DESC"
+_LITERALLY = "SELECT id, chat FROM messages WHERE text LIKE ? ESCAPE '^' ORDER BY id DESC"
 
 
 def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
     """The chats that ``query`` finds, at most ``limit``, the best first."""
-    text = clean(query).replace("\0", " ")
+    text = clean(query[:_LONGEST]).replace("\0", " ")
     words = words_of(text)
     text_as_is = text.strip()
     if not text_as_is or limit < 1:
         return []
     if not words:
-        found = _newest_of_each_chat(db, _LITERALLY, text_as_is, limit)
+        like = re.sub(r"([%_^])", r"^\1", text_as_is)
+        found = _newest_of_each_chat(db, _LITERALLY, f"%{like}%", limit)
         return _hits(db, dict.fromkeys(found), found, [re.compile(re.escape(fold(text_as_is)))])
     unfinished = not text[-1].isspace()
     wanted = expression(words, unfinished=unfinished)

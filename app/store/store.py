@@ -29,6 +29,7 @@ from runtimes.paths import data_dir
 
 KEEP_DELETED_S = 30 * 86400.0
 _KEEP_EMPTY_S = 86400.0
+_STATE = MESSAGE.split(", ").index("state")
 _TITLE = 60  # characters of a title that was made from the first message
 
 
@@ -384,10 +385,10 @@ def _messages(db: sqlite3.Connection, where: str, value: int) -> list[Message]:
     rows = db.execute(f"SELECT {MESSAGE} FROM messages WHERE {where} ORDER BY id", (value,))
     found: list[Message] = []
     for row in rows.fetchall():
-        pieces: list[sqlite3.Row] = []
-        if row["state"] == State.STREAMING:
+        pieces: list[tuple[str, bytes]] = []
+        if row[_STATE] == State.STREAMING:
             pieces = db.execute(
-                "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id", (row["id"],)
+                "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id", (row[0],)
             ).fetchall()
         found.append(message_of(row, pieces))
     return found
