@@ -1,0 +1,215 @@
+"""The chat: what one types and what it does."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import ClassVar
+
+from textual import events, on, work
+from textual.binding import Binding, BindingType
+from textual.timer import Timer
+from textual.widgets import TextArea
+from textual.worker import get_current_worker
+
+from app.chat import slash
+from app.chat.budget import Budget, Draft, measure
+from app.chat.conversation import Conversation
+from app.chat.host import HostState
+from app.tui.screens.chat_commands import ChatCommands
+from app.tui.widgets.prompt import Prompt
+from app.tui.widgets.transcript import Transcript
+from runtimes.errors import IngotError
+
+_PROMPTS = 500
+_PAUSE_S = 0.3  # of typing, before tokens are counted
+
+
+class ChatScreen(ChatCommands):
+    """The base screen of the chat mode."""
+
+    HELP = """
+    Chat with the loaded model. **esc** stops an answer and keeps what has come. **ctrl+up** goes
+    to the messages: up and down select one, and then **ctrl+r** asks again, **ctrl+e** edits,
+    **ctrl+y** copies, **space** opens what the model thought, **alt+←→** shows another branch.
+    """
+    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
+        "chat.tcss",
+        "../widgets/message_view.tcss",
+        "../widgets/transcript.tcss",
+        "../widgets/prompt.tcss",
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "Stop", id="chat.stop"),
+        Binding("ctrl+n", "new", "New", id="chat.new", priority=True),
+        Binding("ctrl+o", "chats", "Chats", id="chat.chats", priority=True),
+        Binding("ctrl+t", "models", "Model", id="chat.models", priority=True),
+        Binding("ctrl+r", "regenerate", "Again", id="chat.regenerate", priority=True),
+        Binding("ctrl+e", "edit", "Edit", id="chat.edit", priority=True),
+        Binding("ctrl+g", "continue", "Go on", id="chat.continue", priority=True),
+        Binding(
+            "alt+left", "branch(-1)", "Branch before", id="chat.before", show=False, priority=True
+        ),
+        Binding(
+            "alt+right", "branch(1)", "Branch after", id="chat.after", show=False, priority=True
+        ),
+        Binding("ctrl+y", "copy", "Copy", id="chat.copy", priority=True),
+        Binding("ctrl+s", "sampling", "Sampling", id="chat.sampling", priority=True),
+        Binding("f7", "system", "System", id="chat.system", priority=True),
+        Binding("f8", "attach", "Attach", id="chat.attach", priority=True),
+        Binding("f9", "export", "Export", id="chat.export", priority=True),
+        Binding("pageup", "page(-1)", "Page up", id="chat.pageup", show=False, priority=True),
+        Binding("pagedown", "page(1)", "Page down", id="chat.pagedown", show=False, priority=True),
+        Binding("ctrl+end", "end", "To the end", id="chat.end", show=False, priority=True),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tight = False  # the context is nearly full with what is typed
+        self._pause: Timer | None = None
+
+    @on(events.Mount)
+    async def _begin(self) -> None:
+        """Show the chat that was asked for, or an empty one."""
+        start = self.services.start
+        self.prompt.earlier.take(self.services.store.prompts(_PROMPTS))
+        self._system = start.system or self.services.config.chat.system
+        if start.chat is not None:
+            await self.open_chat(start.chat)
+            if start.system is not None and self._conversation is not None:
+                self._conversation.update(system=start.system)
+        else:
+            await self.sync()
+        self.show_notice()
+        self.show_status(now=True)
+
+    def _engine_changed(self, state: HostState) -> None:
+        super()._engine_changed(state)
+        self.measure()
+
+    # Sending
+
+    @on(Prompt.Sent)
+    async def _sent(self, event: Prompt.Sent) -> None:
+        if slash.is_command(event.text):
+            await self.run_command(event.text)
+        else:
+            await self.send(slash.plain(event.text))
+
+    async def send(self, text: str) -> None:
+        """Store the message, then have it answered."""
+        if self.busy and self.wish is not None:
+            self.notify("One message waits already; esc takes it back.", severity="warning")
+            return
+        if self.turn is not None and self.writes_here:
+            self.notify("An answer is being written: esc stops it.", severity="warning")
+            return
+        try:
+            if self.editing is not None:
+                message = self.conversation.edit(self.editing, text, self.attached)
+            else:
+                message = self.conversation.say(text, self.attached)
+        except IngotError as error:
+            self.tell(error)
+            return
+        draft = self._drafts.pop(self.chat_id, "") if self.editing is not None else ""
+        self.editing, self.attached = None, []
+        self.prompt.earlier.add(text)
+        self.prompt.fill(draft)
+        self.tight = False
+        await self.sync()
+        await self.transcript.to_end()
+        self.ask(message)
+
+    def escape(self) -> None:
+        """Esc when nothing is being written: out of whatever is open."""
+        if self.menu.has_class("-shown"):
+            self.menu.hide()
+        elif not self.leave_edit():
+            self.prompt.focus()
+
+    # Moving
+
+    @on(Prompt.Leave)
+    def _to_messages(self) -> None:
+        if self.transcript.views:
+            self.transcript.select(self.transcript.views[-1])
+
+    @on(Transcript.Left)
+    def _to_prompt(self) -> None:
+        self.prompt.focus()
+
+    @on(Prompt.Complete)
+    def _complete(self) -> None:
+        self.complete_command()
+
+    @on(Prompt.Detach)
+    def _detach(self) -> None:
+        self.detach_last()
+
+    def action_page(self, step: int) -> None:
+        """Scroll the messages by a page."""
+        if step < 0:
+            self.transcript.scroll_page_up(animate=False)
+        else:
+            self.transcript.scroll_page_down(animate=False)
+
+    def action_end(self) -> None:
+        """Follow the end."""
+        self.transcript.action_follow()
+
+    # While one types
+
+    @on(TextArea.Changed)
+    def _typed(self) -> None:
+        self.offer_commands(self.prompt.text)
+        self.chat_changed()
+
+    def chat_changed(self) -> None:
+        """Tokens of the next prompt, a moment after the last key."""
+        if self.turn is None:
+            self.forget_figures()
+        self.measure()
+
+    def measure(self) -> None:
+        """Count tokens a moment after the last key, in a thread."""
+        if self._pause is not None:
+            self._pause.stop()
+        self._pause = self.set_timer(_PAUSE_S, self._count)
+
+    def _count(self) -> None:
+        text = "" if slash.is_command(self.prompt.text) else self.prompt.text
+        conversation = self._conversation or self.unsaved()
+        parent = conversation.leaf
+        if self.editing is not None:
+            parent = conversation.message(self.editing).parent
+        self._count_tokens(conversation, Draft(text, tuple(self.attached), parent))
+
+    @work(thread=True, exclusive=True, group="measure", exit_on_error=False)
+    def _count_tokens(self, conversation: Conversation, draft: Draft) -> None:
+        worker = get_current_worker()
+        try:
+            most = self.params(conversation).max_tokens
+            budget = measure(self.services.host, conversation, draft, most)
+        except IngotError:
+            return  # no model, or its template refuses: sending will say so
+        if not worker.is_cancelled:
+            self.app.call_later(self._counted, budget)
+
+    def _counted(self, budget: Budget) -> None:
+        if self.turn is not None:
+            return  # then the line tells of the answer
+        self.estimate = (budget.prompt_tokens, budget.context)
+        self.tight = budget.tight and bool(self.prompt.text.strip() or self.attached)
+        self.show_notice()
+        self.show_status(now=True)
+
+    def more_notices(self) -> list[str]:
+        """That an answer might not fit, too."""
+        said = super().more_notices()
+        if self.tight and self.estimate is not None:
+            left = max(0, self.estimate[1] - self.estimate[0])
+            said.append(
+                f"Nearly full: {left:,} tokens are left for the answer."
+                " Sending it offers what to leave out."
+            )
+        return said

@@ -1,0 +1,163 @@
+"""The chat that is shown: its widgets, and showing another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from app.chat.conversation import Conversation
+from app.store.records import Attachment, Chat, Message
+from app.tui.app import services_of
+from app.tui.services import Services
+from app.tui.widgets.message_view import Entry
+from app.tui.widgets.prompt import Prompt
+from app.tui.widgets.slash_menu import SlashMenu
+from app.tui.widgets.status_line import StatusLine
+from app.tui.widgets.transcript import Transcript
+from runtimes.errors import IngotError
+
+_WELCOME = """\
+Write below; enter sends.
+
+ctrl+t  choose a model      ctrl+o  earlier chats      F7  system prompt
+ctrl+s  sampling            F8      attach a file      F1  all keys"""
+
+
+class ChatBase(Screen[None]):
+    """A chat is made when its first message is sent, or when something is set for it."""
+
+    AUTO_FOCUS: ClassVar[str | None] = "Prompt"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transcript = Transcript(_WELCOME)
+        self.prompt = Prompt()
+        self.menu = SlashMenu()
+        self.status = StatusLine()
+        self.bar = Static(id="chat-title", markup=False)
+        self.notice = Static(id="chat-notice", markup=False)
+        self.attached: list[Attachment] = []
+        self.editing: int | None = None  # the message that the prompt will replace
+        self._conversation: Conversation | None = None
+        self._drafts: dict[int | None, str] = {}
+        self._system: str | None = None  # for the chat that is not made yet
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self.bar
+        yield self.transcript
+        yield self.notice
+        yield self.menu
+        yield self.prompt
+        yield self.status
+        yield Footer(compact=True, show_command_palette=False)
+
+    @property
+    def services(self) -> Services:
+        """Store, engine and settings."""
+        return services_of(self)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The chat that is shown, made now if it is none yet. Raises StoreError."""
+        if self._conversation is None:
+            self._conversation = Conversation.new(
+                self.services.store, model=self.services.host.model, system=self._system
+            )
+            self._drafts[self._conversation.chat.id] = self._drafts.pop(None, "")
+        return self._conversation
+
+    def unsaved(self) -> Conversation:
+        """A chat that is not stored, as it would be; to count with."""
+        chat = Chat(id=0, title="", created=0.0, updated=0.0, system=self._system)
+        return Conversation(self.services.store, chat)
+
+    @property
+    def path(self) -> Sequence[Message]:
+        """The messages that are shown."""
+        return self._conversation.path if self._conversation else ()
+
+    @property
+    def chat_id(self) -> int | None:
+        """None for a chat that has not been made."""
+        return self._conversation.chat.id if self._conversation else None
+
+    async def open_chat(self, chat: int, message: int | None = None) -> None:
+        """Show a stored chat, at one of its messages."""
+        try:
+            conversation = Conversation.open(self.services.store, chat)
+            if message is not None:
+                conversation.show_message(message)
+        except IngotError as error:
+            self.tell(error)
+            return
+        await self._show(self._same(conversation))
+        if message is not None:
+            await self.transcript.reveal(message)
+
+    async def new_chat(self) -> None:
+        """An empty chat; the old one is in the list of chats."""
+        await self._show(None)
+        self._system = self.services.config.chat.system
+
+    def _same(self, conversation: Conversation) -> Conversation:
+        """The object that an answer is being written into, if it is this chat."""
+        return conversation
+
+    async def _show(self, conversation: Conversation | None) -> None:
+        if self.editing is None:
+            self._drafts[self.chat_id] = self.prompt.text
+        self.editing, self.attached = None, []
+        self._conversation = conversation
+        self.prompt.fill(self._drafts.get(self.chat_id, ""))
+        await self.sync()
+        await self.transcript.to_end()
+        self.show_notice()
+        self.chat_changed()
+        self.prompt.focus()
+
+    def chat_changed(self) -> None:
+        """Another chat is shown, or the shown one has changed; for those who tell about it."""
+
+    async def sync(self) -> None:
+        """Show the path as it is now."""
+        entries = []
+        for message in self.path:
+            among = self.conversation.siblings(message.id)
+            index = next(i for i, one in enumerate(among, 1) if one.id == message.id)
+            entries.append(Entry(message, index, len(among)))
+        await self.transcript.sync(entries)
+        self.show_title()
+
+    def show_title(self) -> None:
+        """The chat's name."""
+        title = self._conversation.chat.title if self._conversation else ""
+        self.bar.update(title or "New chat")
+
+    def show_notice(self) -> None:
+        """What is attached and what the prompt is for, above it."""
+        parts = []
+        if self.editing is not None:
+            parts.append("Editing an earlier message: enter sends it as a branch, esc leaves it")
+        if self.attached:
+            names = ", ".join(f"{one.name} ({len(one.text):,} characters)" for one in self.attached)
+            parts.append(f"+ {names}   (backspace in an empty prompt takes the last one away)")
+        parts += self.more_notices()
+        self.notice.update("\n".join(parts))
+        self.notice.display = bool(parts)
+
+    def more_notices(self) -> list[str]:
+        """Further lines of the notice."""
+        return []
+
+    def tell(self, problem: object) -> None:
+        """An error, as a toast."""
+        self.notify(str(problem), severity="error", timeout=10, markup=False)
+
+    def say(self, text: str) -> None:
+        """Something good to know, as a toast."""
+        self.notify(text, timeout=5, markup=False)

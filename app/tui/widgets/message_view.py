@@ -1,0 +1,136 @@
+"""One message of a chat: who, the text, its figures, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.message import Message as TextualMessage
+from textual.widgets import Static
+
+from app.chat.thinking import Kind, split
+from app.store.records import Message, Role, State
+from app.tui.widgets.answer_body import AnswerBody, Parts
+from app.tui.widgets.figures_text import figures_text, header_text, state_text
+from app.tui.widgets.text_lines import TextLines
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message of the path that is shown: the ``index``-th (from 1) of ``count`` branches."""
+
+    message: Message
+    index: int = 1
+    count: int = 1
+
+
+class MessageView(Vertical, can_focus=True):
+    """Shows an ``Entry``; with the focus on it, it is the selected message."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Message above", id="message.up", show=False),
+        Binding("down", "move(1)", "Message below", id="message.down", show=False),
+        Binding("space", "thought", "Thinking", id="message.thinking"),
+        Binding("enter,e", "do('edit')", "Edit and branch", id="message.edit"),
+        Binding("c", "do('copy')", "Copy", id="message.copy"),
+        Binding("r", "do('regenerate')", "Again", id="message.regenerate"),
+    ]
+
+    class Move(TextualMessage):
+        """Select the next message in a direction: -1 is up."""
+
+        def __init__(self, view: MessageView, step: int) -> None:
+            super().__init__()
+            self.view, self.step = view, step
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(classes="-user" if entry.message.role is Role.USER else "-answer")
+        self.entry = entry
+        self._header = Static(classes="header", markup=False)
+        self._figures = Static(classes="figures", markup=False)
+        self._state = Static(classes="state", markup=False)
+        self.body: AnswerBody | TextLines
+
+    @property
+    def message(self) -> Message:
+        """What it shows."""
+        return self.entry.message
+
+    def compose(self) -> ComposeResult:
+        """Header, body, figures, state."""
+        message = self.message
+        yield self._header
+        if message.attachments:
+            names = ", ".join(f"{a.name} ({len(a.text):,} characters)" for a in message.attachments)
+            yield Static(f"+ {names}", classes="files", markup=False)
+        if message.role is Role.USER:
+            self.body = TextLines(message.text)
+        else:
+            ended = message.state is not State.STREAMING
+            self.body = AnswerBody(_parts(message), ended=ended)
+        yield self.body
+        yield self._figures
+        yield self._state
+
+    def on_mount(self) -> None:
+        """Say what is to be said."""
+        self._say()
+
+    def show_entry(self, entry: Entry) -> None:
+        """The same message with other branches beside it, or in another state."""
+        self.entry = entry
+        if self.is_mounted:
+            self._say()
+
+    async def stream(self, message: Message, text: str, tokens: int) -> None:
+        """``text`` so far of an answer of ``tokens`` tokens."""
+        self.entry = Entry(message, self.entry.index, self.entry.count)
+        if isinstance(self.body, AnswerBody):
+            ended = message.state is not State.STREAMING
+            await self.body.show(_parts(message, text, tokens), ended=ended)
+            if ended:
+                self._say()
+
+    def action_move(self, step: int) -> None:
+        """Go to another message."""
+        self.post_message(self.Move(self, step))
+
+    async def action_do(self, what: str) -> None:
+        """An action of the chat, on this message."""
+        await self.screen.run_action(f"screen.{what}")
+
+    def action_thought(self) -> None:
+        """Open or close the thinking."""
+        if isinstance(self.body, AnswerBody) and self.body.thought is not None:
+            self.body.thought.toggle()
+
+    def _say(self) -> None:
+        entry, message = self.entry, self.entry.message
+        self._header.update(header_text(message, entry.index, entry.count))
+        figures, state = figures_text(message), state_text(message)
+        self._figures.update(figures)
+        self._figures.display = bool(figures)
+        self._state.update(state)
+        self._state.display = bool(state)
+        self.set_class(message.dropped, "-dropped")
+
+
+def _parts(message: Message, text: str | None = None, tokens: int | None = None) -> Parts:
+    """The answer and its thinking. Tokens of the thinking are told by its share of the text: where
+    one token ends in the text is not kept."""
+    whole = message.text if text is None else text
+    if tokens is None:
+        tokens = len(message.token_ids)
+    if "<" not in whole:
+        return Parts(whole)
+    found = split(whole, final=message.state is not State.STREAMING)
+    thinking = "\n\n".join(part.text for part in found if part.kind is Kind.THINKING)
+    rest = "\n\n".join(part.text for part in found if part.kind is Kind.ANSWER)
+    if not thinking and not any(part.open for part in found):
+        return Parts(whole if message.state is not State.STREAMING else rest)
+    about = round(tokens * len(thinking) / max(1, len(whole)))
+    said = f"about {about:,} tokens" if about else ""
+    return Parts(rest, thinking or " ", said, any(part.open for part in found))

@@ -1,0 +1,43 @@
+"""How often to show what has come: less often where showing it takes much of the processor.
+
+An engine on the processor uses every core; what the screen takes is taken from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_MOST_OFTEN_S = 0.1
+_LEAST_OFTEN_S = 0.5
+_SHARE = 0.10  # of one core
+
+
+class Pace:
+    """``due`` says when; the processor time of the thread since the last time decides."""
+
+    def __init__(self) -> None:
+        self._every = _MOST_OFTEN_S
+        self._last = float("-inf")
+        self._used: float | None = None
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two showings, now."""
+        return self._every
+
+    def due(self, now: float) -> bool:
+        """Whether it is time."""
+        return now - self._last >= self._every - 0.01
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Around a showing. Painting comes after it and is counted when the next one begins."""
+        used, now = time.thread_time(), time.monotonic()
+        if self._used is not None and now > self._last:
+            cost = used - self._used
+            wanted = min(_LEAST_OFTEN_S, max(_MOST_OFTEN_S, cost / _SHARE))
+            self._every += (wanted - self._every) / 4  # one slow frame changes little
+        self._used, self._last = used, now
+        yield

@@ -1,0 +1,95 @@
+"""Streamed Markdown without code blocks: blocks that have ended as Markdown, the last one as text.
+
+The last block is shown line by line with its bold, italic and code styled, so that adding to it
+costs the same however long it is; it becomes Markdown when it ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Markdown
+
+from app.tui.widgets.segments import settled
+from app.tui.widgets.text_lines import TextLines
+from app.tui.widgets.wrapping import shown
+
+_INLINE = re.compile(
+    r"`(?P<code>[^`\n]+)`|\*\*(?P<bold>\S(?:[^*\n]*\S)?)\*\*|(?<![\w*])\*(?P<em>[^\s*][^*\n]*)\*(?!\w)"
+)
+_STYLES = {"code": "$text-warning on $warning 10%", "bold": "bold", "em": "italic"}
+_HEADING = re.compile(r"#{1,6} ")
+
+
+class Tail(TextLines):
+    """The block that is being written."""
+
+    def line_content(self, number: int) -> Content:
+        """Bold, italic, code and headings as such, their marks still there."""
+        line = self._lines[number]
+        content = Content(line)
+        if _HEADING.match(line):
+            return content.stylize("bold")
+        for match in _INLINE.finditer(line):
+            content = content.stylize(_STYLES[str(match.lastgroup)], *match.span())
+        return content
+
+
+class Prose(Vertical):
+    """``text`` so far; ``ended`` when nothing more comes."""
+
+    DEFAULT_CSS = """
+    Prose { height: auto; }
+    Prose > Tail { display: none; margin: 0 0 1 0; }
+    Prose > Tail.-shown { display: block; }
+    """
+
+    def __init__(self, text: str = "", *, ended: bool = False) -> None:
+        super().__init__()
+        self._settled = text if ended else ""
+        self._pending = "" if ended else text
+        self._markdown = Markdown(shown(self._settled) or None, open_links=False)
+        self._tail = Tail()
+
+    def compose(self) -> ComposeResult:
+        """What has settled, and the block that has not."""
+        yield self._markdown
+        yield self._tail
+
+    @property
+    def text(self) -> str:
+        """All of the source."""
+        return self._settled + self._pending
+
+    def on_mount(self) -> None:
+        """Show what there is."""
+        self._show_tail()
+
+    async def append(self, text: str) -> None:
+        """Add to the end."""
+        self._pending += text
+        end = settled(self._pending)
+        if end:
+            await self._settle(end)
+        self._show_tail()
+
+    async def end(self) -> None:
+        """Nothing more comes: all of it becomes Markdown."""
+        if self._pending:
+            await self._settle(len(self._pending))
+        self._show_tail()
+
+    async def _settle(self, end: int) -> None:
+        done, self._pending = self._pending[:end], self._pending[end:]
+        self._settled += done
+        # Never after an update(): where that ended with an empty line, append() (Textual 8.2.8)
+        # puts the next block in the place of the last one.
+        await self._markdown.append(shown(done))
+
+    def _show_tail(self) -> None:
+        text = self._pending.rstrip("\n")
+        self._tail.set_text(text)
+        self._tail.set_class(bool(text), "-shown")

@@ -1,0 +1,170 @@
+"""Text that grows at its end, at a cost that does not depend on how long it is.
+
+Markdown is parsed again from its last block whenever something is added, which is quadratic for a
+long block. Here only the lines that changed are wrapped again, and rows that were drawn are kept.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style as RichStyle
+from textual.content import Content
+from textual.geometry import Region, Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from app.tui.widgets.wrapping import shown, wrap
+
+_TAB = 4
+
+
+class TextLines(Widget):
+    """``words``: break lines between words. ``pad``: empty columns left and right.
+
+    The text can be selected with the mouse. A subclass may style a line (``line_content``).
+    """
+
+    DEFAULT_CSS = """
+    TextLines { height: auto; width: 1fr; }
+    """
+    ALLOW_SELECT: ClassVar[bool] = True
+
+    def __init__(
+        self, text: str = "", *, words: bool = True, pad: int = 2, classes: str | None = None
+    ) -> None:
+        super().__init__(classes=classes)
+        self._words, self._pad = words, pad
+        self._text = ""
+        self._lines: list[str] = [""]
+        # (line, start, end) of every row at the width ``_width``, and the first row of each line.
+        self._rows: list[tuple[int, int, int]] = []
+        self._first: list[int] = []
+        self._width = 0
+        self._drawn: dict[int, Strip] = {}
+        self._drawn_for: object = None
+        self.set_text(text)
+
+    @property
+    def text(self) -> str:
+        """All of it, as it was given."""
+        return self._text
+
+    def append(self, text: str) -> None:
+        """Add to the end."""
+        if not text:
+            return
+        self._text += text
+        first = len(self._lines) - 1
+        head, *rest = shown(text).split("\n")
+        self._lines[-1] = (self._lines[-1] + head).expandtabs(_TAB)
+        self._lines += [line.expandtabs(_TAB) for line in rest]
+        self._wrap_from(first)
+
+    def set_text(self, text: str) -> None:
+        """Replace all of it."""
+        if text.startswith(self._text):
+            self.append(text[len(self._text) :])
+            return
+        self._text = text
+        self._lines = [line.expandtabs(_TAB) for line in shown(text).split("\n")]
+        self._wrap_from(0)
+
+    def line_content(self, number: int) -> Content:
+        """How a line is shown; as many characters as the line has."""
+        return Content(self._lines[number])
+
+    def forget_drawn(self) -> None:
+        """Draw every row again; for when ``line_content`` has changed."""
+        self._drawn.clear()
+        self.refresh()
+
+    def _wrap_from(self, line: int) -> None:
+        """Wrap the lines from ``line`` on, and say what of the screen that changes."""
+        if not self._width:
+            self._after_change(layout=True)
+            return
+        before = len(self._rows)
+        row = self._first[line] if line < len(self._first) else before
+        del self._rows[row:], self._first[line:]
+        for old in [number for number in self._drawn if number >= row]:
+            del self._drawn[old]
+        for number in range(line, len(self._lines)):
+            self._first.append(len(self._rows))
+            text = self._lines[number]
+            self._rows += [(number, *span) for span in wrap(text, self._width, words=self._words)]
+        self._after_change(layout=len(self._rows) != before, row=row)
+
+    def _after_change(self, *, layout: bool, row: int = 0) -> None:
+        if layout:
+            self.refresh(layout=True)
+        else:
+            self.refresh(Region(0, row, self.size.width, max(1, len(self._rows) - row)))
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        """All there is."""
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Rows at ``width``; the empty line after a last line feed has none."""
+        inner = max(1, width - 2 * self._pad)
+        if inner != self._width:
+            self._width = inner
+            self._rows, self._first, self._drawn = [], [], {}
+            for number, text in enumerate(self._lines):
+                self._first.append(len(self._rows))
+                self._rows += [(number, *span) for span in wrap(text, inner, words=self._words)]
+        return max(1, len(self._rows) - (len(self._lines) > 1 and not self._lines[-1]))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The rows of ``crop``; drawn once each, until they or the style change."""
+        base, background = self.rich_style, self.background_colors[1]
+        filters = self.get_line_filters()
+        key = (base, background, self.size.width, *map(id, filters), self.app.theme)
+        if key != self._drawn_for:
+            self._drawn.clear()
+            self._drawn_for = key
+        strips = []
+        for y in crop.line_range:
+            strip = self._drawn.get(y)
+            if strip is None:
+                strip = self._draw(y, base)
+                for filter in filters:
+                    strip = strip.apply_filter(filter, background)
+                self._drawn[y] = strip
+            strips.append(strip)
+        if crop.column_span != (0, self.size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
+
+    def _draw(self, y: int, base: RichStyle) -> Strip:
+        width = self.size.width
+        if y >= len(self._rows):
+            return Strip.blank(width, base)
+        line, start, end = self._rows[y]
+        content = self.line_content(line)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(line)) is not None:
+            left, right = span
+            style = self.screen.get_component_styles("screen--selection").background
+            stop = len(content.plain) if right == -1 else right
+            content = content.stylize(f"on {style.hex}", left, stop)
+        part = content[start:end]
+        parse = self.app.stylesheet.parse_style
+        segments = [
+            Segment(text, style.rich_style)
+            for text, style in part.render(self.visual_style, end="", parse_style=parse)
+        ]
+        strip = Strip(segments, part.cell_length).apply_offsets(start, line)
+        left_pad = Strip.blank(self._pad, base)
+        return Strip.join([left_pad, strip]).adjust_cell_length(width, base)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected part of the text."""
+        return selection.extract("\n".join(self._lines)), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Draw it as selected."""
+        self.forget_drawn()

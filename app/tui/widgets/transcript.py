@@ -1,0 +1,273 @@
+"""The messages of a chat, of which only those around the reader are mounted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.geometry import Size
+from textual.message import Message as TextualMessage
+from textual.scrollbar import ScrollBar
+from textual.widget import Widget
+from textual.widgets import Static
+
+from app.tui.widgets.message_view import Entry, MessageView
+
+_FIRST = 16  # messages that are mounted when a chat opens
+_MORE = 8  # that come at once when one scrolls to either end
+_MOST = 48
+
+
+class Transcript(VerticalScroll, can_focus=True):
+    """``sync`` it with the path that is to be shown.
+
+    It follows the end until one scrolls up, and again from ``action_follow`` (the end key) on. What
+    one reads stays where it is when messages are mounted above it.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("end", "follow", "To the end", id="transcript.end", show=False),
+        Binding("home", "top", "To the beginning", id="transcript.home", show=False),
+        Binding("up", "select(-1)", "Message above", id="transcript.up", show=False),
+        Binding("down", "select(1)", "Message below", id="transcript.down", show=False),
+    ]
+
+    class Left(TextualMessage):
+        """One went down from the last message."""
+
+    def __init__(self, welcome: str = "") -> None:
+        super().__init__()
+        self._welcome = Static(welcome, classes="welcome", markup=False)
+        self._entries: list[Entry] = []
+        self._views: list[MessageView] = []
+        self._low = 0  # the index of the first entry that is mounted
+        self._moving = False
+        self._held: tuple[Widget, int] | None = None
+
+    def compose(self) -> ComposeResult:
+        """Empty."""
+        yield self._welcome
+
+    def on_mount(self) -> None:
+        """Follow the end."""
+        self.anchor()
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The whole path, mounted or not."""
+        return self._entries
+
+    @property
+    def views(self) -> Sequence[MessageView]:
+        """The mounted ones."""
+        return self._views
+
+    @property
+    def following(self) -> bool:
+        """Whether it stays at the end as that grows."""
+        return self.is_anchored and not self._anchor_released
+
+    @property
+    def selected(self) -> MessageView | None:
+        """The message that has the focus."""
+        focused = self.screen.focused
+        return focused if isinstance(focused, MessageView) else None
+
+    def view_of(self, message: int) -> MessageView | None:
+        """The widget of a message, if it is mounted."""
+        return next((view for view in self._views if view.message.id == message), None)
+
+    def welcome(self, text: str) -> None:
+        """What an empty chat says."""
+        self._welcome.update(text)
+
+    async def sync(self, entries: Sequence[Entry]) -> None:
+        """Show this path: messages that stay keep their widgets."""
+        old, self._entries = self._entries, list(entries)
+        same = 0
+        for a, b in zip(old, self._entries, strict=False):
+            if a.message.id != b.message.id:
+                break
+            same += 1
+        self._welcome.display = not self._entries
+        keep = max(0, same - self._low)
+        if not keep:
+            await self._remove(self._views)
+            self._views = []
+            self._low = max(0, len(self._entries) - _FIRST)
+        else:
+            await self._remove(self._views[keep:])
+            del self._views[keep:]
+        for index, view in enumerate(self._views, self._low):
+            view.show_entry(self._entries[index])
+        mounted_to = self._low + len(self._views)
+        if same and keep and mounted_to < same:
+            return  # the reader is far above the end; what is new comes when scrolling down
+        await self._mount_below(len(self._entries) - mounted_to)
+
+    async def reveal(self, message: int) -> None:
+        """Select a message of the path, mounted or not."""
+        index = next((i for i, e in enumerate(self._entries) if e.message.id == message), None)
+        if index is None:
+            return
+        if not self._low <= index < self._low + len(self._views):
+            self.release_anchor()
+            await self._remove(self._views)
+            self._views, self._low, self._held = [], max(0, index - _MORE), None
+            await self._mount_below(_FIRST)
+        view = self._views[index - self._low]
+        self.call_after_refresh(self.select, view)
+
+    def action_follow(self) -> None:
+        """Go to the end and stay there."""
+        self.run_worker(self.to_end(), exclusive=True, group="window", exit_on_error=False)
+
+    async def to_end(self) -> None:
+        """Mount the last messages if they are not, and follow them."""
+        if self._low + len(self._views) < len(self._entries):
+            entries, self._entries = self._entries, []
+            await self.sync(entries)
+        self._held = None
+        self.anchor()
+
+    def action_top(self) -> None:
+        """Go to the first message of the chat."""
+        self.run_worker(self._to_top(), exclusive=True, group="window", exit_on_error=False)
+
+    async def _to_top(self) -> None:
+        self.release_anchor()
+        if self._low:
+            await self._remove(self._views)
+            self._views, self._low, self._held = [], 0, None
+            await self._mount_below(_FIRST)
+        self.scroll_home(animate=False)
+
+    def action_select(self, step: int) -> None:
+        """Select the last message that can be seen, or the first."""
+        visible = [view for view in self._views if view.region.overlaps(self.region)]
+        if visible:
+            self.select(visible[-1] if step < 0 else visible[0])
+
+    def select(self, view: MessageView) -> None:
+        """Focus a message; its beginning comes into view."""
+        self.screen.set_focus(view, scroll_visible=False)
+        self._hold_none()
+        if not self.region.contains_region(view.region):
+            tall = view.outer_size.height > self.size.height
+            self.scroll_to_widget(view, animate=False, top=tall)
+
+    @on(MessageView.Move)
+    async def _move(self, event: MessageView.Move) -> None:
+        event.stop()
+        if event.view not in self._views:
+            return
+        index = self._views.index(event.view) + event.step
+        if index < 0 and self._low:
+            await self._more_above()
+            index = self._views.index(event.view) + event.step
+        if 0 <= index < len(self._views):
+            self.select(self._views[index])
+        elif index >= len(self._views):
+            self.post_message(self.Left())
+
+    # The window
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Mount more before the reader comes to an end of what is mounted."""
+        super().watch_scroll_y(old_value, new_value)
+        if round(old_value) == round(new_value) or not self.is_mounted:
+            return
+        self._hold()
+        if self._moving:
+            return
+        page = self.size.height
+        if new_value < page and self._low and not self.following:
+            self._moving = True
+            self.call_later(self._more_above)
+        elif (
+            self._low + len(self._views) < len(self._entries)
+            and new_value > self.max_scroll_y - page
+        ):
+            self._moving = True
+            self.call_later(self._more_below)
+
+    async def _more_above(self) -> None:
+        self._moving = True
+        low = max(0, self._low - _MORE)
+        new = [MessageView(entry) for entry in self._entries[low : self._low]]
+        try:
+            if new:
+                with self.app.batch_update():
+                    await self.mount_all(new, before=self._views[0] if self._views else None)
+                    self._views[:0] = new
+                    self._low = low
+                    if len(self._views) > _MOST and not self.following:
+                        far = self._views[_MOST:]
+                        del self._views[_MOST:]
+                        await self._remove(far)
+        finally:
+            self._moving = False
+
+    async def _more_below(self) -> None:
+        self._moving = True
+        try:
+            with self.app.batch_update():
+                await self._mount_below(_MORE)
+                if len(self._views) > _MOST:
+                    gone = self._views[: len(self._views) - _MOST]
+                    del self._views[: len(gone)]
+                    self._low += len(gone)
+                    await self._remove(gone)
+        finally:
+            self._moving = False
+
+    async def _mount_below(self, count: int) -> None:
+        start = self._low + len(self._views)
+        new = [MessageView(entry) for entry in self._entries[start : start + max(0, count)]]
+        self._views += new
+        if new:
+            await self.mount_all(new)
+
+    async def _remove(self, views: Sequence[MessageView]) -> None:
+        if self._held is not None and self._held[0] in views:
+            self._held = None
+        if views:
+            await self.remove_children([*views])
+
+    # What one reads stays in place
+
+    def _hold(self) -> None:
+        """Note the message at the top edge and where it is."""
+        top = self.scroll_offset.y
+        self._held = None
+        for view in self._views:
+            region = view.virtual_region
+            if region.bottom > top:
+                self._held = (view, region.y)
+                return
+
+    def _hold_none(self) -> None:
+        self._held = None
+
+    def arrange(self, size: Size, optimal: bool = False) -> Any:
+        """Textual's, and when the message at the top edge has moved, the view moves with it; here
+        and not after painting, so that nothing jumps."""
+        result = super().arrange(size, optimal)
+        if self._held is None or self.following:
+            return result
+        held, was = self._held
+        for placement in result.placements:
+            if placement.widget is held:
+                moved = placement.region.y - was
+                if moved:
+                    self._held = (held, placement.region.y)
+                    now = self.scroll_y + moved
+                    self.set_reactive(Widget.scroll_y, now)
+                    self.set_reactive(Widget.scroll_target_y, now)
+                    self.vertical_scrollbar.set_reactive(ScrollBar.position, now)
+                break
+        return result
