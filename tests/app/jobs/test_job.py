@@ -1,0 +1,201 @@
+"""Jobs as a screen sees them, with real processes: started, paused, gone on with, attached to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.batch.journal import journal_path
+from app.jobs import records
+from app.jobs.answers import open_row
+from app.jobs.command import Command
+from app.jobs.form import check
+from app.jobs.job import Job, JobError, attach, start_job
+from app.jobs.recent import known_jobs
+from app.jobs.rows import RowState
+from app.jobs.view import Phase
+from tests.app.jobs.conftest import finish, form_for, wait, write_rows
+
+ROWS = 24
+
+
+def started(folder: Path, model: Path, rows: int = ROWS, bad: int = 0, least: int = 0) -> Job:
+    """A job whose answers have at least so many tokens, to have time to look at it."""
+    source = write_rows(folder / "in.jsonl", rows, bad=bad)
+    command = check(form_for(source, model, max_tokens=str(max(least, 16))), folder)
+    more = (f"--min-tokens={least}",) if least else ()
+    return start_job(Command((*command.arguments, *more), folder))
+
+
+def answered(out: Path) -> Counter[int]:
+    """How often the journal has an answer for each row."""
+    lines = [json.loads(line) for line in journal_path(out).read_text().splitlines()]
+    return Counter(line["index"] for line in lines if line.get("ok"))
+
+
+def test_a_job_is_told_from_begin_to_end(gguf_file: Path, tmp_path: Path) -> None:
+    job = started(tmp_path, gguf_file, bad=1)
+    seen = []
+    wait(job, lambda: seen.append(job.view().phase) or not job.view().phase.active)
+    order = [Phase.STARTING, Phase.LOADING, Phase.RUNNING, Phase.WRITING, Phase.DONE]
+    phases = list(dict.fromkeys(seen))
+    assert phases == [phase for phase in order if phase in phases]
+    assert {Phase.LOADING, Phase.RUNNING, Phase.DONE} <= set(phases)
+    view = job.view()
+    assert (view.rows, view.done, view.failed, view.cached) == (ROWS + 1, ROWS + 1, 1, 0)
+    assert view.own
+    assert (view.slots, view.running) == (2, 0)
+    end = job.events.end
+    assert end is not None
+    assert (view.prompt_tokens, view.output_tokens) == (
+        end["prompt_tokens"],
+        end["completion_tokens"],
+    )
+    assert f"{ROWS} answered, 1 failed" in view.lines[0]
+    states = [job.state(i) for i in range(ROWS + 1)]
+    assert states == [RowState.DONE] * ROWS + [RowState.INVALID]
+    assert job.list("failed") == [ROWS]
+    for index in (0, ROWS - 1):
+        figures = job.figures(index)
+        assert figures is not None
+        assert figures.prompt_tokens
+        assert figures.prefill_tps
+        assert 1 <= (figures.output_tokens or 0) <= 16
+    # The row as OUT has it.
+    record = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[7])
+    opened = open_row(job, 7)
+    assert (opened.id, opened.prompt, opened.note) == ("r7", "What is 7 plus 8?", "")
+    assert opened.answers == (record["response"],)
+    assert "tok/s" in opened.figures
+    bad = open_row(job, ROWS)
+    assert bad.error is not None
+    assert "prompt" in bad.error
+    assert not bad.answers
+
+    # The input changes: an answer says that it belongs to another row.
+    text = (tmp_path / "in.jsonl").read_text()
+    (tmp_path / "in.jsonl").write_text('{"prompt": "What is new?"}\n' + text)
+    assert "changed" in open_row(job, 1).note
+    # What the command refuses is told in its words.
+    form = form_for(tmp_path / "in.jsonl", gguf_file, max_tokens="9")
+    again = start_job(check(form, tmp_path))
+    finish(again)
+    view = again.view()
+    assert (view.phase, again.exit_code) == (Phase.FAILED, 2)
+    assert "begun with other settings" in view.lines[0]
+    assert any("max_tokens: 16 -> 9" in line for line in view.lines)
+    (tmp_path / "in.jsonl").unlink()
+    assert "no such file" in open_row(job, 1).note
+    assert open_row(job, 1).answers
+
+
+def test_pause_and_resume_compute_each_row_once(gguf_file: Path, tmp_path: Path) -> None:
+    job = started(tmp_path, gguf_file, least=24)
+    wait(job, lambda: job.view().done >= 4)
+    job.pause()
+    assert job.state(0) in (RowState.DONE, RowState.RUNNING, RowState.WAITING)
+    finish(job)
+    paused = job.view()
+    assert paused.phase is Phase.PAUSED
+    assert 4 <= paused.done < ROWS
+    assert not (tmp_path / "out.jsonl").exists()
+    with pytest.raises(JobError, match="does not run"):
+        job.pause()
+    job.resume()
+    with pytest.raises(JobError, match="runs already"):
+        job.resume()
+    assert job.command is not None
+    with pytest.raises(JobError, match="runs on"):
+        start_job(job.command)
+    finish(job)
+    view = job.view()
+    assert (view.phase, view.done, view.failed) == (Phase.DONE, ROWS, 0)
+    assert view.cached == paused.done
+    counts = answered(tmp_path / "out.jsonl")
+    assert counts == Counter(range(ROWS))
+    earlier = [i for i in range(ROWS) if job.state(i) is RowState.EARLIER]
+    assert len(earlier) == paused.done
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
+
+
+def test_stop_gives_up_what_runs(gguf_file: Path, tmp_path: Path) -> None:
+    job = started(tmp_path, gguf_file, rows=6, least=800)
+    wait(job, lambda: job.view().phase is Phase.RUNNING)
+    job.stop()
+    assert job.signalled
+    finish(job)
+    assert job.view().phase is Phase.STOPPED
+    assert job.view().done < 6
+
+
+def test_a_job_started_elsewhere_is_watched_only(
+    gguf_file: Path, tmp_path: Path, ingot: Any
+) -> None:
+    source, out = write_rows(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
+    options = ("--model", gguf_file, "--slots", "2", "--max-tokens", "24")
+    process = ingot.start("batch", source, out, *options, "--min-tokens", "24", "--quiet")
+    while not journal_path(out).is_file():
+        assert process.poll() is None
+        time.sleep(0.02)
+    job = attach(out)
+    assert [known.output for known in known_jobs() if known.state == "running"] == [out]
+    wait(job, lambda: job.view().phase is Phase.RUNNING and job.view().done >= 2)
+    view = job.view()
+    assert not view.own
+    assert view.slots is None
+    assert view.decode_now is not None
+    for action in (job.pause, job.stop):
+        with pytest.raises(JobError, match="elsewhere"):
+            action()
+    process.kill()
+    process.wait()
+    wait(job, lambda: not job.view().phase.active)
+    killed = job.view()
+    assert killed.phase is Phase.DIED
+    assert "kept" in killed.lines[0]
+    # The journal says how it was started: it is gone on with from here.
+    job.resume()
+    finish(job)
+    view = job.view()
+    assert (view.phase, view.own, view.done) == (Phase.DONE, True, ROWS)
+    assert view.cached >= killed.done
+    assert answered(out) == Counter(range(ROWS))
+    known = {known.output: known for known in known_jobs()}
+    assert (known[out].state, known[out].rows) == ("finished", ROWS)
+
+
+def test_an_own_job_is_found_again_and_its_death_is_told(gguf_file: Path, tmp_path: Path) -> None:
+    first = started(tmp_path, gguf_file, least=24)
+    wait(first, lambda: first.view().done >= 1)
+    record = records.record_of(first.output)
+    assert record is not None
+    assert record.pid is not None
+    # As a later session would find it: its process is no child of the one that looks.
+    job = attach(first.output)
+    wait(job, lambda: job.view().slots is not None)
+    assert job.own
+    os.kill(record.pid, signal.SIGKILL)
+    finish(first)
+    assert first.view().phase is Phase.DIED
+    assert "signal 9" in first.view().lines[0]
+    finish(job)
+    assert job.view().phase is Phase.DIED
+    job.resume()
+    finish(job)
+    assert (job.view().phase, job.view().done) == (Phase.DONE, ROWS)
+    assert answered(job.output) == Counter(range(ROWS))
+
+
+def test_there_is_nothing_to_attach_to(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="no job here"):
+        attach(tmp_path / "none.jsonl")
+    (tmp_path / "some.jsonl").write_text("{}\n")
+    with pytest.raises(JobError, match="no journal"):
+        attach(tmp_path / "some.jsonl")
