@@ -51,11 +51,14 @@ def load_engine(
     ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for a bad limit. Ctrl-C ends
     the wait (KeyboardInterrupt) at once.
     """
+    from app.recent import note_loaded
     from runtimes.worker.engine import WorkerEngine
 
-    return WorkerEngine.load(
+    engine = WorkerEngine.load(
         model.path, settings, scheduling, step_limit_s=_step_limit(), begun=begun
     )
+    note_loaded(model.path)
+    return engine
 
 
 def _step_limit() -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app.library import library_dir
+from quantize.manifest import NAME as MANIFEST
 from runtimes.remembered import recall, remember
 
 _NAME = "recent"
@@ -20,6 +22,12 @@ def note_used(model: str | Path) -> None:
     if known[:1] != [absolute]:
         others = [text for text in known if text != absolute]
         remember(_NAME, {"models": [absolute, *others][:_AT_MOST]})
+
+
+def note_loaded(file: Path) -> None:
+    """Remember a file that was loaded, or the folder of files that it belongs to."""
+    if not file.resolve().is_relative_to(library_dir().resolve()):
+        note_used(file.parent if (file.parent / MANIFEST).is_file() else file)
 
 
 def recently_used() -> list[Path]:

@@ -83,7 +83,7 @@ def _at_token(first: Side, other: Side, index: int) -> Parting:
     ]
     gaps, found = [], []
     for side in (first, other):
-        top = side.top[index] if index < len(side.top) else {}
+        top = side.top.get(index, {})
         best = sorted(top.values(), reverse=True)
         gaps.append(best[0] - best[1] if len(best) > 1 else None)
         found.append(tuple(None if token is None else top.get(token) for token in pair))

@@ -1,4 +1,4 @@
-"""One file of a comparison: load it, warm it up, ask it, in a thread of the comparison's."""
+"""One file of a comparison: load it, warm it up, ask it. Blocking: for a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from app.models import load_engine
 from app.planning import Choice
 from app.prompts import PromptStyle, encode
 from runtimes.errors import IngotError
-from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
+from runtimes.request import (
+    MOST_TOP_LOGPROBS,
+    Chunk,
+    Completion,
+    FinishReason,
+    Request,
+    SamplingParams,
+)
 from runtimes.stream import Stream
 
 if TYPE_CHECKING:
@@ -75,21 +82,45 @@ class AskedFile:
             engine.close()  # it loads: nothing else ends that
 
     def run(self, choice: Choice, question: Question) -> None:
-        """Load, ask, close. Never raises: what goes wrong is the side's error."""
+        """Load and ask; the engine stays open for ``likeliest``. Never raises: what goes wrong is
+        the side's error."""
         if self._ends():
             return
         begun = time.monotonic()
         file = choice.file
         self._set(state=SideState.LOADING, file=str(file.path), runtime=file.runtime)
         try:
-            with load_engine(file, choice.settings, choice.scheduling, begun=self._begun) as engine:
-                self._ask(engine, question, begun)
-                self._peak.look(engine.pid)
+            engine = load_engine(file, choice.settings, choice.scheduling, begun=self._begun)
+            self._ask(engine, question, begun)
         except IngotError as error:
             self._end(error=str(error))
         except Exception as error:
             logger.exception("comparing %s", file.path)
             self._end(error=f"internal error: {type(error).__name__}: {error}")
+
+    def likeliest(self, index: int) -> None:
+        """Ask once more for the token at ``index`` of the answer, with the likeliest ones: into
+        ``Side.top``. Nothing happens where that cannot be asked any more."""
+        with self._lock:
+            engine, side, before = self._engine, self._side, self._ids[:index]
+        if engine is None or side.state is not SideState.DONE:
+            return
+        try:
+            asked = SamplingParams(max_tokens=1, logprobs=True, top_logprobs=MOST_TOP_LOGPROBS)
+            (found,) = engine.generate([[*side.prompt, *before]], asked)
+        except IngotError as error:
+            logger.info("no log-probabilities of %s: %s", side.label, error)
+            return
+        if found.top_logprobs:
+            self._set(top={**side.top, index: found.top_logprobs[0]})
+
+    def close(self) -> None:
+        """End the engine. Idempotent."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            self._peak.look(engine.pid)
+            engine.close()
 
     def _begun(self, engine: WorkerEngine) -> None:
         with self._lock:
@@ -103,14 +134,11 @@ class AskedFile:
         probe = engine.encode(PROBE)
         # The first steps read the file; they are not the answer's.
         engine.generate([probe[:_WARM_TOKENS]], SamplingParams(max_tokens=2, ignore_eos=True))
-        params = question.params
-        if question.greedy:
-            params = replace(params, logprobs=True, top_logprobs=2)
         figures = SideFigures(prompt_tokens=len(prompt), load_s=time.monotonic() - begun)
         self._set(
             state=SideState.ANSWERING, prompt=tuple(prompt), probe=tuple(probe), figures=figures
         )
-        stream = engine.submit(Request(prompt, params))
+        stream = engine.submit(Request(prompt, question.params))
         with self._lock:
             self._stream = stream
             stopped = self._stopped
@@ -146,8 +174,7 @@ class AskedFile:
                 decode_tps=timings.decode_tps,
                 total_s=timings.total_s,
                 finish_reason=str(completion.finish_reason),
-            ),
-            top=completion.top_logprobs or (),
+            )
         )
         lost = completion.finish_reason is FinishReason.CANCELLED and not self._stopped
         self._end(

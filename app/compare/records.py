@@ -79,8 +79,8 @@ class Side:
 
     ``starts`` has the place in ``text`` at which each token of ``token_ids`` begins; those without
     text of their own, such as the one that ends the answer, begin at its end. ``top`` has the
-    natural log-probabilities of the two likeliest tokens at each position, once the answer has
-    ended. ``prompt`` is the question's token ids and ``probe`` those of a fixed text, by which
+    natural log-probabilities of the likeliest tokens at positions where they were asked for.
+    ``prompt`` is the question's token ids and ``probe`` those of a fixed text, by which
     vocabularies are told apart.
     """
 
@@ -94,7 +94,7 @@ class Side:
     starts: tuple[int, ...] = ()
     figures: SideFigures = SideFigures()
     error: str | None = None
-    top: tuple[Mapping[int, float], ...] = ()
+    top: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     prompt: tuple[int, ...] = ()
     probe: tuple[int, ...] = ()
 
@@ -113,17 +113,14 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Report:
     """A comparison as it stands. ``agreements`` are of each later side with the first, None where
-    one of the two has no answer or the sampling was not greedy."""
+    one of the two has no answer or the sampling was not greedy. ``ended``: nothing more will come.
+    """
 
     question: Question
     sides: tuple[Side, ...]
     agreements: tuple[Agreement | None, ...]
     together: bool = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more will come."""
-        return all(side.state.ended for side in self.sides)
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.compare.agreement import agreement
 from app.compare.asking import AskedFile
@@ -51,42 +52,70 @@ class Comparison:
 
     def poll(self) -> Report:
         """How it stands."""
+        ended = self._thread.ident is not None and not self._thread.is_alive()
         sides = tuple(file.snapshot() for file in self._files)
         greedy = self.question.greedy
         found = tuple(self._agreement(i, sides) if greedy else None for i in range(1, len(sides)))
-        return Report(self.question, sides, found, self.together)
+        return Report(self.question, sides, found, self.together, ended)
 
     def _agreement(self, index: int, sides: Sequence[Side]) -> Agreement | None:
         """Counted anew only when one of the two has changed."""
         pair = (sides[0], sides[index])
-        version = tuple(part for s in pair for part in (s.state, len(s.token_ids), len(s.text)))
+        version = tuple(part for s in pair for part in (s.state, len(s.token_ids), len(s.top)))
         if self._known.get(index, (None, None))[0] != version:
             self._known[index] = (version, agreement(*pair))
         return self._known[index][1]
 
     def _run(self) -> None:
-        choices = self._choices()
-        if not self.together:
-            for file, choice in zip(self._files, choices, strict=True):
-                if choice is not None:
-                    file.run(choice, self.question)
-            return
+        try:
+            plans = self._plans()
+            if self.together:
+                self._all_at_once(plans)
+            else:
+                self._one_by_one(plans)
+        finally:
+            for file in self._files:
+                file.close()
+
+    def _one_by_one(self, plans: Sequence[_Planned | None]) -> None:
+        first = self._files[0]
+        for file, plan in zip(self._files, plans, strict=True):
+            if plan is None:
+                continue
+            if file is not first and plan.needs > _free():
+                first.close()  # idle it takes no time, but memory
+            file.run(plan.choice, self.question)
+            self._look_at_parting(file)
+            if file is not first:
+                file.close()
+
+    def _all_at_once(self, plans: Sequence[_Planned | None]) -> None:
         threads = [
-            threading.Thread(target=file.run, args=(choice, self.question), daemon=True)
-            for file, choice in zip(self._files, choices, strict=True)
-            if choice is not None
+            threading.Thread(target=file.run, args=(plan.choice, self.question), daemon=True)
+            for file, plan in zip(self._files, plans, strict=True)
+            if plan is not None
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        for file in self._files[1:]:
+            self._look_at_parting(file)
 
-    def _choices(self) -> list[Choice | None]:
+    def _look_at_parting(self, file: AskedFile) -> None:
+        """How sure the first file and this one were where they part."""
+        first = self._files[0]
+        if file is first or not self.question.greedy:
+            return
+        found = agreement(first.snapshot(), file.snapshot())
+        if found is not None and found.parting is not None and found.unit == "tokens":
+            first.likeliest(found.parting.index)
+            file.likeliest(found.parting.index)
+
+    def _plans(self) -> list[_Planned | None]:
         """What to load for each; None for a file that cannot be read or has no room."""
-        import psutil
-
-        free = psutil.virtual_memory().available
-        found: list[Choice | None] = []
+        free = _free()
+        found: list[_Planned | None] = []
         for file, contender in zip(self._files, self._contenders, strict=True):
             found.append(None)
             try:
@@ -101,5 +130,19 @@ class Comparison:
                 continue
             if self.together:
                 free -= needs
-            found[-1] = choice
+            found[-1] = _Planned(choice, needs)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What to load, and the bytes that it needs."""
+
+    choice: Choice
+    needs: int
+
+
+def _free() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
@@ -29,8 +30,8 @@ _MOVES = {"up": "cursor_up", "down": "cursor_down", "pageup": "page_up", "pagedo
 class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
     """Ends with the chosen entries, none when it was left.
 
-    ``given`` are files and folders to list beside what is known anyway, ``current`` is the key of
-    the loaded one. With ``several``, space ticks files, and all ticked ones are the choice.
+    ``given`` are files and folders to list beside what is known anyway, ``current`` is the path
+    of the loaded one. With ``several``, space ticks files, and all ticked ones are the choice.
     """
 
     CSS_PATH = "models.tcss"
@@ -54,7 +55,7 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         self._given = tuple(given)
         self._current = current
         self._several = several
-        self._after: str | None = current
+        self._after: str | None = None  # the key to go to once it is listed
 
     def compose(self) -> ComposeResult:
         """A filter, the table, what is known of the highlighted file."""
@@ -70,7 +71,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
     def on_mount(self) -> None:
         """Fill the table; typing filters at once."""
         table = self.query_one(ModelTable)
-        table.current = self._current
         self.query_one("#box").border_title = "Compare: which files" if self._several else "Models"
         self.query_one("#filter").focus()
         self._tell(f"order: {table.order}")
@@ -93,10 +93,14 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         if not self.is_attached:
             return
         table = self.query_one(ModelTable)
+        if self._current is not None:
+            loaded = Path(self._current).resolve()
+            same = (entry.key for entry in entries if entry.path.resolve() == loaded)
+            table.current = next(same, None)
         table.set_entries(entries)
-        if self._after is not None:
-            table.go_to(self._after)
-            self._after = None
+        if (key := self._after or table.current) is not None:
+            table.go_to(key)
+        self._after = None
         if not entries:
             self.query_one("#details", Static).update(
                 "No model is here yet. ctrl+g gets one from the hub; `quantize` builds one."
@@ -210,7 +214,7 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
                 markup=False,
             )
             return
-        if entry.key == self._current:
+        if entry.key == self.query_one(ModelTable).current:
             self.notify("It is loaded. Load another one first.", severity="warning")
             return
 

@@ -1,0 +1,163 @@
+"""A comparison in words: lines for screens and the shell, Markdown and JSON for files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.compare.records import Agreement, Parting, Report, Side, SideState
+from app.figures import duration, rate
+from quantize.hub.store import human
+
+_SHOWN = 24  # characters of a token
+
+
+def figures_of(side: Side) -> list[str]:
+    """Such as ["25.1 tok/s", "first token 120 ms", ...], as much as is known."""
+    found = side.figures
+    parts = []
+    if found.decode_tps is not None:
+        parts.append(rate(found.decode_tps))
+    if found.ttft_s is not None:
+        parts.append(f"first token {duration(found.ttft_s)}")
+    if found.prefill_tps is not None:
+        parts.append(f"prefill {rate(found.prefill_tps)}")
+    if found.peak_bytes is not None:
+        parts.append(f"{human(found.peak_bytes)} memory")
+    if found.completion_tokens:
+        parts.append(f"{found.completion_tokens:,} tokens")
+    if side.state is SideState.DONE and found.finish_reason not in (None, "stop"):
+        parts.append(f"ended by {found.finish_reason}")
+    return parts
+
+
+def agreement_line(found: Agreement | None, side: Side, first: Side) -> str:
+    """One line: how far ``side`` says what ``first`` says."""
+    if found is None:
+        return f"{side.label}: nothing to compare"
+    if not found.same_prompt:
+        start = f"{side.label}: asked with other tokens (another chat template); "
+    else:
+        start = f"{side.label}: "
+    if found.parting is None:
+        whole = first.whole and side.whole
+        end = "equal" if whole else "equal as far as both go"
+        return f"{start}{end}, {found.same:,} {found.unit}"
+    line = f"{start}equal for {found.same:,} of {found.longest:,} {found.unit}"
+    line += f" ({found.same_share:.0%})"
+    if found.share is not None:
+        line += f", {found.share:.0%} in common"
+    return f"{line}; then {parting_text(found.parting)}"
+
+
+def parting_text(parting: Parting) -> str:
+    """Such as "'I' here and 'T' there: a near-tie, their two best were 0.015 apart"."""
+    line = f"{_quoted(parting.mine)} became {_quoted(parting.theirs)}"
+    gaps = [gap for gap in parting.gaps if gap is not None]
+    if not gaps:
+        return line
+    word = "a near-tie" if parting.near_tie else "no tie"
+    apart = " and ".join(f"{gap:.3f}" for gap in gaps)
+    return f"{line} ({word}: the two best were {apart} apart)"
+
+
+def lines(report: Report) -> list[str]:
+    """A line of figures for each file, and one for each agreement."""
+    wide = max(len(side.label) for side in report.sides)
+    shown = []
+    for side in report.sides:
+        said = side.error or " · ".join(figures_of(side)) or str(side.state)
+        stopped = "stopped · " if side.state is SideState.STOPPED else ""
+        shown.append(f"{side.label:<{wide}}  {stopped}{said}")
+    if report.question.greedy:
+        shown.append(f"Against {report.sides[0].label}:")
+        pairs = zip(report.sides[1:], report.agreements, strict=True)
+        shown += [f"  {agreement_line(found, side, report.sides[0])}" for side, found in pairs]
+    return shown
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Everything, for programs."""
+    params = report.question.params
+    return {
+        "messages": [dict(message) for message in report.question.messages],
+        "sampling": {
+            "temperature": params.temperature,
+            "max_tokens": params.max_tokens,
+            "seed": params.seed,
+        },
+        "together": report.together,
+        "files": [_side_json(side) for side in report.sides],
+        "agreements": [None if a is None else a.to_json() for a in report.agreements],
+    }
+
+
+def as_markdown(report: Report) -> str:
+    """A page: the question, a table of figures, the agreement, the answers."""
+    way = "all at once" if report.together else "one after another"
+    parts = ["# Comparison", ""]
+    for message in report.question.messages:
+        parts += [f"**{message['role']}:**", "", *_quote(str(message["content"])), ""]
+    parts += [
+        f"Asked {way}, temperature {report.question.params.temperature:g}.",
+        "",
+        "| file | tok/s | first token | prefill tok/s | peak memory | tokens | ended by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    parts += [_row(side) for side in report.sides]
+    if report.question.greedy:
+        pairs = zip(report.sides[1:], report.agreements, strict=True)
+        parts += ["", f"Against {report.sides[0].label}:", ""]
+        parts += [f"- {agreement_line(found, side, report.sides[0])}" for side, found in pairs]
+    for side in report.sides:
+        parts += ["", f"## {side.label}", ""]
+        parts += [f"Failed: {side.error}"] if side.error else _quote(side.text)
+    return "\n".join(parts) + "\n"
+
+
+def _row(side: Side) -> str:
+    found = side.figures
+    cells = (
+        side.label,
+        "" if found.decode_tps is None else f"{found.decode_tps:,.1f}",
+        "" if found.ttft_s is None else duration(found.ttft_s),
+        "" if found.prefill_tps is None else f"{found.prefill_tps:,.1f}",
+        "" if found.peak_bytes is None else human(found.peak_bytes),
+        f"{found.completion_tokens:,}",
+        found.finish_reason or str(side.state),
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    found = side.figures
+    return {
+        "label": side.label,
+        "model": side.contender.model,
+        "recipe": side.contender.options.recipe,
+        "file": side.file,
+        "runtime": side.runtime,
+        "state": str(side.state),
+        "text": side.text,
+        "token_ids": list(side.token_ids),
+        "prompt_tokens": found.prompt_tokens,
+        "completion_tokens": found.completion_tokens,
+        "load_s": found.load_s,
+        "ttft_s": found.ttft_s,
+        "prefill_tps": found.prefill_tps,
+        "decode_tps": found.decode_tps,
+        "total_s": found.total_s,
+        "peak_memory_bytes": found.peak_bytes,
+        "finish_reason": found.finish_reason,
+        "error": side.error,
+    }
+
+
+def _quote(text: str) -> list[str]:
+    """As a block quote: the text stays itself, whatever Markdown is in it."""
+    return [f"> {line}" for line in text.split("\n")]
+
+
+def _quoted(text: str) -> str:
+    if not text:
+        return "the end"
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
