@@ -9,6 +9,7 @@ from typing import Literal
 
 from app.batch.interrupt import Interrupts
 from app.batch.job import Job
+from app.batch.lane import Lane
 from app.batch.logprobs import TokenTexts
 from app.batch.plan import Plan as Plan
 from app.batch.progress import Progress, Snapshot
@@ -73,7 +74,7 @@ def answer(
         loaded()
         style = PromptStyle(plan.settings.system, plan.settings.raw)
         terms = Terms(plan.settings.sampling, style, limits.row_timeout_s, limits.retries)
-        job = Job(engine, terms, deliver, texts)
+        job = Job([Lane(engine)], terms, deliver, texts)
         view = _View(engine, known, job.counts, interrupts, progress, ready)
 
         def tick() -> None:

@@ -51,6 +51,11 @@ def arranged(window: Sequence[Work]) -> list[Work]:
     return [item for group in groups for item in group]
 
 
+def shared_beginning(item: Work) -> tuple[int, str]:
+    """Equal for rows that are kept together."""
+    return item.task.priority, _beginning(item)[:_SHARED]
+
+
 def _beginning(item: Work) -> str:
     parts = (*(message.content for message in item.task.history), item.task.turns[0])
     return "\n".join(parts)[:_COMPARED]

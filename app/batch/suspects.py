@@ -1,7 +1,7 @@
-"""Which rows may have killed the worker process, found without failing their neighbours.
+"""Which rows may have killed a worker process, found without failing their neighbours.
 
-When it dies, the rows that it ran are suspects. Each of them is asked again alone: one that kills
-the worker a second time is to blame, the others have lost nothing but time.
+When one dies, the rows that it ran are suspects. Each of them is asked again alone: one that kills
+a worker a second time is to blame, the others have lost nothing but time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ RowT = TypeVar("RowT")
 class Suspects(Generic[RowT]):
     """Rows that a dead worker took with it, and what is to become of them."""
 
-    def __init__(self, slots: int) -> None:
-        """``slots`` is how many rows run together at most."""
+    def __init__(self) -> None:
         self.crashes = 0
-        self._slots = slots
         self._lost: dict[str, bool] = {}  # requests of a dead worker, and whether they ran
         self._suspects: deque[RowT] = deque()
         self._innocent: deque[RowT] = deque()  # that waited for a slot
@@ -33,12 +31,17 @@ class Suspects(Generic[RowT]):
         """Whether a suspect waits for its turn: until then no other row may be started."""
         return bool(self._suspects)
 
-    def crashed(self, request_id: str, by_slot: Sequence[str]) -> None:
-        """A request ended because the worker died; ``by_slot`` has the requests in work in the
-        order in which slots are given, so that the first of them ran."""
-        if request_id not in self._lost:
-            self.crashes += 1
-            self._lost = {name: at < self._slots for at, name in enumerate(by_slot)}
+    def crashed(self, request_id: str, by_slot: Sequence[str], slots: int) -> bool:
+        """A request ended because its worker died; ``by_slot`` has what that worker had in the
+        order in which its ``slots`` are given, so that the first of them ran.
+
+        Whether this is how the death became known.
+        """
+        if request_id in self._lost:
+            return False
+        self.crashes += 1
+        self._lost |= {name: at < slots for at, name in enumerate(by_slot)}
+        return True
 
     def ended(self, request_id: str) -> bool:
         """A request ended in whatever way; whether it ran when the worker died."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.batch.source import Row
 from app.batch.tasks import Task
 from app.prompts import PromptStyle
-from runtimes.request import SamplingParams
+from runtimes.request import Completion, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,19 @@ class Counts:
     completion_tokens: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     working: tuple[int, ...] = ()
+
+    def finished(self, completions: Iterable[Completion], error: str | None = None) -> None:
+        """Count a row with what it was answered, and the code of its error if it failed."""
+        if error is None:
+            self.answered += 1
+        else:
+            self.failed += 1
+            self.errors[error] += 1
+        for completion in completions:
+            self.prompt_tokens += completion.usage.prompt_tokens
+            self.cached_tokens += completion.usage.cached_tokens
+            for choice in completion.choices:
+                self.completion_tokens += choice.usage.completion_tokens
 
 
 # What becomes of a finished row: its work, its answer or error, and which of the two it is.

@@ -19,6 +19,7 @@ from runtimes.request import Completion, FinishReason, Request, SamplingParams, 
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.worker.flights import Flight
+from runtimes.worker.place import Place
 from runtimes.worker.problems import WorkerError, unpack
 from runtimes.worker.recovery import DeathLimit, Recovery
 from runtimes.worker.supervisor import Supervisor
@@ -48,14 +49,19 @@ class WorkerEngine:
     """
 
     def __init__(
-        self, path: Path, scheduling: SchedulerSettings | None, recovery: Recovery, limit_s: float
+        self,
+        path: Path,
+        scheduling: SchedulerSettings | None,
+        recovery: Recovery,
+        limit_s: float,
+        place: Place,
     ) -> None:
         """Used by ``load``."""
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._flights: dict[int, Flight] = {}
         self._calls: dict[int, _Answer] = {}
-        self._supervisor = Supervisor(path, scheduling, recovery, self, self._lock)
+        self._supervisor = Supervisor(path, scheduling, recovery, self, self._lock, place)
         self._watchdog = Watchdog(limit_s, self._busy, self._hangs)
         self._steps = 0  # of the process in use, as far as is known
         self._ready: Ready
@@ -72,8 +78,10 @@ class WorkerEngine:
         deaths: DeathLimit | None = None,
         again: bool = False,
         begun: Callable[[WorkerEngine], None] | None = None,
+        place: Place | None = None,
     ) -> WorkerEngine:
         """Start a process that loads the model at ``path``; ``again`` forgets safer settings.
+        Processes run at ``place``, also those that are started later.
 
         ``begun`` is given the engine before it has loaded: another thread may end the loading with
         ``close``, and nothing else. Raises ModelError, RuntimeMissingError, OutOfMemoryError, or
@@ -81,7 +89,7 @@ class WorkerEngine:
         """
         path = Path(path).absolute()
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit(), again=again)
-        engine = cls(path, scheduling, recovery, step_limit_s)
+        engine = cls(path, scheduling, recovery, step_limit_s, place or Place())
         try:
             if begun is not None:
                 begun(engine)

@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from runtimes.worker.place import Place, inherited
 from runtimes.worker.wire import Load, Ready, Refused, Sender, receive
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class WorkerProcess:
     taken it over. ``ended`` is set when the process is gone and its listener knows it.
     """
 
-    def __init__(self, order: Load, listener: Listener) -> None:
+    def __init__(self, order: Load, listener: Listener, place: Place) -> None:
         self.outcome: queue.SimpleQueue[Ready | Refused | Death] = queue.SimpleQueue()
         self.ended = threading.Event()
         self.death: Death | None = None
@@ -86,10 +87,10 @@ class WorkerProcess:
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._popen: subprocess.Popen[bytes] | None = None
         try:
-            with _interrupts_held():
+            with _interrupts_held(), inherited(place):
                 self._popen = subprocess.Popen(
                     [sys.executable, "-m", "runtimes.worker.child"],
-                    env={**os.environ, "PYTHONPATH": _import_path()},
+                    env={**os.environ, **place.environment, "PYTHONPATH": _import_path()},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
 from runtimes.request import FinishReason
 from runtimes.settings import SchedulerSettings
+from runtimes.worker.place import Place
 from runtimes.worker.problems import WorkerError, unpack
 from runtimes.worker.process import Cause, Death, WorkerProcess
 from runtimes.worker.recovery import Recovery
@@ -52,8 +53,10 @@ class Supervisor:
         recovery: Recovery,
         client: Client,
         lock: threading.Lock,
+        place: Place,
     ) -> None:
         self._path, self._scheduling, self._recovery = path, scheduling, recovery
+        self._place = place
         self._client, self._lock = client, lock
         self.process: WorkerProcess | None = None  # ready
         self.closing = False
@@ -164,7 +167,7 @@ class Supervisor:
             raise ModelError(refusal)
         level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "runtimes"))
         order = Load(str(self._path), self._recovery.settings(), self._scheduling, level)
-        process = WorkerProcess(order, self)
+        process = WorkerProcess(order, self, self._place)
         with self._lock:
             self._coming = process
             if self.closing and not self._draining:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from app.batch.interrupt import Interrupts
 from app.batch.job import Job
+from app.batch.lane import Lane
 from app.batch.logprobs import TokenTexts
 from app.batch.source import Row
 from app.batch.tasks import Task
@@ -27,7 +29,7 @@ PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
 
 
 class Killed(WorkerEngine):
-    """Its worker is killed as soon as it runs a prompt that ends in one of ``poison``."""
+    """Its worker is killed as soon as it has run a prompt that ends in one of ``poison``."""
 
     poison: tuple[list[int], ...] = ()
     asked: Counter[tuple[int, ...]]
@@ -36,10 +38,12 @@ class Killed(WorkerEngine):
         stream = super().submit(request)
         self.asked[tuple(request.prompt)] += 1
         if any(request.prompt[-len(end) :] == end for end in self.poison):
-            pid = self.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
+            threading.Thread(target=self._kill, args=(stream, self.pid)).start()
         return stream
+
+    def _kill(self, stream: Stream, pid: int) -> None:
+        if next(iter(stream), None) is not None:
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -66,7 +70,7 @@ def run(engine: WorkerEngine, work: list[Work], **terms: Any) -> tuple[Job, dict
         results[item.row.index] = answer
 
     with TokenTexts(engine.model.path) as texts:
-        job = Job(engine, Terms(**given), deliver, texts)
+        job = Job([Lane(engine)], Terms(**given), deliver, texts)
         assert job.run(iter(work), Interrupts(), lambda: None)
     return job, results
 
@@ -104,7 +108,7 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed) -> None:
             os.kill(engine.pid, signal.SIGKILL)
 
     with TokenTexts(engine.model.path) as texts:
-        job = Job(engine, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
+        job = Job([Lane(engine)], Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
         assert job.run(iter(work), Interrupts(), tick)
     assert (job.counts.crashes, job.counts.failed) == (1, 0)
     assert [results[i]["response"] for i in range(len(prompts))] == [

@@ -6,10 +6,10 @@ from app.batch.suspects import Suspects
 
 
 def test_what_waited_is_innocent() -> None:
-    suspects: Suspects[str] = Suspects(slots=2)
+    suspects: Suspects[str] = Suspects()
     order = ["a", "b", "c"]
     for name in ("c", "a", "b"):  # however the errors come in
-        suspects.crashed(name, order)
+        suspects.crashed(name, order, 2)
         suspects.add(name, ran=suspects.ended(name))
     assert suspects.crashes == 1
     assert len(suspects) == 3
@@ -20,13 +20,13 @@ def test_what_waited_is_innocent() -> None:
 
 
 def test_a_second_crash_is_another_one() -> None:
-    suspects: Suspects[str] = Suspects(slots=1)
-    suspects.crashed("a", ["a", "b"])
+    suspects: Suspects[str] = Suspects()
+    suspects.crashed("a", ["a", "b"], 1)
     assert suspects.ended("a")
-    suspects.crashed("b", ["b"])  # still of the first one
+    suspects.crashed("b", ["b"], 1)  # still of the first one
     assert suspects.crashes == 1
     assert not suspects.ended("b")
-    suspects.crashed("a2", ["a2", "c"])
+    suspects.crashed("a2", ["a2", "c"], 1)
     assert (suspects.crashes, suspects.ended("c"), suspects.ended("a2")) == (2, False, True)
     suspects.add("c", ran=False)
     suspects.clear()

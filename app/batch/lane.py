@@ -1,0 +1,114 @@
+"""One engine of a job: what it works on, what it has done, whether it can be given more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from app.batch.work import Counts, Work
+from runtimes.api import EngineApi
+from runtimes.chat import Message
+from runtimes.errors import IngotError
+from runtimes.request import Completion
+
+_log = logging.getLogger(__name__)
+
+
+class LaneState(Enum):
+    """Whether an engine may be given rows."""
+
+    READY = auto()
+    AWAY = auto()  # its process died, and another one is being started
+    LOST = auto()  # it cannot be used any more in this job
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """A row between its first turn and its last."""
+
+    work: Work
+    messages: list[Message]
+    completions: list[Completion] = field(default_factory=list)
+    request_id: str = ""
+    process: tuple[int | None, int] = (None, 0)  # that it was given to: its id, its slots
+    retries: int = 0
+    alone: bool = False  # a suspect, which runs with no other row
+    deadline: float | None = None
+
+    @property
+    def rank(self) -> int:
+        """Slots are given by this, then by age: a conversation that is under way goes on before a
+        new one starts."""
+        return self.work.task.priority - bool(self.completions)
+
+
+class Lane:
+    """An engine and its rows. Belongs to the thread of the job, but for ``revive``'s own."""
+
+    def __init__(self, engine: EngineApi, name: str = "the engine") -> None:
+        self.engine = engine
+        self.name = name
+        self.state = LaneState.READY
+        self.problem: IngotError | None = None  # why it is lost
+        self.told = False
+        self.counts = Counts()
+        self.active: dict[str, Active] = {}  # in the order in which the rows were started
+        self.reserved = False  # for suspects: it gets no other rows
+        self.failures_in_a_row = 0
+        # A worker that is started anew may have fewer slots.
+        self.most_slots = engine.slots
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be given rows. Between the death of its process and the news of what was
+        lost with it, it may not: those rows would wait for the next process."""
+        return self.state is LaneState.READY and self.engine.pid is not None
+
+    @property
+    def alone(self) -> bool:
+        """Whether a suspect runs in it."""
+        return any(active.alone for active in self.active.values())
+
+    def lost_with(self, request_id: str) -> list[str]:
+        """The requests that the process of this one had, in the order in which slots are given."""
+        process = self.active[request_id].process
+        return [active.request_id for active in self.by_slot() if active.process == process]
+
+    def by_slot(self) -> list[Active]:
+        """What is in work in the order in which slots are given."""
+        return sorted(self.active.values(), key=lambda active: active.rank)
+
+    def usable(self) -> IngotError | None:
+        """Ask the engine something; what is wrong with it, or None. Waits while it restarts."""
+        try:
+            self.engine.encode(".")
+        except IngotError as error:
+            return error
+        return None
+
+    def revive(self, wake: Callable[[], None]) -> None:
+        """Have the engine start its process again, on another thread; ``wake`` is called at the
+        end. Other engines go on meanwhile."""
+        self.state = LaneState.AWAY
+
+        def check() -> None:
+            problem: IngotError | None
+            try:
+                problem = self.usable()
+            except Exception as error:
+                _log.exception("%s cannot be used", self.name)
+                problem = IngotError(f"{self.name} cannot be used: {error}")
+            self.problem = problem
+            self.state = LaneState.READY if problem is None else LaneState.LOST
+            wake()
+
+        threading.Thread(target=check, name="ingot-revive", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Give up everything that is in work."""
+        for request_id in self.active:
+            self.engine.cancel(request_id)
+        self.active.clear()
