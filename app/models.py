@@ -16,6 +16,7 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 
 if TYPE_CHECKING:
     from runtimes.worker.engine import WorkerEngine
+    from runtimes.worker.place import Place
 
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
@@ -43,10 +44,12 @@ def load_engine(
     scheduling: SchedulerSettings | None = None,
     *,
     begun: Callable[[WorkerEngine], None] | None = None,
+    place: Place | None = None,
 ) -> WorkerEngine:
     """Load ``model`` in a worker process, so that a native crash does not end this one.
 
-    ``begun`` is given the engine before it has loaded, for another thread to close.
+    ``begun`` is given the engine before it has loaded, for another thread to close; the process
+    runs at ``place``.
     INGOT_STEP_LIMIT_S is how many seconds a step may take before the worker counts as hung. Raises
     ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for a bad limit. Ctrl-C ends
     the wait (KeyboardInterrupt) at once.
@@ -55,7 +58,12 @@ def load_engine(
     from runtimes.worker.engine import WorkerEngine
 
     engine = WorkerEngine.load(
-        model.path, settings, scheduling, step_limit_s=_step_limit(), begun=begun
+        model.path,
+        settings,
+        scheduling,
+        step_limit_s=_step_limit(),
+        begun=begun,
+        place=place,
     )
     note_loaded(model.path)
     return engine
