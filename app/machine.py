@@ -13,6 +13,9 @@ from runtimes.gpus import GpuReader, GpuUse
 from runtimes.hardware import memory_now
 
 
+OURSELVES = "this program"
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
     """One of our processes. ``cpu`` is in percent of one core, ``rss`` in bytes."""
@@ -109,7 +112,7 @@ class MachineReader:
                 with process.oneshot():
                     times = process.cpu_times()
                     used, rss = times.user + times.system, int(process.memory_info().rss)
-                    name = _name(process.cmdline())
+                    name = OURSELVES if process == me else _name(process.cmdline())
             except psutil.Error:  # it has ended
                 continue
             seen[process.pid] = (process, used)

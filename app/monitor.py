@@ -11,6 +11,7 @@ from typing import Protocol
 
 from app.eventlog import Event, EventLog
 from app.machine import MachineReader, MachineUse
+from quantize.hub.store import human
 from runtimes.api import EngineApi
 from runtimes.errors import RequestError
 from runtimes.metrics import EngineStats
@@ -112,5 +113,5 @@ class Monitor:
         if engine is None:
             raise RequestError("no model is loaded, so there are no caches to trim")
         freed = engine.trim()
-        logger.info("caches trimmed: %.1f MB of keys and values are free again", freed / 1e6)
+        logger.info("caches trimmed: %s of keys and values are free again", human(freed))
         return freed

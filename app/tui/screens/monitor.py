@@ -1,0 +1,124 @@
+"""What is going on: the machine, the engine, and what they report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Footer, RichLog, Static
+
+from app.eventlog import Event
+from app.monitor import Sample
+from app.tui.app import services_of
+from app.tui.widgets.event_log import EventLogView
+from app.tui.widgets.monitor_text import engine_lines, machine_lines
+from quantize.hub.store import human
+from runtimes.errors import IngotError
+
+_PERIOD_S = 1.0
+
+
+class MonitorScreen(Screen[None]):
+    """Looks once a second while it is shown."""
+
+    CSS_PATH = "monitor.tcss"
+    HELP = """
+    The machine at the left, the engine at the right, and below what has been reported: which file
+    and settings were chosen and why, when the engine's process died and was started again,
+    warnings.
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pause", "Pause", id="monitor.pause"),
+        Binding("t", "trim", "Trim caches", id="monitor.trim"),
+        Binding("l", "level", "Level", id="monitor.level"),
+        Binding("slash", "filter", "Filter", id="monitor.filter"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timer: Timer | None = None
+        self._looking = False
+        self.paused = False
+
+    def compose(self) -> ComposeResult:
+        """Figures above events."""
+        with Horizontal(id="figures"):
+            with VerticalScroll(can_focus=False):
+                yield Static(id="machine", markup=False)
+            with VerticalScroll(can_focus=False):
+                yield Static(id="engine", markup=False)
+        yield EventLogView(id="events")
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Look at once, and then every second."""
+        self._timer = self.set_interval(_PERIOD_S, self._tick)
+        self.query_one(RichLog).focus()
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        """It is shown again."""
+        if self._timer is not None:
+            self._timer.resume()
+        self._tick()
+
+    def on_screen_suspend(self, event: events.ScreenSuspend) -> None:
+        """Nobody looks."""
+        if self._timer is not None:
+            self._timer.pause()
+
+    def _tick(self) -> None:
+        if not self.paused and not self._looking:
+            self._looking = True
+            self._look()
+
+    @work(exit_on_error=False, group="sample")
+    async def _look(self) -> None:
+        """In a thread: the engine may take a moment to answer."""
+        monitor = services_of(self).monitor
+        try:
+            sample = await asyncio.to_thread(monitor.sample)
+        finally:
+            self._looking = False
+        log = self.query_one(EventLogView)
+        if not self.paused:
+            self.show(sample, monitor.samples(), monitor.events(log.last))
+
+    def show(self, sample: Sample, samples: Sequence[Sample], more: Sequence[Event]) -> None:
+        """Draw ``sample``, the histories of ``samples``, and events that are not shown yet."""
+        machine, engine = self.query_one("#machine", Static), self.query_one("#engine", Static)
+        width = max(self.size.width // 2 - 2, 20)
+        machine.update("\n".join(machine_lines(sample, samples, width)))
+        engine.update("\n".join(engine_lines(sample, samples, width)))
+        self.query_one(EventLogView).add(more)
+
+    def action_pause(self) -> None:
+        """Stand still, or go on."""
+        self.paused = not self.paused
+        self.query_one(EventLogView).title = "Paused" if self.paused else ""
+        self._tick()
+
+    def action_level(self) -> None:
+        """Fewer events, or all of them."""
+        self.query_one(EventLogView).next_level()
+
+    def action_filter(self) -> None:
+        """Type words that events must have."""
+        self.query_one(EventLogView).focus_filter()
+
+    @work(exit_on_error=False, exclusive=True, group="trim")
+    async def action_trim(self) -> None:
+        """Drop every cached prefix and say what that freed."""
+        try:
+            freed = await asyncio.to_thread(services_of(self).monitor.trim)
+        except IngotError as error:
+            self.notify(str(error), severity="warning", markup=False)
+            return
+        self.notify(f"{human(freed)} of keys and values are free again.", title="Caches trimmed")
+        self._tick()
