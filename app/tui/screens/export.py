@@ -64,7 +64,7 @@ class ExportScreen(ModalScreen[Path | None]):
 
     @on(PathInput.Changed)
     def _typed(self, event: PathInput.Changed) -> None:
-        self.query_one("#about", Static).update("")
+        self._tell("")
         form = Path(event.text).suffix.removeprefix(".")
         if form in _FORMS and not self.query_one(f"#{form}", RadioButton).value:
             with self.prevent(RadioSet.Changed):
@@ -81,9 +81,13 @@ class ExportScreen(ModalScreen[Path | None]):
         except ExistsError:
             self.app.call_later(self._ask, path)
         except IngotError as error:
-            self.app.call_later(self.query_one("#about", Static).update, str(error))
+            self.app.call_later(self._tell, str(error))
         else:
             self.app.call_later(self.dismiss, written)
+
+    def _tell(self, text: str) -> None:
+        if self.is_attached:
+            self.query_one("#about", Static).update(text)
 
     def _ask(self, path: str) -> None:
         question = ConfirmScreen(f"{path} is there already. Replace it?", "Replace")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import textual
+from textual.app import App
 from textual.screen import Screen
 
 from app.tui.app import IngotApp
@@ -46,12 +47,25 @@ def services(home: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def snap(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``snap_compare``, skipped on another Textual than the pictures' one."""
+    """``snap_compare`` with cursors that do not blink, skipped on another Textual than the
+    pictures' one."""
     if textual.__version__ != TEXTUAL:
         pytest.skip(f"the pictures are of Textual {TEXTUAL}, this is {textual.__version__}")
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    return snap_compare
+
+    def compare(app: App[Any], run_before: Any = None, **options: Any) -> bool:
+        async def prepare(pilot: Any) -> None:
+            if run_before is not None:
+                await run_before(pilot)
+            for widget in app.screen.walk_children():
+                if hasattr(widget, "cursor_blink"):
+                    widget.cursor_blink = False
+            await pilot.pause()
+
+        return bool(snap_compare(app, run_before=prepare, **options))
+
+    return compare
 
 
 class Bare(IngotApp):

@@ -92,7 +92,5 @@ def test_picture(bare: Any, snap: Any, folder: Path, size: tuple[int, int]) -> N
         panel = AttachScreen("no")
         bare.show(panel)
         await wait_until(lambda: panel.is_mounted and panel.query_one(OptionList).option_count == 2)
-        panel.query_one(Input).cursor_blink = False
-        await pilot.pause()
 
     assert snap(bare, terminal_size=size, run_before=open_it)

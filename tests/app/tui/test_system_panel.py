@@ -97,7 +97,5 @@ def test_picture(bare: Any, snap: Any, size: tuple[int, int]) -> None:
         panel = SystemScreen("You answer in verse.\nNever more than four lines.")
         bare.show(panel)
         await pilot.pause()
-        panel.query_one("#text", TextArea).cursor_blink = False
-        await pilot.pause()
 
     assert snap(bare, terminal_size=size, run_before=open_it)
