@@ -12,7 +12,6 @@ import psutil
 from runtimes.gpus import GpuReader, GpuUse
 from runtimes.hardware import memory_now
 
-
 OURSELVES = "this program"
 
 

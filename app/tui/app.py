@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, work
-from textual.app import App, SystemCommand
+from textual.app import App, SystemCommand, UnknownModeError
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
@@ -27,6 +28,7 @@ from app.configwriting import set_value
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, palette, theme
 from app.tui.help import HelpScreen
+from app.tui.screens.confirm import ConfirmScreen
 from app.tui.services import Services
 from app.tui.widgets.too_small import TooSmall
 from runtimes.errors import IngotError
@@ -140,7 +142,7 @@ class IngotApp(App[None]):
         """The first time stop what runs, the second time within two seconds quit."""
         now = time.monotonic()
         if now - self._interrupted < _AGAIN_S:
-            self.exit()
+            self._quit()
             return
         self._interrupted = now
         stopped = any(screen.interrupt() for screen in self._interruptible())
@@ -148,6 +150,26 @@ class IngotApp(App[None]):
             "Stopped. Once more quits." if stopped else "Nothing runs. Once more quits.",
             timeout=_AGAIN_S,
         )
+
+    async def action_quit(self) -> None:
+        """Leave; where work would end, after asking."""
+        self._quit()
+
+    def _quit(self) -> None:
+        reasons = [reason for screen in self._occupied() if (reason := screen.leaving())]
+        if not reasons or isinstance(self.screen, ConfirmScreen):  # who asks twice means it
+            self.exit()
+            return
+        question = ConfirmScreen(f"{' '.join(reasons)} Quit?", "Quit")
+        self.push_screen(question, lambda yes: self.exit() if yes else None)
+
+    def _occupied(self) -> Iterator[modes.Occupied]:
+        """The base screens of all modes that were opened."""
+        for mode in modes.MODES:
+            with contextlib.suppress(UnknownModeError):
+                for screen in self.get_screen_stack(mode.name):
+                    if isinstance(screen, modes.Occupied):
+                        yield screen
 
     def _interruptible(self) -> Iterator[modes.Interruptible]:
         """Screens of the mode that is shown, the topmost first, then those of the chat."""

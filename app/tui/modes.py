@@ -4,7 +4,9 @@ A mode keeps its screens while another one is shown: an answer goes on streaming
 rows. The screen of a mode is imported when it is first shown.
 
 A base screen may have ``def interrupt(self) -> bool``: stop what it runs and say whether there was
-something. ctrl+c calls it for the mode that is shown, then for the chat.
+something. ctrl+c calls it for the mode that is shown, then for the chat. And it may have
+``def leaving(self) -> str | None``: a sentence about work that would end with the app, which is
+then asked about.
 """
 
 from __future__ import annotations
@@ -25,6 +27,14 @@ class Interruptible(Protocol):
 
     def interrupt(self) -> bool:
         """Stop it; False when nothing runs."""
+
+
+@runtime_checkable
+class Occupied(Protocol):
+    """A screen whose work would end with the app."""
+
+    def leaving(self) -> str | None:
+        """What would end, as a sentence; None when nothing would."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,15 @@ class QuantizeScreen(Screen[None]):
         self._process.stop()
         return True
 
+    def leaving(self) -> str | None:
+        """See ``app.tui.modes``."""
+        if not self.running or self._process is None or self._process.stopping:
+            return None
+        return (
+            f"{self._process.settings.model} is being quantized. That ends with the app; what is"
+            " finished is kept, and building it again goes on from there."
+        )
+
     @work(exit_on_error=False, group="stop")
     async def action_stop(self) -> None:
         """Stop the run after asking."""
