@@ -83,8 +83,8 @@ def read_value(name: str, text: str) -> Any:
 
 
 def read(texts: Mapping[str, str], defaults: Sampling) -> Form:
-    """The form as it is typed now. A field that is missing or blank has its default, but for seed and
-    stop texts: then there is none."""
+    """The form as it is typed now. A field that is missing or blank has its default; seed and stop
+    texts are then none."""
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for one in FIELDS:

@@ -1,0 +1,66 @@
+"""A loaded Pebble on each runtime, and chats in a store of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.chat.conversation import Conversation
+from app.chat.host import EngineHost
+from app.chat.turn import Progress, Turn
+from app.options import ModelOptions
+from app.store.records import Message
+from app.store.store import Store
+from runtimes.request import SamplingParams
+
+LONG = "Tell me a story about a fox."
+
+
+@pytest.fixture(scope="package")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No plan of this machine, and nothing remembered of workers that died."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INGOT_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="package", params=["q8_0", "onnx-int8"])
+def host(request: pytest.FixtureRequest, pebble_built: Path, home: None) -> Iterator[EngineHost]:
+    found = EngineHost()
+    found.load(str(pebble_built), ModelOptions(recipe=request.param, context=512, threads=1))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "chats.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def conversation(store: Store) -> Conversation:
+    return Conversation.new(store)
+
+
+def until(
+    turn: Turn, enough: Callable[[Progress], bool] = lambda p: p.done, limit_s: float = 60.0
+) -> Progress:
+    """Poll until ``enough``; the last progress."""
+    end = time.monotonic() + limit_s
+    while True:
+        progress = turn.poll()
+        if enough(progress):
+            return progress
+        assert time.monotonic() < end, f"still {progress}"
+        assert not progress.done, f"ended early: {progress}"
+        time.sleep(0.005)
+
+
+def answer(host: EngineHost, conversation: Conversation, text: str, **params: object) -> Message:
+    """Say ``text``; the whole answer."""
+    sampling = SamplingParams(**{"max_tokens": 64, **params})  # type: ignore[arg-type]
+    return until(Turn.start(host, conversation, conversation.say(text), sampling)).message

@@ -1,0 +1,134 @@
+"""The tree of a chat's messages, and what of it the model gets. No engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.chat.conversation import Conversation
+from app.store.errors import StoreError
+from app.store.records import Attachment, Message, Role, State
+from app.store.store import Store
+from runtimes.errors import RequestError
+
+
+def reply(conversation: Conversation, parent: Message, text: str) -> Message:
+    """An answer that is whole."""
+    store = conversation.store
+    begun = store.begin_answer(conversation.chat.id, parent.id, model="m")
+    message = store.end_answer(begun.id, text, (), State.DONE)
+    conversation._grow(message)
+    return message
+
+
+def pairs(conversation: Conversation) -> list[tuple[str, str]]:
+    path = conversation.path
+    return [(m["role"], m["content"]) for m in conversation.prompt(path[-1].id if path else None)]
+
+
+def test_branches_come_back_as_they_were(conversation: Conversation, store: Store) -> None:
+    one = conversation.say("one")
+    a = reply(conversation, one, "A")
+    two = conversation.say("two")
+    b = reply(conversation, two, "B")
+    edited = conversation.edit(one.id, "one, but better")
+    assert conversation.path == (edited,)
+    c = reply(conversation, edited, "C")
+    d = reply(conversation, edited, "D")
+    assert conversation.siblings(one.id) == (one, edited)
+    assert conversation.siblings(d.id) == (c, d)
+    assert conversation.switch(d.id, -1) == c
+    assert conversation.path == (edited, c)
+    assert conversation.switch(edited.id, -1) == one
+    assert conversation.path == (one, a, two, b)
+    assert conversation.switch(one.id, -5) == one
+    assert conversation.switch(one.id, +9) == edited
+    assert conversation.path == (edited, d)  # the newest of that branch
+
+    again = Conversation.open(store, conversation.chat.id)
+    assert again.path == conversation.path
+    assert again.messages == conversation.messages == (one, a, two, b, edited, c, d)
+    again.show_message(a.id)
+    assert again.path == (one, a, two, b)
+    again.show_message(a.id)
+    assert Conversation.open(store, conversation.chat.id).path == (one, a, two, b)
+    with pytest.raises(RequestError, match="no message"):
+        again.show_message(10**6)
+    with pytest.raises(RequestError, match="your own"):
+        again.edit(a.id, "x")
+    with pytest.raises(RequestError, match="nothing to send"):
+        again.say(" \n ")
+
+
+def test_the_prompt_leaves_out_what_the_model_should_not_see(conversation: Conversation) -> None:
+    conversation.update(system="Be brief.")
+    one = conversation.say("read this", [Attachment("a.txt", "alpha\n")])
+    reply(conversation, one, "<think>\nhm\n</think>\n\nA")
+    two = conversation.say("two")
+    reply(conversation, two, "<think>\nstopped while it thought")
+    three = conversation.say("three")
+    system, first = ("system", "Be brief."), "File a.txt:\n```\nalpha\n```\n\nread this"
+    assert pairs(conversation) == [
+        system,
+        ("user", first),
+        ("assistant", "A"),
+        ("user", "two\n\nthree"),  # templates want turns to alternate
+    ]
+    conversation.drop([one.id, one.id + 1])
+    assert pairs(conversation) == [system, ("user", "two\n\nthree")]
+    assert [m.dropped for m in conversation.path] == [True, True, False, False, False]
+    conversation.drop([one.id, one.id + 1], False)
+    assert len(pairs(conversation)) == 4
+    assert conversation.prompt(one.id) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": first},
+    ]
+    conversation.update(system="  ")
+    assert conversation.prompt(three.id)[0]["role"] == "user"
+
+
+def test_a_store_that_fails_changes_nothing(conversation: Conversation, store: Store) -> None:
+    one = conversation.say("one")
+    two = conversation.edit(one.id, "two")
+    store.close()
+    for change in (
+        lambda: conversation.say("three"),
+        lambda: conversation.switch(two.id, -1),
+        lambda: conversation.drop([one.id]),
+        lambda: conversation.rename("x"),
+    ):
+        with pytest.raises(StoreError):
+            change()
+    assert conversation.path == (two,)
+    assert conversation.messages == (one, two)
+    assert conversation.chat.title == "one"
+
+
+def test_files_stay_with_an_edited_message(conversation: Conversation) -> None:
+    file = Attachment("a.txt", "alpha")
+    one = conversation.say("x", [file])
+    assert conversation.edit(one.id, "y").attachments == (file,)
+    assert conversation.edit(one.id, "y", ()).attachments == ()
+    assert conversation.say("", [file]).role is Role.USER
+
+
+def test_titles(conversation: Conversation) -> None:
+    conversation.say("\n  How do I   boil an egg?\nsecond line")
+    assert conversation.chat.title == "How do I boil an egg?"
+    conversation.rename("  Eggs \n and more ")
+    assert conversation.chat.title == "Eggs and more"
+    with pytest.raises(RequestError, match="word"):
+        conversation.rename(" ")
+
+
+def test_a_long_chat_is_walked_quickly(store: Store) -> None:
+    """Deep trees: no recursion, no quadratic work."""
+    chat = store.new_chat()
+    roles = (Role.ASSISTANT, Role.USER)
+    messages = [
+        Message(id, chat.id, id - 1 or None, roles[id % 2], str(id), State.DONE, 0.0)
+        for id in range(1, 3001)
+    ]
+    conversation = Conversation(store, chat, messages)
+    assert len(conversation.path) == 3000
+    assert conversation._newest_below(1) == 3000
+    assert len(conversation.prompt(2999)) == 2999

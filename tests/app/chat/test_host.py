@@ -1,0 +1,175 @@
+"""Loading models one after the other, ending a load, and what is said of the loaded one."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.chat.host import EngineHost, HostState, LoadCancelledError
+from app.chat.labels import label_of
+from app.options import ModelOptions, PlanOptions
+from runtimes.errors import IngotError, ModelError, RequestError
+from runtimes.modelfile import ModelFile
+
+SMALL = {"context": 256, "threads": 1}
+
+
+_others: list[psutil.Process] = []
+
+
+@pytest.fixture
+def fresh(home: None) -> Iterator[EngineHost]:
+    _others[:] = []
+    _others[:] = workers()
+    found = EngineHost()
+    yield found
+    found.close()
+
+
+def workers() -> list[psutil.Process]:
+    """Engine processes of this one, without those of other hosts."""
+    found = []
+    for child in psutil.Process().children():
+        try:
+            if child not in _others and "runtimes.worker.child" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            pass
+    return found
+
+
+def test_what_it_says_of_a_loaded_model(host: EngineHost) -> None:
+    assert host.engine is not None
+    assert host.choice is not None
+    runtime = host.choice.file.runtime
+    recipe = "q8_0" if runtime == "llamacpp" else "onnx-int8"
+    assert (host.state, host.label) == (HostState.READY, f"pebble · {recipe}")
+    assert host.details == f"{runtime} · 1 thread"
+    assert (host.engine.slots, host.engine.context) == (1, 512)
+    assert host.model == str(host.choice.file.path)
+    process = psutil.Process(host.engine.pid)
+    assert host.memory() == pytest.approx(process.memory_info().rss, rel=0.1)
+
+
+def test_stats_never_wait(host: EngineHost) -> None:
+    assert host.engine is not None
+    process = psutil.Process(host.engine.pid)
+    process.suspend()
+    try:
+        started = time.monotonic()
+        for _ in range(200):
+            assert host.stats() is not None
+        assert time.monotonic() - started < 0.15
+        assert sum(thread.name == "ingot-stats" for thread in threading.enumerate()) <= 1
+    finally:
+        process.resume()
+    before = host.stats()
+    assert before is not None
+    assert host.engine.generate([[1, 5]])
+    end = time.monotonic() + 10
+    while (now := host.stats()) is None or now.completions <= before.completions:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_another_model_takes_the_place_of_the_first(fresh: EngineHost, pebble_built: Path) -> None:
+    assert fresh.state is HostState.EMPTY
+    assert (fresh.stats(), fresh.memory(), fresh.engine) == (None, None, None)
+    fresh.load(str(pebble_built), ModelOptions(recipe="q4_k_m", **SMALL))
+    first = workers()
+    fresh.load(str(pebble_built), ModelOptions(recipe="onnx-int4", **SMALL))
+    assert fresh.label == "pebble · onnx-int4"
+    assert len(workers()) == 1
+    assert workers() != first
+    # A MODEL that there is not takes nothing away.
+    with pytest.raises(ModelError, match="no such file"):
+        fresh.load("absent.gguf")
+    assert (fresh.state, fresh.label) == (HostState.READY, "pebble · onnx-int4")
+    assert "absent.gguf" in (fresh.error or "")
+    fresh.close()
+    assert fresh.state is HostState.EMPTY
+    assert not workers()
+
+
+def test_a_load_that_fails_leaves_a_usable_host(
+    fresh: EngineHost, pebble_built: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes((pebble_built / "pebble-q8_0.gguf").read_bytes()[:-1000])
+    with pytest.raises(ModelError):
+        fresh.load(str(broken), ModelOptions(**SMALL))
+    assert fresh.state is HostState.FAILED
+    assert "broken.gguf" in (fresh.error or "")
+    assert (fresh.label, fresh.engine, fresh.choice) == ("", None, None)
+    with pytest.raises(RequestError):
+        fresh.load(str(pebble_built), settings=PlanOptions(kv_tokens=64))
+    fresh.load(str(pebble_built / "pebble-q8_0.gguf"), ModelOptions(**SMALL))
+    assert (fresh.state, fresh.error) == (HostState.READY, None)
+
+
+def loading(host: EngineHost, model: Path, errors: list[IngotError]) -> threading.Thread:
+    """A load in a thread, its worker process suspended so that it never gets ready."""
+
+    def load() -> None:
+        try:
+            host.load(str(model), ModelOptions(recipe="q8_0", **SMALL))
+        except IngotError as error:
+            errors.append(error)
+
+    before = workers()
+    thread = threading.Thread(target=load)
+    thread.start()
+    end = time.monotonic() + 20
+    while not (new := [one for one in workers() if one not in before]):
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    new[0].suspend()
+    assert host.state is HostState.LOADING
+    return thread
+
+
+@pytest.mark.parametrize("how", ["close", "cancel", "another"])
+def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str) -> None:
+    errors: list[IngotError] = []
+    thread = loading(fresh, pebble_built, errors)
+    started = time.monotonic()
+    if how == "another":
+        fresh.load(str(pebble_built), ModelOptions(recipe="onnx-int8", **SMALL))
+    else:
+        getattr(fresh, how)()
+        assert time.monotonic() - started < 2
+    thread.join(5)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [LoadCancelledError]
+    assert fresh.error is None
+    if how == "another":
+        assert (fresh.state, fresh.label) == (HostState.READY, "pebble · onnx-int8")
+        assert len(workers()) == 1
+    else:
+        assert fresh.state is HostState.EMPTY
+        assert not workers()
+
+
+def test_labels(pebble_built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = pebble_built / "pebble-q8_0.gguf"
+    for name, expected in (
+        ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Qwen2.5-0.5B-Instruct · q4_k_m"),
+        ("tiny.BF16.gguf", "tiny · bf16"),
+        ("model-UD-IQ2_XXS.gguf", "model · ud-iq2_xxs"),
+        ("plain.gguf", "plain"),
+    ):
+        (tmp_path / name).symlink_to(source)
+        assert label_of(ModelFile.read(tmp_path / name)) == expected
+    folder = tmp_path / "my model"
+    shutil.copytree(pebble_built / "onnx-int8", folder)
+    assert label_of(ModelFile.read(folder)) == "my model"
+    (tmp_path / "manifest.json").write_text("{")
+    assert label_of(ModelFile.read(folder)) == "my model"
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
