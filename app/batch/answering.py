@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+from app.batch.crew import load_crew
+from app.batch.engine_figures import EngineFigures, figures_of, together
 from app.batch.interrupt import Interrupts
 from app.batch.job import Job
 from app.batch.lane import Lane
 from app.batch.logprobs import TokenTexts
 from app.batch.plan import Plan as Plan
 from app.batch.progress import Progress, Snapshot
-from app.batch.slots import slots_for
 from app.batch.survey import Survey
 from app.batch.work import Counts, Deliver, Terms, Work
-from app.models import load_engine
 from app.prompts import PromptStyle
-from runtimes.api import EngineApi
 from runtimes.metrics import EngineStats
 
 Ended = Literal["signal", "time"]
@@ -29,8 +28,9 @@ _SNAPSHOT_SECONDS, _MEMORY_SECONDS = 0.2, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of the engine did. ``ended`` says why it did not come to the end, or is None;
-    ``memory`` is the most bytes that its processes had."""
+    """What one run of the engines did. ``ended`` says why it did not come to the end, or is None;
+    ``stats`` and ``slots`` are of all engines together, ``engines`` the figures of each if there
+    are several; ``memory`` is the most bytes that their processes had."""
 
     ended: Ended | None
     counts: Counts
@@ -39,6 +39,7 @@ class Run:
     load_s: float
     run_s: float
     memory: int
+    engines: tuple[EngineFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +62,18 @@ def answer(
 ) -> Run:
     """Load the model and answer ``work``. ``loaded`` is called once the model is there, ``idle`` a
     few times a second."""
-    choice, limits = plan.choice, plan.limits
-    slots = slots_for(choice, known.found.pending, fixed=plan.fixed_slots)
-    settings = replace(choice.settings, slots=slots)
+    limits = plan.limits
     begun = time.monotonic()
     interrupts = Interrupts(limits.max_time_s)
-    # Nobody waits for a single row: prompts go in as fast as they can.
-    engine = load_engine(choice.file, settings, replace(choice.scheduling, max_stall_s=None))
-    # Signals are counted until the engine is closed: one that comes then must not end it all.
-    with interrupts, engine, TokenTexts(choice.file.path) as texts:
+    crew = load_crew(plan, known.found.pending)
+    # Signals are counted until the engines are closed: one that comes then must not end it all.
+    with interrupts, crew, TokenTexts(plan.choice.file.path) as texts:
         ready = time.monotonic()
         loaded()
         style = PromptStyle(plan.settings.system, plan.settings.raw)
         terms = Terms(plan.settings.sampling, style, limits.row_timeout_s, limits.retries)
-        job = Job([Lane(engine)], terms, deliver, texts)
-        view = _View(engine, known, job.counts, interrupts, progress, ready)
+        job = Job(crew.lanes, terms, deliver, texts)
+        view = _View(crew.lanes, known, job.counts, interrupts, progress, ready)
 
         def tick() -> None:
             idle()
@@ -86,14 +84,16 @@ def answer(
         ended: Ended | None = None
         if not finished:
             ended = "signal" if interrupts.count else "time"
+        stats, engines = _figures(crew.lanes)
         return Run(
             ended=ended,
             counts=job.counts,
-            stats=engine.stats(),
-            slots=engine.slots,
+            stats=stats,
+            slots=sum(lane.engine.slots for lane in crew.lanes),
             load_s=ready - begun,
             run_s=time.monotonic() - ready,
             memory=view.most_memory,
+            engines=engines,
         )
 
 
@@ -102,14 +102,14 @@ class _View:
 
     def __init__(
         self,
-        engine: EngineApi,
+        lanes: Sequence[Lane],
         known: Known,
         counts: Counts,
         interrupts: Interrupts,
         progress: Progress,
         ready: float,
     ) -> None:
-        self._engine, self._known, self._counts = engine, known, counts
+        self._lanes, self._known, self._counts = lanes, known, counts
         self._interrupts, self._progress, self._ready = interrupts, progress, ready
         self._taken = self._weighed = float("-inf")
         self._told = False
@@ -134,7 +134,8 @@ class _View:
         self._progress.update(self._snapshot(now))
 
     def _snapshot(self, now: float) -> Snapshot:
-        stats, counts, found = self._engine.stats(), self._counts, self._known.found
+        stats, engines = _figures(self._lanes)
+        counts, found = self._counts, self._known.found
         computed = counts.answered + counts.failed
         return Snapshot(
             rows=found.rows,
@@ -154,7 +155,15 @@ class _View:
             memory=self._memory,
             draining=self._interrupts.draining,
             working=counts.working,
+            engines=engines,
         )
+
+
+def _figures(lanes: Sequence[Lane]) -> tuple[EngineStats, tuple[EngineFigures, ...]]:
+    """The figures of all together, and of each if there are several."""
+    stats = [lane.engine.stats() for lane in lanes]
+    each = tuple(map(figures_of, lanes, stats)) if len(lanes) > 1 else ()
+    return together(stats), each
 
 
 def _memory() -> int:

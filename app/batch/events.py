@@ -50,6 +50,8 @@ class Events(Silent):
             return
         self._last = now
         left = snapshot.left_s
+        each = [engine.as_json() for engine in snapshot.engines]
+        engines = {"engines": each} if each else {}
         self.event(
             "progress",
             {
@@ -70,6 +72,7 @@ class Events(Silent):
                 "memory_bytes": snapshot.memory,
                 "draining": snapshot.draining,
                 "working": list(snapshot.working),
+                **engines,
             },
         )
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import StrEnum
 
 from app.batch.work import Counts, Work
 from runtimes.api import EngineApi
@@ -17,12 +17,12 @@ from runtimes.request import Completion
 _log = logging.getLogger(__name__)
 
 
-class LaneState(Enum):
+class LaneState(StrEnum):
     """Whether an engine may be given rows."""
 
-    READY = auto()
-    AWAY = auto()  # its process died, and another one is being started
-    LOST = auto()  # it cannot be used any more in this job
+    READY = "ready"
+    AWAY = "away"  # its process died, and another one is being started
+    LOST = "lost"  # it cannot be used any more in this job
 
 
 @dataclass(slots=True, eq=False)
@@ -48,9 +48,10 @@ class Active:
 class Lane:
     """An engine and its rows. Belongs to the thread of the job, but for ``revive``'s own."""
 
-    def __init__(self, engine: EngineApi, name: str = "the engine") -> None:
+    def __init__(self, engine: EngineApi, name: str = "the engine", where: str = "") -> None:
+        """``where`` it runs is for people, as is its name."""
         self.engine = engine
-        self.name = name
+        self.name, self.where = name, where
         self.state = LaneState.READY
         self.problem: IngotError | None = None  # why it is lost
         self.told = False

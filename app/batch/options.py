@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from app.batch.engines import Count
     from app.batch.plan import Limits, Output
     from app.batch.shard import Shard
     from runtimes.request import SamplingParams
@@ -152,6 +153,15 @@ class RunningOptions:
             rich_help_panel=_RUNNING,
         ),
     ] = None
+    engines: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Engines that share the job, each with its GPU or its share of the cores; auto is"
+            " one for each GPU or NUMA node.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = "1"
     skip_failed: Annotated[
         bool,
         typer.Option(
@@ -160,6 +170,12 @@ class RunningOptions:
             rich_help_panel=_RUNNING,
         ),
     ] = False
+
+    def count(self) -> Count:
+        """How many engines. Raises RequestError."""
+        from app.batch.engines import parse_count
+
+        return parse_count(self.engines)
 
     def limits(self) -> Limits:
         """The bounds on rows and job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from app.batch.formats import OutputFormat
 from app.batch.settings import JobSettings
@@ -34,7 +35,8 @@ class Output:
 class Plan:
     """``fixed_slots`` says that the number of slots was given, not planned; ``force`` accepts
     changed settings, ``fresh`` drops old answers, ``strict`` refuses an input with rows that are
-    not valid, ``skip_failed`` leaves rows failed that failed before."""
+    not valid, ``skip_failed`` leaves rows failed that failed before; ``engines`` is how many work
+    on it."""
 
     source: Source
     choice: Choice
@@ -46,3 +48,4 @@ class Plan:
     skip_failed: bool = False
     limits: Limits = field(default_factory=Limits)
     output: Output = field(default_factory=Output)
+    engines: int | Literal["auto"] = 1

@@ -13,6 +13,7 @@ from app.figures import duration, rate
 
 if TYPE_CHECKING:
     from app.batch.answering import Known
+    from app.batch.engine_figures import EngineFigures
 
 _LINE_SECONDS = 10.0
 
@@ -41,6 +42,7 @@ class Snapshot:
     memory: int
     draining: bool
     working: tuple[int, ...] = ()
+    engines: tuple[EngineFigures, ...] = ()
 
     @property
     def left_s(self) -> float | None:
@@ -92,10 +94,12 @@ def speeds(snapshot: Snapshot) -> str:
 
 
 def occupancy(snapshot: Snapshot) -> str:
-    """Slots, keys and values, memory."""
+    """Engines if there are several, slots, keys and values, memory."""
     used = 100 * snapshot.kv_tokens / snapshot.kv_capacity if snapshot.kv_capacity else 0.0
+    able = sum(engine.state == "ready" for engine in snapshot.engines)
+    engines = f"engines {able}/{len(snapshot.engines)}, " if snapshot.engines else ""
     return (
-        f"slots {snapshot.running}/{snapshot.slots}, KV {snapshot.kv_tokens:,} tokens "
+        f"{engines}slots {snapshot.running}/{snapshot.slots}, KV {snapshot.kv_tokens:,} tokens "
         f"({used:.0f}%), memory {snapshot.memory / 2**30:.2f} GiB"
     )
 

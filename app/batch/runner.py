@@ -199,5 +199,6 @@ def _outcome(plan: Plan, known: Known, run: Run | None, published: Published) ->
         memory_bytes=run.memory if run else 0,
         ended=run.ended if run else None,
         errors=dict(published.errors),
+        engines=run.engines if run else (),
     )
     return Outcome(summary, run.ended if run else None, run.stats if run else None)

@@ -12,14 +12,16 @@ MOST = 16
 _SHARE = 0.75
 
 
-def slots_for(choice: Choice, rows: int, *, fixed: bool) -> int:
-    """As many as were asked for (``fixed``); else as many as planned, or as fit, but no more than
-    rows."""
+def slots_for(choice: Choice, rows: int, *, fixed: bool, engines: int = 1) -> int:
+    """For each of ``engines``: as many as were asked for (``fixed``); else as many as planned, or
+    as fit, but together no more than rows."""
     if fixed:
         return choice.settings.slots
+    rows = -(-rows // engines)
     if choice.planned:
         return max(1, min(choice.settings.slots, rows))
-    return default_slots(choice.file, choice.settings.context, rows, free_memory())
+    free = free_memory() // engines
+    return default_slots(choice.file, choice.settings.context, rows, free)
 
 
 def default_slots(model: ModelFile, context: int | None, rows: int, free_bytes: int) -> int:

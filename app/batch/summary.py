@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from app.batch.engine_figures import EngineFigures
 from app.figures import duration, rate
 
 
@@ -13,7 +14,8 @@ class Summary:
     """Figures of one run. ``reused`` rows were in the journal already; ``unfinished`` rows are left
     for the next run. Tokens, times and rates are of this run's own work; ``prefill_tps`` and
     ``decode_tps`` are over the time that each took, ``output_tps`` is answers over wall time;
-    ``crashes`` are deaths of the worker process. ``ended`` says what ended the run early."""
+    ``crashes`` are deaths of the worker process. ``ended`` says what ended the run early;
+    ``engines`` are those of a run with several."""
 
     rows: int
     answered: int
@@ -35,6 +37,7 @@ class Summary:
     runtime: str = ""
     ended: str | None = None
     errors: dict[str, int] = field(default_factory=dict)
+    engines: tuple[EngineFigures, ...] = ()
 
     @property
     def output_tps(self) -> float:
@@ -44,6 +47,7 @@ class Summary:
     def as_json(self) -> dict[str, Any]:
         """For ``--json`` and ``--report``."""
         values = {**asdict(self), "output_tps": self.output_tps}
+        values["engines"] = [engine.as_json() for engine in self.engines]
         return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
 
     def lines(self) -> list[str]:
@@ -64,6 +68,7 @@ class Summary:
                 f"{rate(self.decode_tps)}, {rate(self.output_tps)} overall "
                 f"({self.slots} slots, {self.model} on {self.runtime})"
             )
+        lines += [engine.line() for engine in self.engines]
         if self.errors:
             said = ", ".join(f"{count:,} {code}" for code, count in self.errors.items())
             lines.append(f"errors: {said}")

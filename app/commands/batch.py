@@ -125,6 +125,7 @@ def batch(
     if test:
         params = replace(params, max_tokens=min(params.max_tokens, _TEST_TOKENS))
         limit = min(limit or _TEST_ROWS, _TEST_ROWS)
+    engines = running.count()
     prompting = rows.prompting(params, _TEST_TOKENS if test else None)
     style = PromptStyle(clean_argument(system, console.note), raw)
     choice = choose(model, options, engine, "batch", slots)
@@ -156,6 +157,7 @@ def batch(
             skip_failed=running.skip_failed,
             limits=running.limits(),
             output=out.output(),
+            engines=engines,
         )
         if rows.dry_run:
             from app.batch.dryrun import dry_run, planned_figures

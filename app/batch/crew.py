@@ -1,0 +1,56 @@
+"""The engines of a job, loaded: on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+
+from app.batch.engines import load_engines, require_room, seats
+from app.batch.lane import Lane
+from app.batch.plan import Plan
+from app.batch.slots import slots_for
+from runtimes.api import EngineApi
+
+
+class Crew:
+    """Engines that work together. A context manager that ends them."""
+
+    def __init__(self, lanes: Sequence[Lane], close: Callable[[], None]) -> None:
+        self.lanes = lanes
+        self._close = close
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+
+def load_crew(plan: Plan, rows: int) -> Crew:
+    """The engines that the plan asks for, for so many rows.
+
+    Raises RequestError, ModelError, RuntimeMissingError or OutOfMemoryError.
+    """
+    choice = plan.choice
+    # Nobody waits for a single row: prompts go in as fast as they can.
+    scheduling = replace(choice.scheduling, max_stall_s=None)
+    seated = seats(plan.engines, choice)
+    slots = slots_for(choice, rows, fixed=plan.fixed_slots, engines=len(seated))
+    settings = replace(choice.settings, slots=slots)
+    require_room(choice, settings, seated)
+    engines = load_engines(choice, settings, scheduling, seated)
+    lanes = [
+        Lane(engine, seat.name, seat.where) for engine, seat in zip(engines, seated, strict=True)
+    ]
+    return Crew(lanes, lambda: _close(engines))
+
+
+def _close(engines: Sequence[EngineApi]) -> None:
+    for engine in engines:
+        engine.close()

@@ -1,0 +1,226 @@
+"""Several engines on one job: where they run, whether they fit, and what a row may lose to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.batch import engines
+from app.batch.engines import parse_count, require_room, seats, spans
+from app.batch.interrupt import Interrupts
+from app.batch.job import Job
+from app.batch.lane import Lane, LaneState
+from app.batch.logprobs import TokenTexts
+from app.batch.source import Row
+from app.batch.supply import Supply
+from app.batch.tasks import Task
+from app.batch.work import Terms, Work
+from app.planning import Choice
+from app.prompts import PromptStyle
+from runtimes.errors import IngotError, OutOfMemoryError, RequestError
+from runtimes.hardware import Gpu
+from runtimes.modelfile import ModelFile
+from runtimes.request import SamplingParams
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.topology import Core
+from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.recovery import DeathLimit
+
+PARAMS = SamplingParams(max_tokens=16, ignore_eos=True)
+PROMPTS = [f"The number {i} is" for i in range(24)]
+
+
+@pytest.fixture(scope="module")
+def pair(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerEngine]]:
+    """Two engines; the second is not started again when it has died."""
+    settings = RunnerSettings(slots=2, context=128, threads=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INGOT_HOME", str(tmp_path_factory.mktemp("home")))
+        with (
+            WorkerEngine.load(gguf_file, settings) as first,
+            WorkerEngine.load(gguf_file, settings, deaths=DeathLimit(1, 3600)) as second,
+        ):
+            yield [first, second]
+
+
+def work_of(prompts: list[str]) -> list[Work]:
+    tasks = [Task((), (text,)) for text in prompts]
+    return [Work(Row(i, i + 1, i, task), task, b"%d" % i) for i, task in enumerate(tasks)]
+
+
+def run(lanes: list[Lane], tick: Any = lambda: None) -> tuple[Job, dict[int, str]]:
+    """The job after its end, and each row's text: every row has one, and only one."""
+    results: dict[int, str] = {}
+
+    def deliver(item: Work, answer: dict[str, Any], answered: bool) -> None:
+        assert answered, answer
+        assert item.row.index not in results
+        results[item.row.index] = answer["response"]
+
+    with TokenTexts(lanes[0].engine.model.path) as texts:
+        job = Job(lanes, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
+        assert job.run(iter(work_of(PROMPTS)), Interrupts(), tick)
+    assert sorted(results) == list(range(len(PROMPTS)))
+    return job, results
+
+
+def kill_once(engine: WorkerEngine, after: Lane) -> Any:
+    """Called at each tick: kills the engine's process as soon as ``after`` has finished a row."""
+    killed = threading.Event()
+
+    def tick() -> None:
+        if not killed.is_set() and after.counts.answered and engine.pid is not None:
+            killed.set()
+            os.kill(engine.pid, signal.SIGKILL)
+
+    return tick
+
+
+def test_rows_survive_an_engine_and_read_the_same_on_any(pair: list[WorkerEngine]) -> None:
+    _, alone = run([Lane(pair[0])])
+    lanes = [Lane(pair[0], "one"), Lane(pair[1], "two")]
+    job, both = run(lanes)
+    assert both == alone
+    assert all(lane.counts.answered > len(PROMPTS) // 4 for lane in lanes)
+    assert sum(lane.counts.completion_tokens for lane in lanes) == job.counts.completion_tokens
+
+    # A dead one is started again; its rows are asked once more, and none is lost.
+    lanes = [Lane(pair[0], "one"), Lane(pair[1], "two")]
+    job, after = run(lanes, kill_once(pair[0], lanes[0]))
+    assert after == alone
+    assert (job.counts.crashes, lanes[0].counts.crashes) == (1, 1)
+    assert all(lane.ready for lane in lanes)
+
+
+def test_an_engine_that_cannot_be_started_again_is_left_out(pair: list[WorkerEngine]) -> None:
+    _, alone = run([Lane(pair[0])])
+    lanes = [Lane(pair[0], "one"), Lane(pair[1], "two")]
+    _, rest = run(lanes, kill_once(pair[1], lanes[1]))
+    assert rest == alone
+    assert (lanes[1].state, lanes[1].counts.crashes) == (LaneState.LOST, 1)
+    assert lanes[0].ready
+    with pytest.raises(IngotError, match="is not started again"):
+        run([Lane(pair[1], "two")])
+
+
+def test_rows_that_begin_alike_go_to_one_engine() -> None:
+    kinds = [chr(ord("a") + i) * 80 for i in range(4)]
+    work = work_of([f"{kind} {i}" for kind in kinds for i in range(6)])
+    supply = Supply(iter(work), users=2)
+    taken: list[list[Work]] = [[], []]
+    while not supply.exhausted:
+        for user in (0, 1):
+            item = supply.take(user, most=8)
+            if item is not None:
+                taken[user].append(item)
+    assert sorted(w.row.index for w in taken[0] + taken[1]) == list(range(24))
+    alike = [{w.task.turns[0][0] for w in some} for some in taken]
+    assert alike in ([{"a", "c"}, {"b", "d"}], [{"b", "d"}, {"a", "c"}])
+
+
+def test_one_that_has_nothing_left_takes_from_the_others() -> None:
+    supply = Supply(iter(work_of(["the same " * 20] * 10)), users=3)
+    assert supply.take(0, most=16) is not None  # it has them all now
+    assert [supply.take(user, most=16) is not None for user in (1, 2, 1)] == [True] * 3
+    assert len(supply) == 6
+
+
+@pytest.fixture
+def choice(gguf_file: Path) -> Choice:
+    return Choice(ModelFile.read(gguf_file), RunnerSettings(), SchedulerSettings(), planned=False)
+
+
+def test_seats_share_the_cores(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = tuple(Core((i, i + 4), i // 2) for i in range(4))
+    monkeypatch.setattr(engines, "cores", lambda: machine)
+    monkeypatch.setattr(engines, "find_gpus", lambda: ())
+    dealt = seats("auto", choice)  # two nodes
+    assert [(s.where, s.place.cpus, s.threads) for s in dealt] == [
+        ("processors 0-1,4-5", (0, 1, 4, 5), 2),
+        ("processors 2-3,6-7", (2, 3, 6, 7), 2),
+    ]
+    few = replace(choice, settings=RunnerSettings(threads=1))
+    assert [s.threads for s in seats(3, few)] == [1, 1, 1]
+    assert seats(1, choice)[0].place.cpus == ()
+    with pytest.raises(RequestError, match="there are 4 cores"):
+        seats(99, choice)
+
+
+def test_seats_share_the_gpus(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = RunnerSettings(slots=4, context=1024)
+    need = engines.estimate_settings(choice.file, settings).total
+    gpus = tuple(Gpu(i, "a GPU", 4 * need, (i + 1) * need, "9.0", "1") for i in range(3))
+    monkeypatch.setattr(engines, "cores", lambda: (Core((0,)), Core((1,))))
+    monkeypatch.setattr(engines, "find_gpus", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def named(count: Any) -> list[str]:
+        return [s.place.environment["CUDA_VISIBLE_DEVICES"] for s in seats(count, choice)]
+
+    assert named("auto") == ["0", "1", "2"]
+    assert named(4) == ["0", "1", "2", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    assert named("auto") == ["2", "1"]
+    # Three fit on GPU 2, two on GPU 1; they are dealt out in turn.
+    require_room(choice, settings, seats(5, choice))
+    with pytest.raises(OutOfMemoryError, match=r"GPU memory are free\. What fits: --engines 5"):
+        require_room(choice, settings, seats(6, choice))
+    without = replace(choice, settings=RunnerSettings(gpu_layers=0))
+    assert [s.place.environment for s in seats(2, without)] == [{}, {}]
+
+
+def test_memory_is_checked_for_all_together(
+    choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "find_gpus", lambda: ())
+    monkeypatch.setattr(engines, "cores", lambda: tuple(Core((i,)) for i in range(8)))
+    settings = RunnerSettings(slots=4, context=1024)
+    need = engines.estimate_settings(choice.file, settings).total
+    monkeypatch.setattr(engines, "free_memory", lambda: 3 * need + need // 2)
+    require_room(choice, settings, seats(3, choice))
+    with pytest.raises(OutOfMemoryError, match="What fits: --engines 3,") as caught:
+        require_room(choice, settings, seats(4, choice))
+    assert caught.value.exit_code == 4
+
+
+def test_what_engines_may_be() -> None:
+    assert [parse_count(text) for text in ("auto", "1", "12")] == ["auto", 1, 12]
+    for text in ("0", "-1", "two", "1.5", "", "9999", "\u0663"):
+        with pytest.raises(RequestError, match="--engines must be"):
+            parse_count(text)
+    assert spans([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_a_killed_command_is_gone_on_with_by_another_number(
+    ingot: Any, gguf_file: Path, tmp_path: Path
+) -> None:
+    rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows.write_text("".join(json.dumps({"id": i, "prompt": f"{i} and"}) + "\n" for i in range(90)))
+    command = ["batch", rows, out, "-m", gguf_file, "--raw", "--slots", "4", "--max-tokens", "24"]
+    process = ingot.start(*command, "--engines", "2", "--json")
+    journal = out.with_name(out.name + ".journal.jsonl")
+    while process.poll() is None and (
+        not journal.exists() or journal.read_bytes().count(b'"ok":true') < 8
+    ):
+        threading.Event().wait(0.01)
+    children = psutil.Process(process.pid).children()
+    assert len(children) == 2
+    process.kill()
+    _, alive = psutil.wait_procs(children, 10)
+    assert not alive  # engines end with the job
+    done = ingot(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    end = json.loads(done.stdout.splitlines()[-1])
+    assert (end["answered"], end["engines"]) == (90, [])
+    assert end["reused"] >= 8
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == list(range(90))
