@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +40,6 @@ def run_batched_bench(
     *,
     prompt_tokens: int,
     decode_tokens: int,
-    environment: Mapping[str, str],
 ) -> BatchedBench:
     """Decode ``settings.slots`` rows. Raises IngotError with its last lines when it fails."""
     slots, context = settings.slots, settings.context or 0
@@ -63,18 +61,17 @@ def run_batched_bench(
     if settings.unified_kv:
         command.append("-kvu")
     for _ in range(_TRIES):
-        output = _run(command, environment)
+        output = _run(command)
         if output.strip():
             break
     return parse(output)
 
 
-def _run(command: list[str], environment: Mapping[str, str]) -> str:
+def _run(command: list[str]) -> str:
     name = Path(command[0]).name
     try:
         done = subprocess.run(
             command,
-            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -35,8 +35,6 @@ class LlamaServer:
         program: Path,
         model: Path,
         settings: RunnerSettings,
-        *,
-        environment: Mapping[str, str],
     ) -> None:
         self.port = _free_port()
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -56,7 +54,6 @@ class LlamaServer:
         try:
             self._process = subprocess.Popen(
                 command,
-                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.bench.batched_bench import BatchedBench, run_batched_bench
 from app.bench.options import BATCH, BenchOptions, median, rounded
-from app.bench.tools import own_environment, require_tool
+from app.bench.tools import require_tool
 from app.bench.work import Window, loaded, lockstep, random_prompts
 from runtimes.errors import IngotError
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -140,7 +140,6 @@ def native(path: Path, options: BenchOptions) -> NativeResult:
             settings[layout],
             prompt_tokens=options.prompt_tokens,
             decode_tokens=options.decode_tokens,
-            environment=own_environment(),
         )
         _require_same(line, settings[layout])
         theirs[layout].append(line.decode_tps)

@@ -16,7 +16,7 @@ from typing import Any
 from app.bench.llama_server import LlamaServer
 from app.bench.options import BenchOptions, median, rounded
 from app.bench.prompts import bench_prompts
-from app.bench.tools import own_environment, require_tool
+from app.bench.tools import require_tool
 from app.bench.work import greedy, loaded, run
 from runtimes.errors import IngotError
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -118,9 +118,7 @@ def server(path: Path, options: BenchOptions) -> ServerResult:
             if side != _SERVER:
                 ours[side].append(_our_seconds(path, settings[side], prompts, tokens))
                 continue
-            with LlamaServer(
-                program, path, settings["split"], environment=own_environment()
-            ) as native:
+            with LlamaServer(program, path, settings["split"]) as native:
                 native.complete(_WARM_UP * options.rows, 3, options.rows)
                 begin = time.perf_counter()
                 made = native.complete(prompts, tokens, clients)

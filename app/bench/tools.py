@@ -1,4 +1,4 @@
-"""Native tools that are compared with: where they are, and the environment that they run in."""
+"""Native tools that are compared with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from runtimes.errors import IngotError
 
 HOW_TO_BUILD = "docs/benchmarks.md says how to build it"
-_OPENMP = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 class ToolMissingError(IngotError):
@@ -24,15 +23,6 @@ def require_tool(path: Path | None, option: str, name: str) -> Path:
     if not path.is_file() or not os.access(path, os.X_OK):
         raise ToolMissingError(f"{option}: {path} is no program; {HOW_TO_BUILD}")
     return path
-
-
-def own_environment() -> dict[str, str]:
-    """The environment of a native tool as a user would start it.
-
-    Loading llama.cpp sets GOMP_SPINCOUNT in this process (runtimes.llamacpp.native); a child would
-    inherit that.
-    """
-    return {name: value for name, value in os.environ.items() if name not in _OPENMP}
 
 
 def tail(text: str, lines: int = 8) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 from collections import deque
 from functools import lru_cache
 from types import ModuleType
@@ -15,11 +14,6 @@ from runtimes.errors import RuntimeMissingError
 logger = logging.getLogger(__name__)
 
 _WARN, _ERROR = 3, 4  # ggml_log_level of ggml.h
-# llama.cpp's threads meet hundreds of times a token. GNU's OpenMP lets the early ones spin for
-# milliseconds; beside any other busy process the one that is waited for is then kept off its core,
-# and decoding falls to a hundredth of its speed. A thousand spins cover a free core's skew.
-_SPINS = "1000"
-
 _recent_errors: deque[str] = deque(maxlen=8)
 _last_warning: deque[str] = deque(maxlen=1)
 _callbacks: list[Any] = []  # a collected ctypes callback would leave llama.cpp a dangling pointer
@@ -51,8 +45,6 @@ def recent_errors() -> str:
 @lru_cache(maxsize=1)
 def library() -> ModuleType:
     """The low-level bindings, initialised. Raises RuntimeMissingError when not installed."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # read when the library is loaded
     try:
         from llama_cpp import llama_cpp
     except (ImportError, OSError, RuntimeError, FileNotFoundError) as error:

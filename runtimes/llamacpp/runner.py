@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from runtimes.cpu import available_cores
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import (
@@ -22,6 +23,7 @@ from runtimes.llamacpp.context import (
 )
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.spinning import Spinning
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.modelfile import ModelFile
 from runtimes.runner import (
@@ -64,6 +66,7 @@ class LlamaRunner:
         capabilities: Capabilities,
         most_holes: int,
         outputs: int,
+        spinning: Spinning,
     ) -> None:
         self._lib = library()
         self._context = context
@@ -71,6 +74,7 @@ class LlamaRunner:
         self._batch = Batch(max(capabilities.batch, outputs))
         self._capabilities = capabilities
         self._tokenizer = tokenizer
+        self._spinning = spinning
         self._outputs = outputs  # rows of logits that a call may ask for
         self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
         self._views: dict[tuple[int, int], Logits] = {}
@@ -115,7 +119,8 @@ class LlamaRunner:
         # A recurrent state cannot forget the token that fills a hole.
         outputs = outputs_at_once(settings, slots)
         holes = 0 if keeps_state(model) else 2
-        return cls(model, context, kv, tokenizer, capabilities, holes, outputs)
+        spinning = Spinning(settings.threads or available_cores())
+        return cls(model, context, kv, tokenizer, capabilities, holes, outputs, spinning)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -212,11 +217,14 @@ class LlamaRunner:
 
     def close(self) -> None:
         """Free context and model."""
+        self._spinning.close()
         self._views.clear()
         self._finalizer()
 
     def _decode(self) -> None:
+        self._spinning.begin()
         code = self._lib.llama_decode(self._context, self._batch.native)
+        self._spinning.end()
         if code == 0:
             self._kv.stepped()
             return

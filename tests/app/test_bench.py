@@ -20,7 +20,7 @@ from app.bench.options import BenchOptions
 from app.bench.prompts import PromptFileError, bench_prompts, read_texts
 from app.bench.strategies import compare
 from app.bench.suite import BENCHMARKS, MemoryResult
-from app.bench.tools import ToolMissingError, own_environment
+from app.bench.tools import ToolMissingError
 from app.bench.work import greedy, loaded, lockstep, random_prompts, run
 from runtimes.errors import IngotError
 from runtimes.request import Completion, FinishReason, Timings, Usage
@@ -190,7 +190,7 @@ def test_the_server_ends_whatever_happens(gguf_file: Path, tmp_path: Path) -> No
     def children() -> list[psutil.Process]:
         return [c for c in psutil.Process().children() if c.name() == program.name]
 
-    with LlamaServer(program, gguf_file, settings, environment=os.environ) as server:
+    with LlamaServer(program, gguf_file, settings) as server:
         assert len(children()) == 1
         with pytest.raises(IngotError, match="llama-server answered 4"):
             server.complete([[7] * 300], 4, 1)  # more than a slot holds
@@ -198,7 +198,7 @@ def test_the_server_ends_whatever_happens(gguf_file: Path, tmp_path: Path) -> No
     nothing = tmp_path / "none.gguf"
     with (
         pytest.raises(IngotError, match="exit code"),
-        LlamaServer(program, nothing, settings, environment=os.environ),
+        LlamaServer(program, nothing, settings),
     ):
         pass
     assert children() == []
@@ -222,12 +222,6 @@ def test_what_the_native_tools_print() -> None:
         parse(BATCHED_BENCH * 2)
     assert parse_slots(SERVER_LOG) == {"slots": 16, "context": 256, "unified_kv": False}
     assert parse_slots("") == {}
-
-
-def test_a_native_tool_does_not_inherit_our_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
-    assert "GOMP_SPINCOUNT" not in own_environment()
-    assert own_environment()["PATH"] == os.environ["PATH"]
 
 
 def test_both_sides_hold_as_many_cells() -> None:

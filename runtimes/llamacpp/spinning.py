@@ -1,0 +1,156 @@
+"""How llama.cpp's threads wait for each other: awake while they have the cores, else asleep.
+
+They meet hundreds of times a token. GNU OpenMP lets the early ones spin for up to 3 ms (libgomp's
+``config/linux/wait.h``), which is the fastest on free cores. Beside another busy process the one
+that is waited for is then kept off its core by those that spin, and decoding falls to a hundredth
+of its speed.
+
+libgomp hardly spins (100 times) while it manages more threads than there are cores, and asks itself
+that at every wait. So a team of idle threads that is made and ended at run time switches it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+import time
+from functools import cache
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.25
+# In cores. What a chat window or a job's progress takes is no reason to sleep.
+_CROWDED, _FREE = 0.5, 0.25
+_LOOKS_UNTIL_FREE = 4
+
+
+def excess(threads: int, others: float, cores: int) -> float:
+    """By how many cores ``threads`` that never sleep and ``others`` want more than there are."""
+    return min(threads, cores) + others - cores
+
+
+class Spinning:
+    """Watches the machine while steps run, on a thread of its own.
+
+    ``threads`` are those of an engine. Does nothing for one thread, without GNU OpenMP, or where
+    the environment says how to wait (GOMP_SPINCOUNT, OMP_WAIT_POLICY).
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._work = threading.Event()
+        self._closed = threading.Event()
+        self._running = False
+        self._asleep: _IdleTeam | None = None
+        chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
+        if threads > 1 and not chosen and _openmp() is not None:
+            threading.Thread(target=self._watch, name="ingot-spinning", daemon=True).start()
+
+    @property
+    def calm(self) -> bool:
+        """Whether waiting threads sleep now."""
+        return self._asleep is not None
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._running = True
+        if not self._work.is_set():
+            self._work.set()
+
+    def end(self) -> None:
+        """A step has ended."""
+        self._running = False
+
+    def close(self) -> None:
+        """End the watch. Idempotent."""
+        self._closed.set()
+        self._work.set()
+
+    def _watch(self) -> None:
+        free = 0
+        usage = _Usage()
+        while not self._closed.is_set():
+            if not self._running:
+                self._work.clear()
+            if self._running:  # begun just before it was cleared
+                self._work.set()
+            if not self._work.is_set():
+                self._work.wait()
+                usage = _Usage()
+            self._closed.wait(_LOOK_S)
+            before, usage = usage, _Usage()
+            over = excess(self._threads, usage.others_since(before), _cores())
+            free = free + 1 if over < _FREE else 0
+            if over > _CROWDED and self._asleep is None:
+                logger.debug("other processes are busy: waiting threads sleep")
+                self._asleep = _IdleTeam()
+            elif free >= _LOOKS_UNTIL_FREE and self._asleep is not None:
+                logger.debug("the cores are free again: waiting threads spin")
+                self._asleep.end()
+                self._asleep = None
+        if self._asleep is not None:
+            self._asleep.end()
+
+
+class _Usage:
+    """Processor seconds up to now: of everything on our cores, and of this process."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self.at = time.monotonic()
+        self.own = time.process_time()
+        allowed = os.sched_getaffinity(0)  # there is one wherever there is GNU OpenMP
+        self.all = sum(
+            core.user + core.nice + core.system + core.irq + core.softirq
+            for number, core in enumerate(psutil.cpu_times(percpu=True))
+            if number in allowed
+        )
+
+    def others_since(self, before: _Usage) -> float:
+        """Cores that other processes kept busy."""
+        span = max(self.at - before.at, 1e-3)
+        return max(0.0, (self.all - before.all) - (self.own - before.own)) / span
+
+
+class _IdleTeam:
+    """More OpenMP threads than cores, asleep, until ``end``."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        threading.Thread(target=self._hold, name="ingot-idle-team", daemon=True).start()
+
+    def end(self) -> None:
+        """Let the team go: libgomp frees it with the thread that made it."""
+        self._over.set()
+
+    def _hold(self) -> None:
+        openmp = _openmp()
+        nothing = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p)
+        openmp.GOMP_parallel(nothing, None, _cores() + 1, 0)
+        self._over.wait()
+
+
+def _cores() -> int:
+    """As libgomp counts them: hardware threads that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+@cache
+def _openmp() -> Any:
+    """GNU's OpenMP library, the one that llama.cpp is linked to; None where there is none."""
+    try:
+        library = ctypes.CDLL("libgomp.so.1")
+        library.GOMP_parallel.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_uint,
+            ctypes.c_uint,
+        ]
+        library.GOMP_parallel.restype = None
+    except (OSError, AttributeError):
+        return None
+    return library

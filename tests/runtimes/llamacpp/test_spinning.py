@@ -1,0 +1,96 @@
+"""Threads that wait for each other spin on free cores and sleep beside a busy process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from runtimes.llamacpp import spinning
+from runtimes.llamacpp.spinning import Spinning, excess
+
+
+def test_crowded_is_when_all_together_want_more_than_there_is() -> None:
+    assert excess(threads=2, others=0.0, cores=2) == 0
+    assert excess(threads=2, others=1.5, cores=2) == 1.5
+    assert excess(threads=4, others=3.0, cores=8) == -1  # they have cores of their own
+    assert excess(threads=9, others=0.25, cores=8) == 0.25
+
+
+def wait_until(seen: Callable[[], bool], seconds: float) -> bool:
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if seen():
+            return True
+        time.sleep(0.05)
+    return seen()
+
+
+@pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if spinning._openmp() is None:
+        pytest.skip("GNU OpenMP is not here")
+
+
+@pytest.mark.usefixtures("unset")
+def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = [0.0]
+    monkeypatch.setattr(spinning._Usage, "others_since", lambda *_: others[0])
+    watch = Spinning(threads=spinning._cores())
+    try:
+        assert not wait_until(lambda: watch.calm, 0.6)
+        watch.begin()
+        assert not wait_until(lambda: watch.calm, 0.6)
+        others[0] = 1.0
+        assert wait_until(lambda: watch.calm, 10)
+        others[0] = 0.0
+        assert wait_until(lambda: not watch.calm, 20)
+        watch.end()
+        time.sleep(0.6)  # the look that has begun
+        others[0] = 1.0
+        assert not wait_until(lambda: watch.calm, 0.6)  # nothing runs, nothing is watched
+    finally:
+        watch.close()
+
+
+def test_others_are_what_this_process_does_not_do() -> None:
+    pytest.importorskip("psutil")
+    before = spinning._Usage()
+    own = time.process_time()
+    while time.process_time() - own < 0.3:
+        pass
+    after = spinning._Usage()
+    assert after.own - before.own >= 0.3
+    span = after.at - before.at
+    everything = (after.all - before.all) / span
+    assert after.others_since(before) == pytest.approx(
+        max(0.0, everything - (after.own - before.own) / span)
+    )
+    # Only what runs on cores that this process may use: a tick of the clock more at most.
+    assert everything <= spinning._cores() + 0.1
+
+
+@pytest.mark.usefixtures("unset")
+def test_a_team_that_sleeps_costs_nothing_and_goes_away() -> None:
+    tasks = f"/proc/{os.getpid()}/task"
+    before = len(os.listdir(tasks))
+    team = spinning._IdleTeam()
+    assert wait_until(lambda: len(os.listdir(tasks)) > before + spinning._cores(), 5)
+    team.end()
+    assert wait_until(lambda: len(os.listdir(tasks)) <= before, 5)
+
+
+def test_what_the_environment_says_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "5000")
+    before = {thread.name for thread in spinning.threading.enumerate()}
+    watch = Spinning(threads=64)
+    watch.begin()
+    assert {thread.name for thread in spinning.threading.enumerate()} == before
+    assert not watch.calm
+    watch.close()
