@@ -147,7 +147,7 @@ class EngineCore:
         )
         # Last, so that whoever sees a completion sees its tokens in the figures too.
         for generation, reason in ended:
-            self._end(generation, reason, broken if reason is FinishReason.ERROR else None)
+            self._end(generation, reason, _why(generation, broken, reason))
 
     def _draw(self, step: Step, logits: Logits) -> tuple[list[int], str | None]:
         return (
@@ -295,3 +295,9 @@ class EngineCore:
     def held_tokens(self) -> int:
         """Tokens whose keys and values the slots hold."""
         return self.prefix.left_tokens() + sum(row.position for row in self.scheduler.running)
+
+
+def _why(generation: Generation, broken: str | None, reason: FinishReason) -> str | None:
+    """What was wrong with a row that no token could be drawn for."""
+    guide = generation.sampler.guide
+    return (guide.error if guide else None) or broken if reason is FinishReason.ERROR else None

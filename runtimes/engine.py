@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from runtimes.chat import Message
+from runtimes.constraint import Constraints, Guide
 from runtimes.core import EngineCore
 from runtimes.errors import IngotError, RequestError
 from runtimes.fingerprint import fingerprint
@@ -21,7 +22,14 @@ from runtimes.generation import Sink, Ticket
 from runtimes.load import load_runner
 from runtimes.metrics import EngineStats, Occupancy
 from runtimes.modelfile import ModelFile
-from runtimes.request import Completion, FinishReason, Request, SamplingParams, check_request
+from runtimes.request import (
+    Completion,
+    Constraint,
+    FinishReason,
+    Request,
+    SamplingParams,
+    check_request,
+)
 from runtimes.runner import Runner
 from runtimes.session import SessionHeader, read_session, write_session
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -57,6 +65,7 @@ class Engine:
         self._settings = settings or RunnerSettings()
         scheduling = scheduling or SchedulerSettings()
         room = scheduling.prefix_bytes
+        self._constraints = Constraints(tokenizer)
         self._core = EngineCore(
             runner, self._settings, scheduling, _default_prefix_bytes() if room is None else room
         )
@@ -123,8 +132,16 @@ class Engine:
     def submit_to(self, request: Request, sink: Sink) -> None:
         """Like ``submit``; the answer goes to ``sink``, which is called on the engine's thread."""
         check_request(request, self.context, self.vocab_size)
-        ticket = Ticket(request, sink, submitted=time.monotonic())
+        ticket = Ticket(
+            request, sink, submitted=time.monotonic(), guide=self._guide(request.params.constraint)
+        )
         self._post(lambda: self._core.add(ticket), refuse_when_closing=True)
+
+    def _guide(self, constraint: Constraint | None) -> Callable[[], Guide] | None:
+        if constraint is None:
+            return None
+        self._constraints.guide(constraint)  # compiled here: it must not keep the engine's thread
+        return lambda: self._constraints.guide(constraint)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None

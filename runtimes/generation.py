@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from runtimes.constraint import Guide
 from runtimes.detokenize import Detokenizer
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.row import Row
@@ -30,6 +32,7 @@ class Ticket:
     request: Request
     sink: Sink
     submitted: float
+    guide: Callable[[], Guide] | None = None  # makes one at the beginning of the constraint
     samples: list[Generation] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)
 
@@ -85,7 +88,11 @@ class Generation:
     def __post_init__(self) -> None:
         params = self.request.params
         self.sampler = SamplerState(
-            params, self.request.prompt, eos_ids=self.tokenizer.eos_ids, sample_index=self.index
+            params,
+            self.request.prompt,
+            eos_ids=self.tokenizer.eos_ids,
+            sample_index=self.index,
+            guide=self.ticket.guide() if self.ticket.guide else None,
         )
         self.text = Detokenizer(params.stop)
 
@@ -105,7 +112,8 @@ class Generation:
         self.last_token = now
         self.sampler.accept(token)
         params, drawn = self.request.params, self.sampler.drawn
-        if token in self.tokenizer.eos_ids and not params.ignore_eos:
+        guide = self.sampler.guide
+        if token in self.tokenizer.eos_ids and (guide or not params.ignore_eos):
             return FinishReason.STOP
         piece = self.text.feed(
             self.tokenizer.token_bytes(token), may_stop=drawn >= params.min_tokens
@@ -113,7 +121,7 @@ class Generation:
         self.silent.append(token)
         if piece:
             self._put(piece)
-        if self.text.stopped:
+        if self.text.stopped or (guide is not None and guide.complete and not guide.error):
             return FinishReason.STOP
         if drawn >= params.max_tokens:
             return FinishReason.LENGTH

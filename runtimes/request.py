@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Literal
 
 from runtimes.errors import RequestError
 
@@ -36,6 +37,16 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer must be, as text: a JSON schema, a regular expression, a JSON list of choices,
+    or a grammar. ``runtimes.constraint.check`` says whether it can be used.
+    """
+
+    kind: Literal["json_schema", "regex", "choices", "grammar"]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen. ``temperature=0`` is greedy.
 
@@ -46,7 +57,9 @@ class SamplingParams:
     ``n`` completions come back of ``best_of`` that are made (None: as many), the best by mean
     log-probability first. Below ``min_tokens`` no end-of-sequence token is sampled and no stop
     string ends the text. ``top_logprobs`` asks for that many likeliest tokens at every position;
-    ``logit_bias`` is pairs of token id and what is added to its logit.
+    ``logit_bias`` is pairs of token id and what is added to its logit. ``constraint`` lets only
+    tokens through that keep to it; the answer ends when nothing can follow, whatever ``ignore_eos``
+    and ``min_tokens`` say.
     """
 
     max_tokens: int = 256
@@ -66,6 +79,7 @@ class SamplingParams:
     min_tokens: int = 0
     n: int = 1
     best_of: int | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         """Raises RequestError naming the first field that is out of its range."""
@@ -150,6 +164,10 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
             raise RequestError(
                 f"logit_bias names the token id {token}; this model has ids 0..{vocab_size - 1}"
             )
+    if params.constraint is not None:
+        from runtimes.constraint import check
+
+        check(params.constraint)
 
 
 def check_request(request: Request, context: int, vocab_size: int) -> None:

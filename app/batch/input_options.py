@@ -48,6 +48,13 @@ class InputOptions:
             rich_help_panel=_INPUT,
         ),
     ] = None
+    json_schema_field: Annotated[
+        str | None,
+        typer.Option(
+            help="Where a row's own JSON schema is, which its answer must follow.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = None
     limit: Annotated[
         int | None,
         typer.Option(
@@ -85,4 +92,11 @@ class InputOptions:
         if self.template is not None and self.field is not None:
             raise RequestError("--field and --template both make the prompt; give one of them")
         template = RowTemplate.load(self.template) if self.template is not None else None
-        return Prompting(self.field, template, self.priority_field, sampling, most_tokens)
+        return Prompting(
+            self.field,
+            template,
+            self.priority_field,
+            sampling,
+            most_tokens,
+            self.json_schema_field,
+        )

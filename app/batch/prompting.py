@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.batch.constraint_body import schema_constraint
 from app.batch.openai_rows import is_request, request_task, style_of
 from app.batch.tasks import (
     MISSING,
@@ -28,13 +29,14 @@ class Prompting:
     """``field`` says where a row's prompt is, ``template`` how it is made from all of its fields;
     without either a row is an OpenAI request or has a ``prompt`` or ``messages``. ``sampling`` is
     what rows change with parameters of their own, ``most_tokens`` bounds what they may ask for;
-    ``priority_field`` says where a row's priority is."""
+    ``priority_field`` and ``schema_field`` say where a row's priority and JSON schema are."""
 
     field: str | None = None
     template: RowTemplate | None = None
     priority_field: str | None = None
     sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams)
     most_tokens: int | None = None
+    schema_field: str | None = None
 
     def task(self, fields: Mapping[str, Any]) -> Task | RowProblem:
         """What to ask for a row with these fields, or why it cannot be asked."""
@@ -43,7 +45,12 @@ class Prompting:
             task = self._task(fields)
             # Spelled out, since `replace` takes longer than all the rest.
             return Task(
-                task.history, task.turns, task.sampling, self._priority(fields), task.style, fields
+                task.history,
+                task.turns,
+                task.sampling if self.schema_field is None else self._schema(fields, task),
+                self._priority(fields),
+                task.style,
+                fields,
             )
         except BadRowError as error:
             return replace(error.problem, style=style, source=fields)
@@ -62,6 +69,13 @@ class Prompting:
             return task
         least = min(own.min_tokens, most)
         return replace(task, sampling=replace(own, max_tokens=most, min_tokens=least))
+
+    def _schema(self, fields: Mapping[str, Any], task: Task) -> SamplingParams | None:
+        name = str(self.schema_field)
+        schema = lookup(fields, name)
+        if schema is MISSING or schema is None or schema == "":
+            return task.sampling
+        return replace(task.sampling or self.sampling, constraint=schema_constraint(schema, name))
 
     def _priority(self, fields: Mapping[str, Any]) -> Priority:
         if self.priority_field is None:

@@ -1,7 +1,7 @@
 """Sampling parameters in the body of a request, as OpenAI's API names them.
 
 Accepted beside OpenAI's: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens`` and
-``ignore_eos``, named as vLLM names them.
+``ignore_eos`` and ``structured_outputs``, named as vLLM names them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from app.batch.constraint_body import NAMES as CONSTRAINTS
+from app.batch.constraint_body import constraint_changes
 from app.batch.tasks import BadRowError, Style, kind
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
@@ -102,9 +104,13 @@ _PLAIN: tuple[tuple[str, str, Callable[[Any, str], Any]], ...] = (
     ("ignore_eos", "ignore_eos", _boolean),
 )
 NAMES: dict[Style, frozenset[str]] = {
-    "openai-chat": frozenset({name for name, _, _ in _PLAIN} | {"logprobs", "top_logprobs"}),
+    "openai-chat": frozenset(
+        {name for name, _, _ in _PLAIN} | {"logprobs", "top_logprobs"} | CONSTRAINTS
+    ),
     "openai-completions": frozenset(
-        {name for name, _, _ in _PLAIN} - {"max_completion_tokens"} | {"logprobs", "best_of"}
+        {name for name, _, _ in _PLAIN} - {"max_completion_tokens"}
+        | {"logprobs", "best_of"}
+        | CONSTRAINTS
     ),
 }
 
@@ -121,6 +127,9 @@ def sampling_of(
         if name in NAMES[style] and body.get(name) is not None:
             changes[field] = read(body[name], name)
     changes.update(_logprobs(body, style))
+    wanted = constraint_changes(body)
+    if wanted.get("constraint", job.constraint) != job.constraint:
+        changes.update(wanted)
     if style == "openai-completions" and body.get("best_of") is not None:
         changes["best_of"] = _integer(body["best_of"], "best_of")
     if not changes:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.batch.tasks import Task
-from runtimes.request import SamplingParams
+from runtimes.request import Constraint, SamplingParams
 
 KEY_BYTES = 16
 
@@ -60,7 +60,7 @@ def _decisive(sampling: SamplingParams) -> dict[str, Any]:
     changed by its users; most rows of a file share one."""
     defaults = SamplingParams()
     return {
-        field.name: value
+        field.name: asdict(value) if isinstance(value, Constraint) else value
         for field in fields(sampling)
         if (value := getattr(sampling, field.name)) != getattr(defaults, field.name)
     }

@@ -10,6 +10,7 @@ import typer
 
 from app.batch.input_options import InputOptions
 from app.batch.options import OutputOptions, RunningOptions, SampleOptions
+from app.constraints import ConstraintOptions
 from app.options import ModelOptions, PlanOptions, SamplingOptions, with_groups
 
 _TEST_ROWS = 3
@@ -28,6 +29,7 @@ def batch(
     ],
     command: typer.Context,
     sampling: SamplingOptions,
+    constraints: ConstraintOptions,
     samples: SampleOptions,
     rows: InputOptions,
     out: OutputOptions,
@@ -122,6 +124,7 @@ def batch(
     if to_stdout and not rows.dry_run:
         out.check_stdout()
     params, limit = samples.apply(sampling.params()), rows.limit
+    params = replace(params, constraint=constraints.constraint())
     if test:
         params = replace(params, max_tokens=min(params.max_tokens, _TEST_TOKENS))
         limit = min(limit or _TEST_ROWS, _TEST_ROWS)

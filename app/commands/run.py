@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from app.constraints import ConstraintOptions
 from app.options import ModelOptions, PlanOptions, SamplingOptions, with_groups
 
 
@@ -23,6 +24,7 @@ def run(
         ),
     ],
     sampling: SamplingOptions,
+    constraints: ConstraintOptions,
     options: ModelOptions,
     settings: PlanOptions,
     prompt: Annotated[
@@ -58,7 +60,7 @@ def run(
     from app.prompts import PromptStyle, clean_argument, joined, read_text
     from runtimes.errors import RequestError
 
-    params = sampling.params()
+    params = replace(sampling.params(), constraint=constraints.constraint())
     style = PromptStyle(clean_argument(system, console.note), raw)
     # Nothing is read from a terminal: it would wait for text that nobody knows to type.
     piped = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer

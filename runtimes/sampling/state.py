@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.constraint import Guide
 from runtimes.request import SamplingParams
 
 Floats = npt.NDArray[np.float32]
@@ -26,6 +27,7 @@ class SamplerState:
 
     ``eos_ids`` are banned below ``min_tokens``. ``sample_index`` tells the samples of one request
     apart: each draws from a stream of its own, and the first from that of the seed itself.
+    ``guide`` follows the row's constraint.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class SamplerState:
         "_seen",
         "_stream",
         "drawn",
+        "guide",
         "inverse_temperature",
         "params",
         "seed",
@@ -47,8 +50,10 @@ class SamplerState:
         *,
         eos_ids: frozenset[int] = frozenset(),
         sample_index: int = 0,
+        guide: Guide | None = None,
     ) -> None:
         self.params = params
+        self.guide = guide
         self.drawn = 0
         self.inverse_temperature = 1 / min(max(params.temperature, _COLDEST), _HOTTEST)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
@@ -68,6 +73,8 @@ class SamplerState:
     def accept(self, token: int) -> None:
         """Count a token that was sampled."""
         self.drawn += 1
+        if self.guide is not None:
+            self.guide.accept(token)
         if self._penalised:
             self._seen.add(token)
 
@@ -78,18 +85,24 @@ class SamplerState:
     @property
     def edits(self) -> bool:
         """Whether ``edit`` would change anything now."""
-        return self._bias is not None or self._bans_eos or len(self._seen) > 0
+        return (
+            self.guide is not None
+            or self._bias is not None
+            or self._bans_eos
+            or len(self._seen) > 0
+        )
 
     @property
     def _bans_eos(self) -> bool:
         return self.drawn < self.params.min_tokens and len(self._eos) > 0
 
     def edit(self, logits: Floats) -> None:
-        """Steps 1 to 3 in place, on this row's [vocabulary] logits."""
+        """Steps 1 to 4 in place, on this row's [vocabulary] logits."""
+        goes_on = self.guide is None or self.guide.mask(logits, self._eos)
         if self._bias is not None:
             ids, values = self._bias
             logits[ids] += values
-        if self._bans_eos:
+        if self._bans_eos and goes_on:
             # A tokenizer may know more ids than the model gives logits for.
             logits[self._eos[self._eos < len(logits)]] = -np.inf
         if len(self._seen):

@@ -98,7 +98,7 @@ def _bad_parameter(random: random.Random) -> tuple[bytes, bool]:
         (
             {"stream": True},
             {"tools": [{"type": "function"}]},
-            {"response_format": {"type": "json_object"}},
+            {"response_format": {"type": "xml"}},
             {"temperature": -3},
             {"temperature": "hot"},
             {"temperature": 10**300},

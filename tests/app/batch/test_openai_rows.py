@@ -96,7 +96,6 @@ def test_what_asks_for_nothing_is_no_parameter() -> None:
     [
         ({"stream": True}, "unsupported_parameter", "stream: true"),
         ({"tools": [{}]}, "unsupported_parameter", "tools"),
-        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
         ({"best_of": 2}, "unsupported_parameter", "best_of"),
         ({"frobnicate": 1}, "unsupported_parameter", "frobnicate"),
         ({"temperature": "1"}, "wrong_type", "temperature must be a number, not a string"),
