@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from app.store.words import fold
@@ -22,8 +23,15 @@ def snippet(
     first = next(found, None)
     line = _around(text, first.start() if first else 0)
     shown = fold(line)
-    marks = sorted({match.span() for p in patterns for match in p.finditer(shown) if match.group()})
-    return line, _apart(marks)
+    marks = {match.span() for p in patterns for match in p.finditer(shown) if match.group()}
+    return line, _apart(sorted((start, _with_signs(line, end)) for start, end in marks))
+
+
+def _with_signs(line: str, end: int) -> int:
+    """Past vowel signs and accents, which belong to the letter before them."""
+    while end < len(line) and unicodedata.category(line[end]).startswith("M"):
+        end += 1
+    return end
 
 
 def _around(text: str, at: int) -> str:

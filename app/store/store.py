@@ -352,9 +352,8 @@ def title_of(text: str) -> str:
     line = " ".join(line.split())
     if len(line) <= _TITLE:
         return line
-    cut = line[: _TITLE - 1]
-    head, _, _ = cut.rpartition(" ")
-    return (head if len(head) > _TITLE // 2 else cut) + "…"
+    head, _, _ = line[:_TITLE].rpartition(" ")
+    return (head if len(head) > _TITLE // 2 else line[: _TITLE - 1]) + "…"
 
 
 def _empty(db: sqlite3.Connection, now: float) -> list[int]:

@@ -23,18 +23,15 @@ _alone = re.compile(f"([{_UNSPACED}])")
 _piece = re.compile(f"{_LETTER}(?:{_LETTER}|[\u0300-\u036f])*|[{_UNSPACED}]")
 
 
-def spaced(text: str) -> str:
-    """``text`` as it is given to the index."""
-    return text if text.isascii() else _alone.sub(" \\1 ", text)
-
-
 class _Folded(dict[int, str]):
     """A table for ``str.translate`` that fills itself; one character always becomes one, so that
     places in the folded text are places in the text."""
 
     def __missing__(self, code: int) -> str:
-        base = unicodedata.normalize("NFD", chr(code))[0].lower()
-        self[code] = base if len(base) == 1 else chr(code)
+        letter = chr(code)
+        # The parts of a Hangul syllable are letters, and a kana with a mark is another kana.
+        base = letter if _alone.match(letter) else unicodedata.normalize("NFD", letter)[0]
+        self[code] = next((c for c in (base.casefold(), base.lower()) if len(c) == 1), base)
         return self[code]
 
 
@@ -42,8 +39,15 @@ _folded = _Folded()
 
 
 def fold(text: str) -> str:
-    """``text`` without cases and accents, as long as it was."""
+    """``text`` without cases and accents, as long as it was. Accents that are characters of their
+    own stay: the index passes over them."""
     return text.lower() if text.isascii() else text.translate(_folded)
+
+
+def spaced(text: str) -> str:
+    """``text`` as it is given to the index."""
+    # ``unicode61`` folds too, but knows the accents of Latin letters alone.
+    return text.lower() if text.isascii() else _alone.sub(" \\1 ", fold(text))
 
 
 def words_of(query: str) -> list[str]:

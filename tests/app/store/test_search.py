@@ -1,0 +1,145 @@
+"""The full-text search finds what a person would expect, and shows where."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.store.records import Hit, Role, State
+from app.store.store import Store
+
+
+def _marked(hit: Hit) -> list[str]:
+    return [hit.snippet[start:end] for start, end in hit.marks]
+
+
+@pytest.fixture
+def say(store: Store):
+    def say(text: str, title: str | None = "-") -> int:
+        chat = store.new_chat(title=title)
+        store.add_message(chat.id, None, Role.USER, text)
+        return chat.id
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "marked"),
+    [
+        ("The Café is open", "cafe", ["Café"]),
+        ("cafe", "CAFÉ ", ["cafe"]),
+        ("Cafe\u0301 noir", "café n", ["Cafe\u0301", "n"]),
+        ("STRASSE und Straße", "straße", ["Straße"]),
+        ("searching", "sear", ["sear"]),
+        ("a search", "search ", ["search"]),
+        ("he said hello world twice", "world hello", ["hello", "world"]),
+        ("say foo-bar here", "foo-bar", ["foo-bar"]),
+        ("call f(x) now", "f(x)", ["f(x"]),
+        ("cats AND dogs OR mice", "AND OR", ["AND", "OR"]),
+        ('a "quoted" word', '"quoted"', ["quoted"]),
+        ("NEAR things", "NEAR(things", ["NEAR things"]),
+        ("key: value", "key:", ["key"]),
+        ("C++ or Rust", "c++", ["C"]),
+        ("a -> b", "->", ["->"]),
+        ("100% of _it_", "%", ["%"]),
+        ("今天天气很好", "天气", ["天气"]),
+        ("今天天气很好", "气", ["气"]),
+        ("東京タワー", "タワ", ["タワ"]),
+        ("오늘 날씨가 좋다", "날씨", ["날씨"]),
+        ("สวัสดีครับ", "ครับ", ["ครับ"]),
+        ("use Python3で書く", "python3で", ["Python3で"]),
+        ("हिन्दी में लिखो", "हिन्दी", ["हिन्दी"]),
+        ("ПРИВЕТ мир", "привет", ["ПРИВЕТ"]),
+        ("Ελλάδα", "ελλαδα", ["Ελλάδα"]),
+    ],
+)
+def test_found(store: Store, say, text: str, query: str, marked: list[str]) -> None:
+    chat = say(text)
+    say("something else entirely")
+    (hit,) = store.search(query)
+    assert hit.chat.id == chat
+    assert hit.snippet == text
+    assert set(marked) <= set(_marked(hit))
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("searching", "search "),  # a space says that the word is whole
+        ("searching", "arch"),
+        ("hello", "hello there"),
+        ("foo and then bar", "foo-bar"),
+        ("abc", "abc OR"),
+        ("abc", "a*c"),
+        ("abc", "->"),
+        ("天气", "气天"),
+        ("a_b", "%"),
+        ("abc", ""),
+        ("abc", "   "),
+        ("abc", "\0"),
+        ("abc", "\ud800"),
+    ],
+)
+def test_not_found(store: Store, say, text: str, query: str) -> None:
+    say(text)
+    assert store.search(query) == []
+
+
+@pytest.mark.parametrize(
+    "query", ['"', '""', "'", "*", "^", "a*", '"a', "a OR", "(", "{a b}: c", "a\0b", "𐎀", "\u0301"]
+)
+def test_no_query_fails(store: Store, say, query: str) -> None:
+    say("a b c " + query.replace("\0", " "))
+    store.search(query)
+    store.search(query + " ")
+
+
+def test_titles_come_first_then_the_newest(store: Store, say) -> None:
+    old = say("a word about melons", "fruit")
+    titled = say("nothing of it", "Melons and more")
+    newer = say("two melons", "market")
+    both = say("melons again", "About melons")
+    hits = store.search("melon")
+    assert [hit.chat.id for hit in hits] == [both, titled, newer, old]
+    assert [hit.message is None for hit in hits] == [False, True, False, False]
+    assert hits[1].snippet == "Melons and more"
+    assert _marked(hits[1]) == ["Melon"]
+    assert [hit.chat.id for hit in store.search("melon", limit=2)] == [both, titled]
+    store.update_chat(titled, title="Renamed")
+    store.delete_chat(both)
+    assert [hit.chat.id for hit in store.search("melon")] == [newer, old]
+
+
+def test_one_hit_a_chat_with_its_newest_message(store: Store) -> None:
+    chat = store.new_chat()
+    for text in ("plums one", "plums two", "none"):
+        last = store.add_message(chat.id, None, Role.USER, text)
+    (hit,) = store.search("plums")
+    assert hit.message == last.id - 1
+    assert hit.snippet == "plums two"
+
+
+def test_answers_are_found_when_they_have_ended(store: Store) -> None:
+    chat = store.new_chat()
+    asked = store.add_message(chat.id, None, Role.USER, "x")
+    answer = store.begin_answer(chat.id, asked.id)
+    store.save_answer(answer.id, "quinces", [1])
+    assert store.search("quinces") == []
+    store.end_answer(answer.id, "quinces and pears", [1], State.DONE)
+    assert store.search("quinces")[0].message == answer.id
+    store.resume_answer(answer.id)
+    store.end_answer(answer.id, "apples", [1], State.DONE)
+    assert store.search("quinces") == []
+    assert store.search("apples")[0].message == answer.id
+
+
+def test_a_long_text_is_shown_around_the_match(store: Store, say) -> None:
+    say("begin " + "before " * 200 + "needle\n\n\tafter " + "after " * 200)
+    (hit,) = store.search("needle")
+    assert hit.snippet.startswith("…")
+    assert hit.snippet.endswith("…")
+    assert "before needle after after" in hit.snippet
+    assert len(hit.snippet) <= 130
+    assert _marked(hit) == ["needle"]
+    say("x" * 300_000 + " thimble")
+    (hit,) = store.search("thimble")  # too far in to be looked for
+    assert hit.marks == ()

@@ -1,0 +1,276 @@
+"""What is put into the store comes out, and stays consistent."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.store import store as store_module
+from app.store.errors import StoreError
+from app.store.records import Attachment, Figures, Role, State
+from app.store.store import Store, default_path, title_of
+
+FIGURES = Figures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
+
+
+def test_a_chat_comes_back_as_it_was(path: Path) -> None:
+    with Store.open(path) as store:
+        chat = store.new_chat("pebble", "Be short.", {"temperature": 0.5, "stop": ["a", "b"]})
+        assert chat.title == ""
+        asked = store.add_message(
+            chat.id, None, Role.USER, "What?\nAnd why?", attachments=[Attachment("a.txt", "α\nβ")]
+        )
+        begun = store.begin_answer(
+            chat.id, asked.id, model="pebble · q8_0", file="/x/pebble.gguf", runtime="llamacpp"
+        )
+        assert begun.state is State.STREAMING
+        answer = store.end_answer(begun.id, "That.", [5, 70_000, 2], State.DONE, FIGURES)
+        store.set_dropped([asked.id], True)
+    with Store.open(path) as store:
+        again = store.chat(chat.id)
+        assert again == store.chats()[0]
+        assert (again.title, again.count, again.leaf) == ("What?", 2, answer.id)
+        assert (again.model, again.system) == ("pebble", "Be short.")
+        assert again.sampling == {"temperature": 0.5, "stop": ["a", "b"]}
+        first, second = store.messages(chat.id)
+        assert first.attachments == (Attachment("a.txt", "α\nβ"),)
+        assert first.dropped
+        assert second == answer
+        assert second.token_ids == (5, 70_000, 2)
+        assert second.figures == FIGURES
+        assert (second.model, second.runtime) == ("pebble · q8_0", "llamacpp")
+
+
+def test_branches(store: Store) -> None:
+    chat = store.new_chat()
+    root = store.add_message(chat.id, None, Role.USER, "one")
+    first = store.begin_answer(chat.id, root.id)
+    store.end_answer(first.id, "a", [1], State.STOPPED)
+    second = store.begin_answer(chat.id, root.id)
+    store.end_answer(second.id, "b", [2], State.CUT)
+    edited = store.add_message(chat.id, None, Role.USER, "two")
+    assert store.chat(chat.id).leaf == edited.id
+    assert [(m.parent, m.text) for m in store.messages(chat.id)] == [
+        (None, "one"),
+        (root.id, "a"),
+        (root.id, "b"),
+        (None, "two"),
+    ]
+    assert store.update_chat(chat.id, leaf=first.id).leaf == first.id
+    assert store.chat(chat.id).title == "one"
+
+
+def test_the_list_has_the_newest_message_first_and_no_deleted_chat(store: Store) -> None:
+    ids = [store.new_chat(title=str(number)).id for number in range(4)]
+    store.add_message(ids[1], None, Role.USER, "x")
+    store.update_chat(ids[0], title="renamed")  # is no message
+    assert [chat.id for chat in store.chats()] == [ids[1], ids[3], ids[2], ids[0]]
+    assert [chat.id for chat in store.chats(limit=2, offset=1)] == [ids[3], ids[2]]
+    store.delete_chat(ids[3])
+    store.delete_chat(ids[1])
+    assert [chat.id for chat in store.chats()] == [ids[2], ids[0]]
+    assert [chat.id for chat in store.deleted()] == [ids[1], ids[3]]
+    store.restore_chat(ids[1])
+    assert [chat.id for chat in store.chats()] == [ids[1], ids[2], ids[0]]
+
+
+def test_deleting_can_be_undone_for_thirty_days(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(path) as store:
+        chat = store.new_chat(title="kept")
+        said = store.add_message(chat.id, None, Role.USER, "kept text")
+        store.delete_chat(chat.id)
+        deleted_at = store.chat(chat.id) and store_module.time.time()
+
+    def open_after(days: float) -> list[int]:
+        monkeypatch.setattr(store_module.time, "time", lambda: deleted_at + days * 86400)
+        with Store.open(path) as store:
+            return [one.id for one in store.deleted()]
+
+    assert open_after(29.9) == [chat.id]
+    with Store.open(path) as store:
+        store.restore_chat(chat.id)
+        assert store.messages(chat.id) == [said]
+        assert [hit.chat.id for hit in store.search("kept")] == [chat.id]
+        store.delete_chat(chat.id)
+    assert open_after(29.9 + 29.9) == [chat.id]
+    assert open_after(29.9 + 30.1) == []
+    with Store.open(path) as store, pytest.raises(StoreError, match="no chat"):
+        store.chat(chat.id)
+
+
+def test_empty_chats_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(path) as store:
+        now = store_module.time.time()
+        nothing = store.new_chat(model="m")
+        named = store.new_chat(title="named")
+        used = store.new_chat()
+        store.add_message(used.id, None, Role.USER, "x")
+    monkeypatch.setattr(store_module.time, "time", lambda: now + 3600)
+    with Store.open(path) as store:
+        assert len(store.chats()) == 3
+    monkeypatch.setattr(store_module.time, "time", lambda: now + 90_000)
+    with Store.open(path) as store:
+        assert {chat.id for chat in store.chats()} == {named.id, used.id}
+        assert store.new_chat().id > nothing.id
+
+
+def test_what_is_not_there_is_said(store: Store) -> None:
+    chat, other = store.new_chat(), store.new_chat()
+    message = store.add_message(other.id, None, Role.USER, "x")
+    for do in (
+        lambda: store.chat(99),
+        lambda: store.messages(99),
+        lambda: store.add_message(99, None, Role.USER, "x"),
+        lambda: store.add_message(chat.id, message.id, Role.USER, "of another chat"),
+        lambda: store.begin_answer(chat.id, 77),
+        lambda: store.update_chat(chat.id, leaf=message.id),
+        lambda: store.save_answer(77, "x", []),
+        lambda: store.save_answer(message.id, "x", []),
+        lambda: store.end_answer(77, "x", [], State.DONE),
+        lambda: store.resume_answer(message.id),
+        lambda: store.set_dropped([message.id, 77], True),
+        lambda: store.delete_chat(99),
+    ):
+        with pytest.raises(StoreError, match=r"\b(no|77|1|99)\b") as raised:
+            do()
+        assert raised.value.exit_code == 2
+    assert store.chat(chat.id).count == 0
+    assert not store.message(message.id).dropped  # the whole call was undone
+    with pytest.raises(TypeError, match="colour"):
+        store.update_chat(chat.id, colour="red")
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.chats()
+
+
+def test_an_answer_can_go_on(store: Store) -> None:
+    chat = store.new_chat()
+    asked = store.add_message(chat.id, None, Role.USER, "x")
+    answer = store.begin_answer(chat.id, asked.id)
+    store.end_answer(answer.id, "one two", [1, 2], State.CUT, FIGURES)
+    store.add_message(chat.id, None, Role.USER, "elsewhere")
+    again = store.resume_answer(answer.id)
+    assert (again.text, again.token_ids, again.state) == ("one two", (1, 2), State.STREAMING)
+    assert store.chat(chat.id).leaf == answer.id
+    store.save_answer(answer.id, "one two three", [1, 2, 3])
+    assert store.message(answer.id).text == "one two three"
+    store.save_answer(answer.id, "one", [1])  # shorter than what was saved
+    assert (store.message(answer.id).text, store.message(answer.id).token_ids) == ("one", (1,))
+    ended = store.end_answer(answer.id, "one two three", [1, 2, 3], State.FAILED, error="it broke")
+    assert (ended.text, ended.error, ended.figures) == ("one two three", "it broke", FIGURES)
+
+
+def test_any_text_can_be_stored(store: Store) -> None:
+    chat = store.new_chat(title="half \ud83d pair")
+    for text in (
+        "",
+        "\0 in the \0 middle",
+        "\ud83d alone",
+        "\ud83d\ude00 pair",
+        "é́🙂\u202e\x1b[31m",
+    ):
+        message = store.add_message(
+            chat.id, None, Role.USER, text, attachments=[Attachment(text, text)]
+        )
+        stored = store.message(message.id)
+        assert stored.text == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        assert stored.attachments[0].text == stored.text
+    assert store.chat(chat.id).title == "half \ufffd pair"
+    assert len(store.prompts()) == 5
+
+
+def test_prompts_are_newest_first_without_doubles(store: Store) -> None:
+    chats = [store.new_chat() for _ in range(2)]
+    for number, text in enumerate(["a", "b", "a", "c", "secret"]):
+        asked = store.add_message(chats[number == 4].id, None, Role.USER, text)
+        answer = store.begin_answer(asked.chat, asked.id)
+        store.end_answer(answer.id, "no prompt", [], State.DONE)
+    store.delete_chat(chats[1].id)
+    assert store.prompts() == ["c", "a", "b"]
+    assert store.prompts(2) == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("  \n\n  Hello   there\nmore", "Hello there"),
+        ("", ""),
+        ("word " * 30, "word " * 11 + "word…"),
+        ("x" * 80, "x" * 59 + "…"),
+    ],
+)
+def test_titles(text: str, title: str) -> None:
+    assert title_of(text) == title
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
+def test_nobody_else_can_read_it(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Store.open(path) as store:
+            store.new_chat()
+            names = [path, *path.parent.glob("chats.db-*")]
+            assert len(names) == 3
+            assert {stat.S_IMODE(name.stat().st_mode) for name in names} == {0o600}
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        path.chmod(0o644)
+        path.parent.chmod(0o755)
+        Store.open(path).close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755  # it was there: somebody's decision
+
+
+def test_the_default_is_below_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
+    assert default_path() == tmp_path / "data" / "chats.db"
+    with Store.open() as store:
+        assert store.path == default_path()
+
+
+def test_threads(store: Store) -> None:
+    """Eight threads write and read at once; each finds what it wrote, and nothing is mixed up."""
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            chat = store.new_chat(title=f"thread{number}")
+            parent = None
+            for turn in range(6):
+                asked = store.add_message(chat.id, parent, Role.USER, f"question{number} {turn}")
+                answer = store.begin_answer(chat.id, asked.id)
+                for end in (1, 2, 3):
+                    store.save_answer(answer.id, "word " * end, range(end))
+                    assert store.message(answer.id).text == "word " * end
+                parent = store.end_answer(answer.id, "word " * 4, range(4), State.DONE).id
+                assert [hit.chat.id for hit in store.search(f"question{number} ")] == [chat.id]
+            assert len(store.messages(chat.id)) == 12
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed, failed
+    assert sum(chat.count for chat in store.chats()) == 96
+
+
+def test_reading_does_not_wait_for_a_writer(store: Store) -> None:
+    chat = store.new_chat(title="before")
+    with store._database.writing() as db:
+        db.execute("UPDATE chats SET title = 'after'")
+        found: list[str] = []
+        thread = threading.Thread(target=lambda: found.append(store.chat(chat.id).title))
+        thread.start()
+        thread.join(5)
+        assert found == ["before"]
+    assert store.chat(chat.id).title == "after"
