@@ -78,8 +78,10 @@ def _row(asked: Asked | None, index: int, settings: JobSettings | None) -> tuple
 
 
 def _settings(header: Mapping[str, Any]) -> JobSettings | None:
-    """Those of the journal's header; None for one of another version."""
+    """Those of the journal's header; None for what is not rebuilt here."""
     try:
+        if header["sampling"].get("constraint") is not None:
+            return None
         told = {name: _frozen(value) for name, value in header["sampling"].items()}
         return JobSettings(**{**header, "sampling": SamplingParams(**told)})
     except (KeyError, TypeError, IngotError):

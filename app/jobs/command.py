@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from app.batch.commands import WORDS
+from app.batch.input_options import InputOptions
 
 # What would drop or disregard the answers that are there.
 _ONCE = frozenset({"--fresh", "--force"})
 # What is about the command's own output.
 _TALK = ("--json", "--quiet")
+_ELSEWHERE = frozenset({"template", "input_format", "limit", "strict", "dry_run"})
+_READING = tuple(f.name for f in fields(InputOptions) if f.name not in _ELSEWHERE)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a command line says of its job, as far as a screen needs it. Paths are absolute;
-    ``input`` is None for standard input."""
+    ``input`` is None for standard input; ``reading`` has the other options that say how a row
+    becomes a prompt, by their names in ``InputOptions``."""
 
     input: Path | None
     output: Path
     model: str | None = None
-    field: str | None = None
     template: Path | None = None
     input_format: str | None = None
     limit: int | None = None
     shard: str | None = None
     skip_failed: bool = False
+    reading: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,12 @@ class Command:
             input=None if entry == "-" else self.folder / entry,
             output=self.folder / output,
             model=found.get("model"),
-            field=found.get("field"),
             template=None if template is None else self.folder / template,
             input_format=found.get("input_format"),
             limit=int(limit) if limit is not None and limit.isdecimal() else None,
             shard=found.get("shard"),
             skip_failed=bool(found.get("skip_failed")),
+            reading=tuple((name, found[name]) for name in _READING if name in found),
         )
 
 

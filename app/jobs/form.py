@@ -112,7 +112,9 @@ def check(form: JobForm, folder: Path) -> Command:
         name = next((n for n in _SAMPLING if n in str(error)), "max_tokens")
         raise FormError(name, str(error)) from error
     try:
-        prompting = InputOptions(field=asked.field, template=asked.template).prompting(params)
+        prompting = InputOptions(field=options.get("field"), template=asked.template).prompting(
+            params
+        )
     except (IngotError, OSError) as error:
         raise FormError("template", str(error)) from error
     try:

@@ -24,6 +24,7 @@ from app.jobs.view import JobView, Phase
 from runtimes.errors import RequestError
 
 _SIGNALS_APART_S = 0.3  # two that come together may count as one
+_READS = 16
 _LOOK_S = 1.0  # how often a foreign process is looked for
 
 
@@ -116,21 +117,20 @@ class Job:
 
     def poll(self) -> bool:
         """Read what is new; True when there is more to read at once."""
+        more = False
+        for _ in range(_READS):  # one at a time, so that what is shown never waits long
+            with self._lock:
+                more = self.journal.read() and self.journal.behind > 0
+            if not more:
+                break
         with self._lock:
             alive = self._alive()  # looked at first: whatever it wrote is there when it has ended
             if self.own:
                 self.events.read()
             if self._child is not None and self._stop and self._signals == 1 and alive:
                 self._signal(self._child)
-            more = False
-            for _ in range(4):
+            if not more:
                 more = self.journal.read() and self.journal.behind > 0
-                if not more:
-                    break
-            if not self.own:
-                alive = self._alive()
-                if not alive:
-                    self.journal.read()  # what it wrote before it ended
             self._phase = self._phase_now(alive, more)
             if self._phase is Phase.DONE and not more:
                 self.rows.close()

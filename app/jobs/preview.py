@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import cast
 
+from app.batch.input_options import InputOptions
 from app.batch.source import Row, Source, open_source
 from app.batch.tasks import RowProblem, Task
 from app.jobs.command import Asked
@@ -51,12 +52,11 @@ def open_asked(
 
     Raises RequestError when it is standard input, or cannot be opened.
     """
-    from app.batch.input_options import InputOptions
     from app.batch.raw import Format
 
     if asked.input is None:
         raise RequestError("this job reads standard input, which is not there any more")
-    options = InputOptions(field=asked.field, template=asked.template)
+    options = InputOptions(**dict(asked.reading), template=asked.template)  # type: ignore[arg-type]
     known = asked.input_format in (None, "auto")
     return open_source(
         str(asked.input),

@@ -13,6 +13,7 @@ import numpy as np
 
 _FIGURES_KEPT = 2000
 _RECENT_KEPT = 500
+_TEXT = 200  # characters of an answer
 
 
 class RowState(IntEnum):
@@ -28,13 +29,15 @@ class RowState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowFigures:
-    """What a finished row took; rates are tokens a second. ``error`` is why there is no answer."""
+    """What a finished row took; rates are tokens a second. ``error`` is why there is no answer;
+    ``text`` how the answer begins."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     prefill_tps: float | None = None
     decode_tps: float | None = None
     error: str | None = None
+    text: str = ""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> RowFigures:
@@ -48,6 +51,7 @@ class RowFigures:
             usage.get("completion_tokens"),
             timings.get("prefill_tps"),
             timings.get("decode_tps"),
+            text=" ".join(str(answer.get("response", ""))[:_TEXT].split()),
         )
 
 

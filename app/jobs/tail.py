@@ -21,7 +21,7 @@ class Tail:
         """Bytes that were not read at the last look."""
         return self.size - self.offset
 
-    def read(self, most: int = 1 << 20) -> tuple[bool, list[tuple[int, bytes]]]:
+    def read(self, most: int = 1 << 18) -> tuple[bool, list[tuple[int, bytes]]]:
         """Whether the file began anew, and the next whole lines with their offsets: about ``most``
         bytes, but at least one line if one is whole."""
         try:

@@ -181,7 +181,7 @@ def test_commands_are_understood_as_the_command_does() -> None:
     command = Command(words, Path("/work"))
     asked = command.asked()
     assert asked is not None
-    assert (asked.model, asked.field, asked.limit) == ("M", "a.b", 3)
+    assert (asked.model, asked.reading, asked.limit) == ("M", (("field", "a.b"),), 3)
     assert "--fresh" not in command.again().arguments
     assert command.events()[:3] == ["batch", "--json", "--quiet"]
     assert command.text == "ingot batch in out -m M --fresh --field=a.b --limit 3"

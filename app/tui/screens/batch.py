@@ -1,0 +1,361 @@
+"""Batch jobs: choose a file, look at it, start, watch every row, pause, go on, open answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher, Footer, Static
+
+from app.jobs.form import check
+from app.jobs.job import Job, attach, start_job
+from app.jobs.lookahead import LookaheadRun
+from app.jobs.view import JobView, Phase
+from app.tui.app import services_of
+from app.tui.screens.ask import AskScreen
+from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.models import ModelsScreen
+from app.tui.widgets.batch_chart import BatchChart
+from app.tui.widgets.batch_files import BatchFilesScreen
+from app.tui.widgets.batch_form import BatchForm
+from app.tui.widgets.batch_jobs import BatchJobsScreen
+from app.tui.widgets.batch_row import BatchRowScreen
+from app.tui.widgets.batch_table import HEADER, BatchTable
+from app.tui.widgets.batch_totals import BatchTotals
+from runtimes.errors import IngotError
+
+_TICK_S = 0.25
+_TALL = 32
+_LIVE, _ALL, _FAILED = "live", "all", "failed"
+
+
+class BatchScreen(Screen[None]):
+    """Shows one job at a time; what runs here goes on while other screens are shown, and after the
+    app has ended if the user wants that."""
+
+    CSS_PATH = "batch.tcss"
+    BINDING_GROUP_TITLE = "Batch"
+    HELP = """
+    Answers every row of a file, as `ingot batch` does, in a process of its own: nothing that
+    happens here can lose a finished row. A job is paused by finishing the rows in work; going on
+    computes none of the others again, here or with the same command.
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+b", "start", "Start", id="batch.start"),
+        Binding("ctrl+l", "dry_run", "Dry run", id="batch.dry_run"),
+        Binding("ctrl+t", "model", "Model", id="batch.model"),
+        Binding("f7", "files", "Files", id="batch.files"),
+        Binding("f8", "jobs", "Jobs", id="batch.jobs"),
+        Binding("f9", "page", "New/Job", id="batch.page"),
+        Binding("p", "pause", "Pause", id="batch.pause"),
+        Binding("r", "resume", "Go on", id="batch.resume"),
+        Binding("s", "stop", "Stop", id="batch.stop"),
+        Binding("f", "follow", "Follow", id="batch.follow"),
+        Binding("x", "failed", "Failed", id="batch.failed"),
+        Binding("g", "go_to", "Row", id="batch.go_to", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job: Job | None = None
+        self._shown = _LIVE
+        self._view: JobView | None = None
+        self._busy = False
+
+    def compose(self) -> ComposeResult:
+        """Two pages: what is to be, and what is."""
+        with ContentSwitcher(initial="new"):
+            yield BatchForm(id="new")
+            with Vertical(id="job"):
+                yield BatchTotals(id="totals")
+                yield BatchChart(id="chart")
+                yield Static(HEADER, id="head", markup=False)
+                yield BatchTable(id="rows-table")
+                yield Static(id="end", markup=False)
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Start with the model of the chat."""
+        services = services_of(self)
+        model = services.host.model or services.start.model
+        if model:
+            self.query_one(BatchForm).fill(model=model)
+        self.query_one("#input").focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """A higher chart where there is room."""
+        self.set_class(event.size.height >= _TALL, "-tall")
+
+    # A new job
+
+    @on(BatchForm.Start)
+    def action_start(self) -> None:
+        """Start what the form asks for, after looking at its files."""
+        if not self._busy:
+            self._start()
+
+    @work(exit_on_error=False, group="start")
+    async def _start(self) -> None:
+        form = self.query_one(BatchForm)
+        job = self.job
+        self._busy = True
+        form.say(["looking at the files ..."])
+        try:
+            command = await asyncio.to_thread(check, form.form, Path.cwd())
+            if job is not None and job.own and job.view().phase.active:
+                question = f"{job.output} goes on by itself while another job is shown; F8 lists it"
+                if not await self.app.push_screen_wait(ConfirmScreen(question, "Start")):
+                    form.say([])
+                    return
+            started = await asyncio.to_thread(start_job, command)
+        except (IngotError, OSError) as error:
+            form.refuse(error)
+            return
+        finally:
+            self._busy = False
+        form.say([])
+        self.show(started)
+
+    @work(exit_on_error=False, exclusive=True, group="dry-run")
+    async def action_dry_run(self) -> None:
+        """What the job would be: rows, tokens, memory, time."""
+        form = self.query_one(BatchForm)
+        form.say(["counting rows and tokens ..."])
+        run = None
+        try:
+            command = await asyncio.to_thread(check, form.form, Path.cwd())
+            run = LookaheadRun(command)
+            form.say((await asyncio.to_thread(run.result)).lines())
+        except (IngotError, OSError) as error:
+            form.refuse(error)
+        finally:
+            if run is not None:
+                run.cancel()
+
+    @work(exit_on_error=False, group="dialog")
+    async def action_model(self) -> None:
+        """Choose among the models that there are."""
+        form = self.query_one(BatchForm)
+        given = [form.form.model] if form.form.model else []
+        chosen = await self.app.push_screen_wait(ModelsScreen(given, form.form.model or None))
+        if chosen:
+            form.fill(model=str(chosen[0].path))
+
+    @work(exit_on_error=False, group="dialog")
+    async def action_files(self) -> None:
+        """Choose the input from the disk."""
+        form = self.query_one(BatchForm)
+        typed = Path(form.form.input).expanduser() if form.form.input else Path()
+        folder = typed if typed.is_dir() else typed.parent
+        path = await self.app.push_screen_wait(BatchFilesScreen(folder.absolute()))
+        if path is not None:
+            form.fill(input=_short(path))
+
+    # Any job
+
+    @work(exit_on_error=False, group="dialog")
+    async def action_jobs(self) -> None:
+        """Follow a job that runs, or ran."""
+        output = await self.app.push_screen_wait(BatchJobsScreen())
+        if output is None:
+            return
+        try:
+            self.show(await asyncio.to_thread(attach, output))
+        except IngotError as error:
+            self._refuse(error)
+
+    def show(self, job: Job) -> None:
+        """Follow ``job`` from now on."""
+        self.job = job
+        self._shown, self._view = _LIVE, None
+        self.query_one(BatchTable).show(None, (), keep=False)
+        self._turn_to("job")
+        self._follow(job)
+
+    @work(exit_on_error=False, exclusive=True, group="follow")
+    async def _follow(self, job: Job) -> None:
+        """Read on, a few times a second, until another job is shown."""
+        while self.job is job:
+            more = await asyncio.to_thread(job.poll)
+            view = await asyncio.to_thread(job.view)
+            if self.is_attached and (view != self._view or view.phase.active):
+                self._draw(job, view)
+            await asyncio.sleep(0 if more else _TICK_S)
+
+    def _draw(self, job: Job, view: JobView) -> None:
+        before, self._view = self._view, view
+        with self.app.batch_update():
+            self.query_one(BatchTotals).show(replace(view, output=_short(job.output)))
+            self.query_one(BatchChart).show(view.speeds, both=view.prefill is not None)
+            self.query_one("#end", Static).update("\n".join(view.lines or view.notes[-1:]))
+            if self._shown == _LIVE and not view.phase.active:
+                self._shown = _ALL  # nothing moves any more
+            self._list(job)
+        if before is None or before.phase is not view.phase:
+            self.refresh_bindings()
+            if before is not None and before.phase.active and not view.phase.active:
+                self._tell(view)
+
+    def _list(self, job: Job, *, keep: bool = True) -> None:
+        live = self._shown == _LIVE
+        self.query_one(BatchTable).show(job, job.list(self._shown), keep=keep and not live)
+
+    def _tell(self, view: JobView) -> None:
+        """How it ended, wherever the user is now."""
+        bad = view.phase in (Phase.FAILED, Phase.DIED)
+        text = view.lines[0] if view.lines else str(view.phase)
+        self.app.notify(
+            text,
+            title=f"Batch: {view.phase}",
+            severity="error" if bad else "warning" if view.failed else "information",
+            timeout=10,
+            markup=False,
+        )
+
+    # The job that is shown
+
+    def action_pause(self) -> None:
+        """Finish the rows in work, then end: nothing is lost, and it can be gone on with."""
+        self._do("pause")
+
+    def action_resume(self) -> None:
+        """Compute what is left."""
+        self._do("resume")
+
+    @work(exit_on_error=False, group="dialog")
+    async def action_stop(self) -> None:
+        """End at once, giving up the rows in work."""
+        question = "Stop at once? Rows in work are given up; finished rows are kept."
+        if await self.app.push_screen_wait(ConfirmScreen(question, "Stop")):
+            self._do("stop")
+
+    @work(exit_on_error=False, group="do")
+    async def _do(self, what: str) -> None:
+        job = self.job
+        if job is None:
+            return
+        try:
+            await asyncio.to_thread(getattr(job, what))
+        except (IngotError, OSError) as error:
+            self._refuse(error)
+        if what == "resume":
+            self._shown = _LIVE
+
+    def action_follow(self) -> None:
+        """The rows in work and those done last on top; once more: all rows in their order."""
+        self._turn_list(_ALL if self._shown == _LIVE else _LIVE)
+
+    def action_failed(self) -> None:
+        """Only rows without an answer; once more: all rows."""
+        self._turn_list(_ALL if self._shown == _FAILED else _FAILED)
+
+    @work(exit_on_error=False, group="dialog")
+    async def action_go_to(self) -> None:
+        """Put the cursor on a row by its number."""
+        text = await self.app.push_screen_wait(AskScreen("Row", placeholder="its number, from 0"))
+        if text is None:
+            return
+        number = int(text.replace(",", "")) if text.replace(",", "").isdecimal() else -1
+        self._turn_list(_ALL)
+        if not self.query_one(BatchTable).go_to(number):
+            self.notify(f"There is no row {text}.", severity="warning", markup=False)
+
+    def _turn_list(self, which: str) -> None:
+        self._shown = which
+        if self.job is not None:
+            self._list(self.job, keep=False)
+        self._say_list()
+
+    def _say_list(self) -> None:
+        said = {
+            _LIVE: "in work, then the latest",
+            _ALL: "all in their order",
+            _FAILED: "without an answer",
+        }
+        self.query_one("#head", Static).update(f"{HEADER}{said[self._shown]}")
+
+    @on(BatchTable.Moved)
+    def _moved(self) -> None:
+        """Who looks at a row does not want it to be moved away."""
+        if self._shown == _LIVE:
+            self._turn_from_live()
+
+    def _turn_from_live(self) -> None:
+        table = self.query_one(BatchTable)
+        index = table.index
+        self._turn_list(_ALL)
+        if index is not None:
+            table.go_to(index)
+
+    @on(BatchTable.Opened)
+    def _open(self, event: BatchTable.Opened) -> None:
+        if self.job is not None:
+            self.app.push_screen(BatchRowScreen(self.job, event.index))
+
+    # Pages, and what can be done on each
+
+    def action_page(self) -> None:
+        """The other page."""
+        job = self.query_one(ContentSwitcher).current == "job"
+        self._turn_to("new" if job else "job")
+
+    def _turn_to(self, page: str) -> None:
+        self.query_one(ContentSwitcher).current = page
+        self.query_one("#input" if page == "new" else "#rows-table").focus()
+        if page == "job":
+            self._say_list()
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what makes sense now is offered."""
+        page = self.query_one(ContentSwitcher).current if self.is_mounted else "new"
+        if action in ("start", "dry_run", "model", "files"):
+            return page == "new"
+        if action == "page":
+            return self.job is not None
+        if action not in ("pause", "resume", "stop", "follow", "failed", "go_to"):
+            return True
+        if page != "job" or self.job is None:
+            return False
+        active = self._view is None or self._view.phase.active
+        match action:
+            case "pause" | "stop":
+                return active and self.job.own
+            case "resume":
+                return not active
+            case _:
+                return True
+
+    def interrupt(self) -> bool:
+        """Pause the job; see ``app.tui.modes``."""
+        job = self.job
+        if job is None or not job.own or job.signalled or not job.view().phase.active:
+            return False
+        self._do("pause")
+        return True
+
+    def leaving(self) -> str | None:
+        """What is to be known before the app is left; see ``app.tui.modes``."""
+        job = self.job
+        if job is None or not job.own or not job.view().phase.active:
+            return None
+        return f"The batch job on {job.output.name} goes on without the app; F8 finds it again."
+
+    def _refuse(self, error: Exception) -> None:
+        self.notify(str(error), severity="error", timeout=10, markup=False)
+
+
+def _short(path: Path) -> str:
+    """As one would type it here."""
+    here = Path.cwd()
+    if path.is_relative_to(here):
+        return os.path.relpath(path, here)
+    return str(path)

@@ -1,0 +1,161 @@
+"""What a job is to be: files, model, how answers are made; below, what the input looks like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Button, Input, Label, Static
+
+from app.jobs.form import FormError, JobForm, suggested_output
+from app.jobs.preview import Preview, preview
+from app.tui.widgets.quantize_fields import Check, Field
+from runtimes.errors import IngotError
+
+_SETTLE_S = 0.3
+_TEXTS = ("input", "output", "model", "field", "template", "system")
+_NUMBERS = (
+    ("max_tokens", "Max tokens", "512"),
+    ("temperature", "Temp.", "0"),
+    ("slots", "Slots", "auto"),
+    ("limit", "Rows", "all"),
+)
+_NO_INPUT = "Choose an input: JSONL, text with a prompt a line, CSV, Parquet, or a folder of texts."
+
+
+class BatchForm(Vertical):
+    """``Start`` when the button is pressed."""
+
+    BINDING_GROUP_TITLE = "New job"
+    DEFAULT_CSS = """
+    BatchForm {
+        & Input { background: $panel; }
+        & > .line { height: 1; }
+        & > .line > Label { color: $text-muted; margin-right: 1; }
+        & > .line > Input { width: 1fr; min-width: 6; margin-right: 1; }
+        & > .line > Check { margin-left: 1; }
+        & > .line > Button { dock: right; min-width: 10; }
+        & > #said { height: auto; max-height: 5; }
+        & > #said.error { color: $error; text-style: bold; }
+        & > #rows { height: 1fr; }
+    }
+    """
+
+    class Start(Message):
+        """The button was pressed."""
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._waiting: Timer | None = None
+        self._suggested = ""
+
+    def compose(self) -> ComposeResult:
+        """From what matters most to what can be left."""
+        yield Field("Input", "prompts.jsonl (F7 shows files)", "input", "")
+        yield Field("Output", "beside the input", "output", "")
+        yield Field("Model", "folder of quantize, .gguf, a name (ctrl+t: list)", "model", "")
+        yield Field("Template", "a Jinja2 file that makes the prompt (optional)", "template", "")
+        with Horizontal(classes="line"):
+            yield Label("Field    ")
+            yield Input(placeholder="prompt", id="field", compact=True)
+            yield Label("System")
+            yield Input(placeholder="a system message (optional)", id="system", compact=True)
+        with Horizontal(classes="line"):
+            for name, label, placeholder in _NUMBERS:
+                yield Label(label)
+                yield Input(placeholder=placeholder, id=name, compact=True)
+        with Horizontal(classes="line"):
+            yield Check("Forget the output's old answers", value=False, id="fresh")
+            yield Button("Start", id="start", variant="primary", compact=True)
+        yield Static(id="said", markup=False)
+        with VerticalScroll(id="rows"):
+            yield Static(_NO_INPUT, id="preview", markup=False)
+
+    @property
+    def form(self) -> JobForm:
+        """What is asked for now."""
+        names = (*_TEXTS, *(name for name, _, _ in _NUMBERS))
+        values = {name: self.query_one(f"#{name}", Input).value for name in names}
+        return JobForm(**values, fresh=self.query_one("#fresh", Check).value)
+
+    def fill(self, **values: str) -> None:
+        """Put texts into fields."""
+        for name, value in values.items():
+            self.query_one(f"#{name}", Input).value = value
+
+    def say(self, lines: Iterable[str], *, error: bool = False) -> None:
+        """What is wrong, or what a dry run found; an error is marked by its sign."""
+        said = self.query_one("#said", Static)
+        said.set_class(error, "error")
+        text = "\n".join(lines)
+        said.update(f"✗ {text}" if error else text)
+
+    def refuse(self, error: Exception) -> None:
+        """Say what is wrong, where the cursor then is."""
+        self.say(str(error).splitlines(), error=True)
+        if isinstance(error, FormError):
+            self.query_one(f"#{error.field}").focus()
+
+    @on(Input.Changed)
+    def _changed(self, event: Input.Changed) -> None:
+        """Look again once the user pauses."""
+        if event.input.id == "input":
+            output = self.query_one("#output", Input)
+            if output.value == self._suggested:
+                self._suggested = suggested_output(event.value)
+                output.value = self._suggested
+        if event.input.id in ("input", "field", "template", "limit"):
+            if self._waiting is not None:
+                self._waiting.stop()
+            self._waiting = self.set_timer(_SETTLE_S, self._look)
+
+    @on(Input.Submitted)
+    def _submitted(self) -> None:
+        self.screen.focus_next()
+
+    @on(Button.Pressed, "#start")
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.post_message(self.Start())
+
+    def _look(self) -> None:
+        self.run_worker(self._preview(self.form), exclusive=True, group="preview")
+
+    async def _preview(self, form: JobForm) -> None:
+        shown = self.query_one("#preview", Static)
+        if not form.input.strip():
+            shown.update(_NO_INPUT)
+            return
+        try:
+            found = await asyncio.to_thread(_read, form)
+        except (IngotError, OSError) as error:
+            shown.update(f"✗ {error}")
+            return
+        shown.update("\n".join(preview_lines(found)))
+
+
+def _read(form: JobForm) -> Preview:
+    from dataclasses import replace
+
+    # Of the form only what says how rows are read; the rest may still be empty.
+    alone = replace(form, output=form.output or "out", model="-", slots="", max_tokens="")
+    asked = replace(alone, temperature="", limit="").command(Path.cwd()).asked()
+    assert asked is not None
+    return preview(asked)
+
+
+def preview_lines(found: Preview) -> list[str]:
+    """The first rows, a line each."""
+    more = ", the first rows" if found.more else f", {len(found.rows)} rows"
+    lines = [f"{found.format}{more}:"]
+    for row in found.rows:
+        prompt = " ".join(row.prompt.split())
+        told = f"✗ {row.problem}" if row.problem else (prompt[:197] + "..." * (len(prompt) > 197))
+        lines.append(f"{row.index:>4}  {told}")
+    return lines
