@@ -193,7 +193,7 @@ class ChatScreen(ChatCommands):
         except IngotError:
             return  # no model, or its template refuses: sending will say so
         if not worker.is_cancelled:
-            self.app.call_later(self._counted, budget)
+            self.call_later(self._counted, budget)
 
     def _counted(self, budget: Budget) -> None:
         if self.turn is not None:

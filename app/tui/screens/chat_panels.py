@@ -9,10 +9,12 @@ from typing import Any
 from textual import work
 
 from app.chat.attachments import read_attachment
+from app.chat.budget import Budget, Draft, Way, WayOut
 from app.entries import Entry
 from app.store.records import Attachment
 from app.tui.app import app_of
 from app.tui.screens.chat_message_actions import ChatMessageActions
+from app.tui.screens.chat_streaming import Wish
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.screens.system import SystemChoice
 from runtimes.errors import IngotError
@@ -103,11 +105,11 @@ class ChatPanels(ChatMessageActions):
         try:
             attached = read_attachment(path)
         except IngotError as error:
-            self.app.call_later(self.tell, error)
+            self.call_later(self.tell, error)
             return
         if attached.warning:
-            self.app.call_later(self.say, attached.warning)
-        self.app.call_later(self.attach, attached.attachment)
+            self.call_later(self.say, attached.warning)
+        self.call_later(self.attach, attached.attachment)
 
     def detach_last(self) -> None:
         """Take the last file away again."""
@@ -123,7 +125,7 @@ class ChatPanels(ChatMessageActions):
         if not self.path:
             self.say("There is nothing to export yet.")
             return
-        self.app.push_screen(ExportScreen(self.conversation, path or ""), self._exported)
+        self.app.push_screen(ExportScreen(self.conversation, path), self._exported)
 
     def _exported(self, path: Path | None) -> None:
         if path is not None:
@@ -156,6 +158,42 @@ class ChatPanels(ChatMessageActions):
     def _sampling_chosen(self, sampling: Mapping[str, Any] | None) -> None:
         if sampling is not None:
             self._change({"sampling": dict(sampling)})
+
+    # When the context is full
+
+    def overflows(self, wish: Wish, draft: Draft, budget: Budget, ways: list[WayOut]) -> None:
+        """Offer what could be left out."""
+        from app.tui.screens.overflow import OverflowScreen
+
+        async def chosen(way: WayOut | None) -> None:
+            await self._leave_out(wish, way)
+
+        self.app.push_screen(OverflowScreen(budget, ways), chosen)
+
+    async def _leave_out(self, wish: Wish, way: WayOut | None) -> None:
+        if wish.conversation is not self._conversation:
+            return
+        parent = wish.parent
+        try:
+            match way and way.way:
+                case None:
+                    self.say("Not sent to the model. ctrl+r asks again, ctrl+e edits it.")
+                    return
+                case Way.DROP_TURNS:
+                    assert way is not None
+                    self.conversation.drop(way.ids)
+                    self.ask(parent, checked=True)
+                case Way.DROP_FILES:
+                    self.ask(self.conversation.edit(parent.id, parent.text, ()), checked=True)
+                case Way.SHORTER:
+                    assert way is not None
+                    self.ask(parent, checked=True, most=way.after.max_tokens)
+                case Way.NEW_CHAT:
+                    await self.new_chat()
+                    self.ask(self.conversation.say(parent.text, parent.attachments), checked=True)
+        except IngotError as error:
+            self.tell(error)
+        await self.sync()
 
     def _change(self, changes: Mapping[str, Any]) -> None:
         try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from textual import work
 from textual.timer import Timer
 
-from app.chat.budget import Draft, measure
+from app.chat.budget import Budget, Draft, WayOut, measure, ways_out
 from app.chat.conversation import Conversation
 from app.chat.host import HostState
 from app.chat.sampling_form import from_mapping
@@ -31,7 +31,8 @@ class Wish:
     conversation: Conversation
     parent: Message
     continues: Message | None = None
-    checked: bool = False  # that it fits was asked, or the user wants it anyway
+    checked: bool = False  # that it fits was asked
+    most: int | None = None  # tokens, where the user has chosen a shorter answer
 
 
 class ChatStreaming(ChatBase):
@@ -76,10 +77,15 @@ class ChatStreaming(ChatBase):
     # Asking
 
     def ask(
-        self, parent: Message, continues: Message | None = None, *, checked: bool = False
+        self,
+        parent: Message,
+        continues: Message | None = None,
+        *,
+        checked: bool = False,
+        most: int | None = None,
     ) -> None:
         """Answer ``parent`` as soon as nothing else is being written and a model is there."""
-        self.wish = Wish(self.conversation, parent, continues, checked)
+        self.wish = Wish(self.conversation, parent, continues, checked, most)
         self._wake()
         self._next()
         self.show_notice()
@@ -97,22 +103,25 @@ class ChatStreaming(ChatBase):
         """Tokenizes the prompt, so in a thread."""
         try:
             host, params = self.services.host, self.params(wish.conversation)
+            if wish.most is not None:
+                params = replace(params, max_tokens=wish.most)
             if not wish.checked and wish.continues is None:
                 draft = Draft(parent=wish.parent.id)
                 budget = measure(host, wish.conversation, draft, params.max_tokens)
                 if budget.tight:
-                    self.app.call_later(self._is_tight, wish, draft, params.max_tokens)
+                    ways = ways_out(host, wish.conversation, draft, params.max_tokens)
+                    self.call_later(self._is_tight, wish, draft, budget, ways)
                     return
             turn = Turn.start(
                 host, wish.conversation, wish.parent, params, continues=wish.continues
             )
         except IngotError as error:
-            self.app.call_later(self._not_started, wish, error)
+            self.call_later(self._not_started, wish, error)
         except Exception as error:
             self.log.error(str(error))
-            self.app.call_later(self._not_started, wish, error)
+            self.call_later(self._not_started, wish, error)
         else:
-            self.app.call_later(self._started, wish, turn)
+            self.call_later(self._started, wish, turn)
 
     async def _started(self, wish: Wish, turn: Turn) -> None:
         self._starting = False
@@ -139,15 +148,15 @@ class ChatStreaming(ChatBase):
         self.show_notice()
         self.show_status(now=True)
 
-    def _is_tight(self, wish: Wish, draft: Draft, max_tokens: int) -> None:
+    def _is_tight(self, wish: Wish, draft: Draft, budget: Budget, ways: list[WayOut]) -> None:
         self._starting = False
         if self.wish is wish:
             self.wish = None
-            self.overflows(wish, draft, max_tokens)
+            self.overflows(wish, draft, budget, ways)
         self.show_notice()
         self.show_status(now=True)
 
-    def overflows(self, wish: Wish, draft: Draft, max_tokens: int) -> None:
+    def overflows(self, wish: Wish, draft: Draft, budget: Budget, ways: list[WayOut]) -> None:
         """The answer that is allowed would not fit into the context."""
 
     # While it comes

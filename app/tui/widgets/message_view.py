@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -52,7 +53,14 @@ class MessageView(Vertical, can_focus=True):
         self._header = Static(classes="header", markup=False)
         self._figures = Static(classes="figures", markup=False)
         self._state = Static(classes="state", markup=False)
+        self._coming: tuple[str, int] | None = None  # came before this was mounted
+        self._showing = asyncio.Lock()
+        message = entry.message
         self.body: AnswerBody | TextLines
+        if message.role is Role.USER:
+            self.body = TextLines(message.text)
+        else:
+            self.body = AnswerBody(_parts(message), ended=message.state is not State.STREAMING)
 
     @property
     def message(self) -> Message:
@@ -66,18 +74,15 @@ class MessageView(Vertical, can_focus=True):
         if message.attachments:
             names = ", ".join(f"{a.name} ({len(a.text):,} characters)" for a in message.attachments)
             yield Static(f"+ {names}", classes="files", markup=False)
-        if message.role is Role.USER:
-            self.body = TextLines(message.text)
-        else:
-            ended = message.state is not State.STREAMING
-            self.body = AnswerBody(_parts(message), ended=ended)
         yield self.body
         yield self._figures
         yield self._state
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         """Say what is to be said."""
         self._say()
+        if self._coming is not None:
+            await self.stream(self.message, *self._coming)
 
     def show_entry(self, entry: Entry) -> None:
         """The same message with other branches beside it, or in another state."""
@@ -88,11 +93,15 @@ class MessageView(Vertical, can_focus=True):
     async def stream(self, message: Message, text: str, tokens: int) -> None:
         """``text`` so far of an answer of ``tokens`` tokens."""
         self.entry = Entry(message, self.entry.index, self.entry.count)
-        if isinstance(self.body, AnswerBody):
-            ended = message.state is not State.STREAMING
-            await self.body.show(_parts(message, text, tokens), ended=ended)
-            if ended:
-                self._say()
+        if not self.is_mounted:
+            self._coming = (text, tokens)
+            return
+        async with self._showing:  # timers and keys come in different tasks
+            if isinstance(self.body, AnswerBody) and self.is_attached:
+                ended = message.state is not State.STREAMING
+                await self.body.show(_parts(message, text, tokens), ended=ended)
+                if ended:
+                    self._say()
 
     def action_move(self, step: int) -> None:
         """Go to another message."""

@@ -64,6 +64,11 @@ class Prose(Vertical):
         """All of the source."""
         return self._settled + self._pending
 
+    @property
+    def tail_text(self) -> str:
+        """What is shown as text, not yet as Markdown."""
+        return "\n".join(self._tail.lines) if self._pending.strip() else ""
+
     def on_mount(self) -> None:
         """Show what there is."""
         self._show_tail()

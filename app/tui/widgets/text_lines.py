@@ -52,6 +52,11 @@ class TextLines(Widget):
         """All of it, as it was given."""
         return self._text
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines as they are shown, before they are wrapped."""
+        return tuple(self._lines)
+
     def append(self, text: str) -> None:
         """Add to the end."""
         if not text:

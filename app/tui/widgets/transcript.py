@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -46,6 +47,7 @@ class Transcript(VerticalScroll, can_focus=True):
         self._views: list[MessageView] = []
         self._low = 0  # the index of the first entry that is mounted
         self._moving = False
+        self._changing = asyncio.Lock()  # timers, keys and panels come in different tasks
         self._held: tuple[Widget, int] | None = None
 
     def compose(self) -> ComposeResult:
@@ -87,6 +89,10 @@ class Transcript(VerticalScroll, can_focus=True):
 
     async def sync(self, entries: Sequence[Entry]) -> None:
         """Show this path: messages that stay keep their widgets."""
+        async with self._changing:
+            await self._sync(entries)
+
+    async def _sync(self, entries: Sequence[Entry]) -> None:
         old, self._entries = self._entries, list(entries)
         same = 0
         for a, b in zip(old, self._entries, strict=False):
@@ -114,12 +120,11 @@ class Transcript(VerticalScroll, can_focus=True):
         index = next((i for i, e in enumerate(self._entries) if e.message.id == message), None)
         if index is None:
             return
-        if not self._low <= index < self._low + len(self._views):
-            self.release_anchor()
-            await self._remove(self._views)
-            self._views, self._low, self._held = [], max(0, index - _MORE), None
-            await self._mount_below(_FIRST)
-        view = self._views[index - self._low]
+        async with self._changing:
+            if not self._low <= index < self._low + len(self._views):
+                self.release_anchor()
+                await self._restart(max(0, index - _MORE))
+            view = self._views[index - self._low]
         self.call_after_refresh(self.select, view)
 
     def action_follow(self) -> None:
@@ -128,9 +133,10 @@ class Transcript(VerticalScroll, can_focus=True):
 
     async def to_end(self) -> None:
         """Mount the last messages if they are not, and follow them."""
-        if self._low + len(self._views) < len(self._entries):
-            entries, self._entries = self._entries, []
-            await self.sync(entries)
+        async with self._changing:
+            if self._low + len(self._views) < len(self._entries):
+                entries, self._entries = self._entries, []
+                await self._sync(entries)
         self._held = None
         self.anchor()
 
@@ -140,11 +146,16 @@ class Transcript(VerticalScroll, can_focus=True):
 
     async def _to_top(self) -> None:
         self.release_anchor()
-        if self._low:
-            await self._remove(self._views)
-            self._views, self._low, self._held = [], 0, None
-            await self._mount_below(_FIRST)
+        async with self._changing:
+            if self._low:
+                await self._restart(0)
         self.scroll_home(animate=False)
+
+    async def _restart(self, low: int) -> None:
+        """Mount messages from ``low`` on in place of those that are."""
+        await self._remove(self._views)
+        self._views, self._low, self._held = [], low, None
+        await self._mount_below(_FIRST)
 
     def action_select(self, step: int) -> None:
         """Select the last message that can be seen, or the first."""
@@ -197,33 +208,42 @@ class Transcript(VerticalScroll, can_focus=True):
 
     async def _more_above(self) -> None:
         self._moving = True
-        low = max(0, self._low - _MORE)
-        new = [MessageView(entry) for entry in self._entries[low : self._low]]
         try:
-            if new:
-                with self.app.batch_update():
-                    await self.mount_all(new, before=self._views[0] if self._views else None)
-                    self._views[:0] = new
-                    self._low = low
-                    if len(self._views) > _MOST and not self.following:
-                        far = self._views[_MOST:]
-                        del self._views[_MOST:]
-                        await self._remove(far)
+            async with self._changing:
+                await self._mount_above()
         finally:
             self._moving = False
+
+    async def _mount_above(self) -> None:
+        low = max(0, self._low - _MORE)
+        new = [MessageView(entry) for entry in self._entries[low : self._low]]
+        if not new:
+            return
+        with self.app.batch_update():
+            await self.mount_all(new, before=self._views[0] if self._views else None)
+            self._views[:0] = new
+            self._low = low
+            if len(self._views) > _MOST and not self.following:
+                far = self._views[_MOST:]
+                del self._views[_MOST:]
+                await self._remove(far)
 
     async def _more_below(self) -> None:
         self._moving = True
         try:
-            with self.app.batch_update():
-                await self._mount_below(_MORE)
-                if len(self._views) > _MOST:
-                    gone = self._views[: len(self._views) - _MOST]
-                    del self._views[: len(gone)]
-                    self._low += len(gone)
-                    await self._remove(gone)
+            async with self._changing:
+                await self._shift_below()
         finally:
             self._moving = False
+
+    async def _shift_below(self) -> None:
+        with self.app.batch_update():
+            await self._mount_below(_MORE)
+            if len(self._views) > _MOST:
+                gone = self._views[: len(self._views) - _MOST]
+                del self._views[: len(gone)]
+                self._low += len(gone)
+                await self._remove(gone)
 
     async def _mount_below(self, count: int) -> None:
         start = self._low + len(self._views)

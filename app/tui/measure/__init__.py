@@ -1,0 +1,1 @@
+"""The chat screen under load, measured from outside: see app.bench.tui."""

@@ -1,0 +1,207 @@
+"""The app in a terminal of its own, doing one thing and writing down what it took.
+
+`python -m app.tui.measure.child JOB OUT [ARGUMENTS]`; app.bench.tui starts it and presses keys. JOB:
+
+- stream KIND SECONDS RATE: a recorded answer comes while keys are pressed
+- ask MODEL TOKENS PROMPT: a real answer
+- long MESSAGES: a chat of so many messages is opened and scrolled through
+
+OUT gets a JSON object. Times are those of CLOCK_MONOTONIC, which all processes share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from textual.widgets import TextArea
+
+from app.chat.host import HostState
+from app.config import load
+from app.monitor import Monitor
+from app.store import Store
+from app.store.records import Role, State
+from app.tui import terminal
+from app.tui.app import IngotApp
+from app.tui.measure import recorded
+from app.tui.measure.shown import differs
+from app.tui.screens.chat import ChatScreen
+from app.tui.services import Services, Start
+
+_FRAMES = 120
+
+
+class MeasuredApp(IngotApp):
+    """Runs ``job`` once the chat is there, then leaves."""
+
+    def __init__(self, services: Services, job: Callable[[MeasuredApp], Awaitable[Any]]) -> None:
+        super().__init__(services, driver_class=terminal.driver())
+        self._job = job
+        self.result: Any = None
+        self.keys: list[tuple[str, float]] = []
+
+    def on_mount(self) -> None:
+        """Begin."""
+        self.run_worker(self._measure(), exit_on_error=True)
+
+    async def _measure(self) -> None:
+        while not isinstance(self.screen, ChatScreen) or not self.chat.prompt.has_focus:
+            await asyncio.sleep(0.01)
+        self.result = await self._job(self)
+        self.exit()
+
+    @property
+    def chat(self) -> ChatScreen:
+        """The chat screen."""
+        assert isinstance(self.screen, ChatScreen)
+        return self.screen
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        """A key has taken effect: the prompt has another text. Painting follows within a frame."""
+        self.keys.append((event.text_area.text[-1:], time.monotonic()))
+
+
+async def stream(app: MeasuredApp, engine: recorded.RecordedEngine) -> dict[str, Any]:
+    """A recorded answer from its first token to its end."""
+    screen = app.chat
+    paints: list[float] = []
+    app.screen.screen_layout_refresh_signal.subscribe(screen, lambda _: paints.append(time.time()))
+    cpu, thread, begin = time.process_time(), time.thread_time(), time.monotonic()
+    await screen.send("Go")
+    while screen.busy:
+        await asyncio.sleep(0.05)
+    wall = time.monotonic() - begin
+    cpu, thread = time.process_time() - cpu, time.thread_time() - thread
+    await asyncio.sleep(0.5)
+    view = screen.transcript.view_of(screen.path[-1].id)
+    assert view is not None
+    return {
+        "wall_s": wall,
+        "cpu_share": cpu / wall,
+        "thread_share": thread / wall,
+        "layouts_per_s": len(paints) / wall,
+        "tokens": len(engine.given),
+        "lost": differs(view, "".join(engine.given)),
+        "stored": screen.path[-1].text == "".join(engine.given),
+        "keys": app.keys,
+        "dbg": [str(app.focused), screen.prompt.text, str(app.screen)],
+    }
+
+
+async def ask(app: MeasuredApp, tokens: int, prompt: str) -> dict[str, Any]:
+    """A real answer's figures."""
+    screen = app.chat
+    while app.services.host.state is not HostState.READY:
+        assert app.services.host.state is HostState.LOADING, app.services.host.error
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    screen.conversation.update(sampling={"temperature": 0.0, "max_tokens": tokens})
+    cpu, begin = time.thread_time(), time.monotonic()
+    await screen.send(prompt)
+    while screen.busy:
+        await asyncio.sleep(0.05)
+    share = (time.thread_time() - cpu) / (time.monotonic() - begin)
+    figures = screen.path[-1].figures
+    assert figures is not None
+    return {
+        "decode_tps": figures.decode_tps,
+        "tokens": figures.completion_tokens,
+        "ttft_s": figures.ttft_s,
+        "thread_share": share,
+    }
+
+
+async def scroll(app: MeasuredApp, chat: int) -> dict[str, Any]:
+    """A long chat opened, then scrolled up by half a page at a time as fast as it is painted."""
+    screen = app.chat
+    begin, cpu = time.monotonic(), time.thread_time()
+    await screen.open_chat(chat)
+    await _painted(screen)
+    opened = time.monotonic() - begin
+    opened_cpu = time.thread_time() - cpu
+    frames, cpus = [], []
+    for _ in range(_FRAMES):
+        begin, cpu = time.monotonic(), time.thread_time()
+        screen.transcript.scroll_relative(y=-screen.transcript.size.height // 2, animate=False)
+        await _painted(screen)
+        frames.append(time.monotonic() - begin)
+        cpus.append(time.thread_time() - cpu)
+    mounted = len(screen.transcript.views)
+    return {
+        "open_s": opened,
+        "open_cpu_s": opened_cpu,
+        "frames_s": frames,
+        "frames_cpu_s": cpus,
+        "mounted": mounted,
+    }
+
+
+async def _painted(screen: ChatScreen) -> None:
+    done = asyncio.Event()
+    screen.call_after_refresh(done.set)
+    await done.wait()
+
+
+def long_chat(store: Store, messages: int) -> int:
+    """A chat of so many messages, answers with a list and code among them; its number."""
+    chat = store.new_chat(title=f"{messages} messages")
+    parent = None
+    for number in range(messages // 2):
+        asked = store.add_message(chat.id, parent, Role.USER, f"Question {number}: what then?")
+        answer = store.begin_answer(
+            chat.id, asked.id, model="recorded", file="recorded", runtime="recorded"
+        )
+        text = "".join(recorded.tokens("prose", 60))
+        if number % 3 == 0:
+            text += "\n\n" + "".join(recorded.tokens("code", 60)) + "\n```\n\nSo much for that."
+        store.end_answer(answer.id, text, (1, 2, 3), State.DONE, None)
+        parent = answer.id
+    return chat.id
+
+
+def main(job: str, out: str, *arguments: str) -> None:
+    """Run one job; see the module."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        store = stack.enter_context(Store.open(folder / "chats.db"))
+        if job == "stream":
+            kind, seconds, rate = arguments[0], float(arguments[1]), float(arguments[2])
+            engine = recorded.RecordedEngine(recorded.tokens(kind, int(seconds * rate)), rate)
+        else:
+            engine = recorded.RecordedEngine([], 1)
+        host = recorded.RecordedHost(engine)
+        start = Start(model="recorded")
+        if job == "ask":
+            from app.chat.host import EngineHost
+            from app.options import ModelOptions
+
+            host = EngineHost()  # type: ignore[assignment]
+            stack.callback(host.close)
+            start = Start(model=arguments[0], options=ModelOptions())
+        config = replace(load(folder / "config.toml").config, theme=None)
+        services = Services(config, store, host, Monitor(host), start)
+
+        async def run(app: MeasuredApp) -> Any:
+            if job == "stream":
+                return await stream(app, engine)
+            if job == "ask":
+                return await ask(app, int(arguments[1]), arguments[2])
+            return await scroll(app, long_chat(store, int(arguments[0])))
+
+        app = MeasuredApp(services, run)
+        with terminal.stderr_to(Path("/tmp/w/C6/log")):
+            app.run()
+        result = app.result
+    Path(out).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
