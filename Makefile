@@ -1,4 +1,5 @@
 # make demo    build the demo model's four files, measure them, run a batch on both runtimes
+# make chat    talk with the demo model in the terminal, its files built first where they are not there
 # make test    run every test, in two processes (TESTS=... for some of them)
 # make lint    style, types, import directions
 # make native  check the build of llama.cpp, and build it again if it is not the right one
@@ -23,13 +24,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 UNWANTED = $(if $(findstring cuda,$(EXTRAS)),onnxruntime onnxruntime-genai,onnxruntime-gpu onnxruntime-genai-cuda)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint native install
+.PHONY: help demo chat test lint native install
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
 
 demo: $(stamp)
 	$(BIN)/python -m app.demo
+
+chat: $(stamp)
+	@test -f assets/pebble-built/manifest.json || $(BIN)/quantize assets/pebble --out assets/pebble-built
+	@$(BIN)/ingot chat assets/pebble-built
 
 test: $(stamp)-dev
 	$(BIN)/python -m pytest -n 2 $(TESTS)

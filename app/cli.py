@@ -14,6 +14,10 @@ import typer
 
 from app.commands.batch import batch
 from app.commands.bench import bench
+from app.commands.chat import chat
+from app.commands.chats import chats
+from app.commands.compare import compare
+from app.commands.config import config
 from app.commands.doctor import doctor
 from app.commands.models import models
 from app.commands.plan import plan
@@ -33,13 +37,17 @@ app = typer.Typer(
 
 
 app.command(name="quantize")(quantize)
+app.command()(chat)
 app.command()(run)
 app.command()(batch)
 app.command()(bench)
 app.command()(plan)
+app.command()(compare)
 app.command()(models)
 app.command()(pull)
 app.command()(rm)
+app.add_typer(chats, name="chats")
+app.add_typer(config, name="config")
 app.command()(doctor)
 
 

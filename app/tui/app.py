@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, work
-from textual.app import App, SystemCommand, UnknownModeError
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
@@ -35,6 +34,7 @@ from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)
 
+_now = time.monotonic
 _AGAIN_S = 2.0  # a second ctrl+c within this time quits
 
 
@@ -98,6 +98,8 @@ class IngotApp(App[None]):
         start = self.services.start
         if start.model is not None:
             self.load_model(start.model, start.options, start.settings)
+        else:
+            self.call_after_refresh(self.run_action, "screen.models")
 
     def warn(self, text: str) -> None:
         """Tell of something that is odd but does not stop the work."""
@@ -140,7 +142,7 @@ class IngotApp(App[None]):
 
     def action_interrupt(self) -> None:
         """The first time stop what runs, the second time within two seconds quit."""
-        now = time.monotonic()
+        now = _now()
         if now - self._interrupted < _AGAIN_S:
             self._quit()
             return
@@ -166,17 +168,23 @@ class IngotApp(App[None]):
     def _occupied(self) -> Iterator[modes.Occupied]:
         """The base screens of all modes that were opened."""
         for mode in modes.MODES:
-            with contextlib.suppress(UnknownModeError):
-                for screen in self.get_screen_stack(mode.name):
-                    if isinstance(screen, modes.Occupied):
-                        yield screen
+            for screen in self._screens(mode.name):
+                if isinstance(screen, modes.Occupied):
+                    yield screen
 
     def _interruptible(self) -> Iterator[modes.Interruptible]:
         """Screens of the mode that is shown, the topmost first, then those of the chat."""
         for name in dict.fromkeys((self.current_mode, modes.CHAT.name)):
-            for screen in reversed(self.get_screen_stack(name)):
+            for screen in reversed(self._screens(name)):
                 if isinstance(screen, modes.Interruptible):
                     yield screen
+
+    def _screens(self, mode: str) -> list[Screen[Any]]:
+        """The screens of a mode, the base first; none of a mode that was never shown."""
+        try:
+            return self.get_screen_stack(mode)
+        except KeyError:
+            return []
 
     def _catch_signals(self) -> None:
         """Leave in order when the system asks for it, or the terminal has gone."""
@@ -239,7 +247,7 @@ class IngotApp(App[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Say so when the terminal is too small, instead of showing half of everything."""
-        TooSmall.check(self)
+        self.call_after_refresh(TooSmall.check, self)  # once Textual knows the size, too
 
 
 def app_of(node: DOMNode) -> IngotApp:

@@ -37,7 +37,7 @@ class HelpScreen(ModalScreen[None]):
     def __init__(self, text: str, groups: list[Group]) -> None:
         super().__init__(classes="panel")
         self._text = text
-        self._groups = groups
+        self.groups = groups
 
     @classmethod
     def about(cls, screen: Screen[Any]) -> HelpScreen:
@@ -58,7 +58,7 @@ class HelpScreen(ModalScreen[None]):
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), expand=True)
         table.add_column(no_wrap=True)
         table.add_column(ratio=1)
-        for number, group in enumerate(self._groups):
+        for number, group in enumerate(self.groups):
             if number:
                 table.add_row("", "")
             table.add_row(Text(group.title, style="bold underline"), "")

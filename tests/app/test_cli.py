@@ -20,7 +20,9 @@ from tests.runtimes.faults import build_fault_library
 HEAVY = {"llama_cpp", "onnxruntime", "torch", "transformers", "textual", "numpy", "onnx"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["run", "--help"], ["chat", "--help"]]
+)
 def test_help_imports_no_engine(arguments: list[str]) -> None:
     code = (
         "import sys; from app.cli import main; code = main(sys.argv[1:]); "

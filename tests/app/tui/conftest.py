@@ -90,3 +90,30 @@ class Bare(IngotApp):
 def bare(services: Any) -> Bare:
     """See ``Bare``."""
     return Bare(services)
+
+
+@pytest.fixture
+def chat_app(home: Path, gguf_file: Path) -> Iterator[IngotApp]:
+    """The whole app with Pebble, which it loads when it runs; its answers are long."""
+    from app.configwriting import set_value
+    from app.tui.services import Start, open_services
+
+    # So hot that it hardly ever ends by itself.
+    set_value("sampling.temperature", 5.0)
+    set_value("sampling.top_p", 1.0)
+    set_value("sampling.seed", 1)
+    with open_services(Start(str(gguf_file))) as opened:
+        yield IngotApp(opened)
+
+
+def is_ready(app: IngotApp) -> bool:
+    """Whether the model is loaded."""
+    return app.services.host.engine is not None
+
+
+async def ask(pilot: Any, text: str) -> None:
+    """Type a message into the chat and send it."""
+    prompt = pilot.app.screen.query_one("Prompt")
+    prompt.text = text
+    prompt.focus()
+    await pilot.press("enter")

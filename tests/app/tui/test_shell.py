@@ -1,0 +1,208 @@
+"""What holds in the whole app, with a real model where one is needed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from textual.widgets import OptionList
+
+from app.chat.host import HostState
+from app.store.records import Role, State
+from app.tui import app as shell
+from app.tui.app import IngotApp
+from app.tui.help import HelpScreen
+from app.tui.modes import MODES
+from app.tui.services import Start, open_services
+from app.tui.widgets.too_small import TooSmall
+from tests.app.tui.conftest import ask, is_ready, wait_until
+
+STORY = "Tell me a long story about a fox, a crow and a bear."
+
+
+async def test_an_answer_goes_on_while_another_screen_is_shown_and_ctrl_c_stops_it(
+    chat_app: IngotApp,
+) -> None:
+    async with chat_app.run_test(size=(100, 30)) as pilot:
+        chat: Any = chat_app.screen
+        await wait_until(lambda: is_ready(chat_app))
+        await ask(pilot, STORY)
+        await wait_until(lambda: chat.turn is not None)
+        turn = chat.turn
+        await pilot.press("f6")
+        assert chat_app.screen is not chat
+        before = turn.meter.tokens
+        await wait_until(lambda: chat.turn is None or turn.meter.tokens > before)
+        await pilot.press("ctrl+c")
+        await wait_until(lambda: chat.turn is None)
+        await pilot.press("f2")
+        assert chat_app.screen is chat
+        [_, answer] = chat.path
+        assert answer.state is State.STOPPED
+        assert answer.text
+
+
+async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
+    chat_app: IngotApp,
+) -> None:
+    store = chat_app.services.store
+    async with chat_app.run_test(size=(80, 24)) as pilot:
+        chat: Any = chat_app.screen
+        await wait_until(lambda: is_ready(chat_app))
+        engine = chat_app.services.host.engine
+        assert engine is not None
+        pid = engine.pid
+        assert pid is not None
+        await ask(pilot, STORY)
+        await wait_until(lambda: chat.turn is not None and chat.turn.meter.tokens >= 3)
+        began = time.monotonic()
+        await pilot.press("ctrl+q")
+    assert time.monotonic() - began < 2
+    assert not psutil.pid_exists(pid)
+    [question, answer] = store.messages(store.chats()[0].id)
+    assert question.role is Role.USER
+    assert answer.state is State.STOPPED
+    assert answer.text
+    assert chat_app.return_code == 0
+
+
+async def test_quitting_while_a_model_loads(chat_app: IngotApp) -> None:
+    began = time.monotonic()
+    async with chat_app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: chat_app.services.host.state is HostState.LOADING)
+        began = time.monotonic()
+        await pilot.press("ctrl+q")
+    assert time.monotonic() - began < 2
+    assert chat_app.services.host.engine is None
+    await wait_until(lambda: not psutil.Process().children(), 2)
+
+
+async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(
+    home: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF but no more")
+    with open_services(Start(str(broken))) as services:
+        app = IngotApp(services)
+        async with app.run_test(size=(80, 24), notifications=True):
+            await wait_until(lambda: services.host.state is HostState.FAILED)
+            await wait_until(lambda: any("broken.gguf" in n.message for n in _told(app)))
+            assert app.is_running
+
+
+async def test_without_a_model_it_begins_with_the_list(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)):
+        await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
+
+
+async def test_ctrl_c_twice_quits_and_slowly_does_not(
+    services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(shell, "_now", lambda: now)
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+c")
+        now += 2.1
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+        assert app.return_code is None
+        now += 1.9
+        await pilot.press("ctrl+c")
+        await wait_until(lambda: app.return_code == 0)
+
+
+async def test_every_mode_has_its_key(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
+        await pilot.press("escape")
+        for mode in reversed(MODES):
+            await pilot.press(mode.key)
+            await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
+
+
+async def test_help_shows_the_keys_as_they_are_mapped(bare: Any) -> None:
+    bare.services.config = _with_keymap(bare, {"app.quit": "ctrl+f12"})
+    async with bare.run_test(size=(80, 24)) as pilot:
+        await pilot.press("f1")
+        panel = bare.screen
+        assert isinstance(panel, HelpScreen)
+        rows = {does: keys for group in panel.groups for keys, does in group.rows}
+        assert rows["Quit"] == "ctrl+F12"
+        await pilot.press("f1")
+        await wait_until(lambda: bare.screen is not panel)
+        await pilot.press("ctrl+q")
+        await pilot.pause()
+        assert bare.return_code is None
+        await pilot.press("ctrl+f12")
+        await wait_until(lambda: bare.return_code == 0)
+
+
+async def test_what_is_wrong_with_the_settings_is_told(home: Path) -> None:
+    settings = home / "config" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('theme = "nowhere"\nfoo = 1\n[keymap]\n"app.quitt" = "f10"\n')
+    with open_services(Start()) as services:
+        app = IngotApp(services)
+        async with app.run_test(size=(80, 24), notifications=True):
+            await wait_until(lambda: len(_told(app)) >= 3)
+            told = " ".join(n.message for n in _told(app))
+            assert "foo" in told
+            assert "did you mean app.quit?" in told
+            assert "there is no theme nowhere" in told
+
+
+async def test_a_theme_from_the_palette_is_remembered(bare: Any, home: Path) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        assert bare.theme == "ingot"
+        assert not (home / "config" / "config.toml").exists()
+        await pilot.press("ctrl+p", *"theme", "enter")
+        await pilot.pause()
+        await pilot.press(*"gruv")
+        await wait_until(lambda: bare.screen.query_one(OptionList).option_count == 1)
+        await pilot.press("enter")
+        await wait_until(lambda: bare.theme == "gruvbox")
+    assert 'theme = "gruvbox"' in (home / "config" / "config.toml").read_text()
+    with open_services(Start()) as services:
+        again = type(bare)(services)
+        async with again.run_test(size=(80, 24)):
+            assert again.theme == "gruvbox"
+
+
+async def test_the_palette_has_every_command_with_its_key(chat_app: IngotApp) -> None:
+    async with chat_app.run_test(size=(80, 24)):
+        screen = chat_app.screen
+        named = {command.title: command.help for command in chat_app.get_system_commands(screen)}
+        for _, binding, enabled, _ in screen.active_bindings.values():
+            if binding.id and binding.description and enabled and binding.id != "app.palette":
+                assert binding.description in named
+        assert "ctrl+q" in named["Quit"]
+        assert {mode.title for mode in MODES} <= named.keys()
+
+
+async def test_a_terminal_that_is_too_small_is_told_and_nothing_breaks(bare: Any) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        assert not bare.screen.query(TooSmall)
+        await pilot.resize_terminal(59, 24)
+        await wait_until(lambda: bare.screen.query(TooSmall))
+        assert "59x24" in str(bare.screen.query_one(TooSmall).content)
+        await pilot.press("f1")
+        await wait_until(lambda: bare.screen.query(TooSmall) and bare.screen.is_modal)
+        await pilot.press("escape")
+        await pilot.resize_terminal(60, 16)
+        await wait_until(lambda: not bare.screen.query(TooSmall))
+
+
+def _told(app: IngotApp) -> list[Any]:
+    return list(app._notifications)
+
+
+def _with_keymap(app: Any, keymap: dict[str, str]) -> Any:
+    from dataclasses import replace
+
+    return replace(app.services.config, keymap=keymap)
