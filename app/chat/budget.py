@@ -200,7 +200,7 @@ def _count(engine: EngineApi, messages: Sequence[chat.Message]) -> int:
         if key in _counts:
             _counts.move_to_end(key)
             return _counts[key]
-    tokens = len(encode(engine, messages))
+    tokens = len(encode(engine, messages)[0])
     with _lock:
         _counts[key] = tokens
         while len(_counts) > _KEPT:

@@ -11,29 +11,29 @@ from runtimes.api import EngineApi
 from runtimes.errors import RequestError
 
 
-def encode(engine: EngineApi, messages: Sequence[chat.Message]) -> list[int]:
-    """Ids of ``messages`` by the model's template. Blocks.
+def encode(
+    engine: EngineApi, messages: Sequence[chat.Message]
+) -> tuple[list[int], Sequence[chat.Message]]:
+    """Ids of a conversation by the model's template, and the messages as they were sent: a system
+    message that the template refuses stands before the first message of the user instead. Blocks.
 
-    A system message that the template refuses stands before the first message of the user instead.
     Raises RequestError for no messages, no template, or one that refuses the conversation.
     """
     if not messages:
         raise RequestError("there is nothing to answer: every message is left out")
     try:
         ids = engine.encode_chat(messages)
-    except RequestError:
-        folded = _without_system(messages)
-        if folded is None:
-            raise
+    except RequestError as error:
+        messages = _without_system(messages)
         try:
-            ids = engine.encode_chat(folded)
+            ids = engine.encode_chat(messages) if messages else []
         except RequestError:
-            ids = []
+            raise error from None
         if not ids:
             raise
     if not ids:
         raise RequestError("the prompt has no tokens")
-    return ids
+    return ids, messages
 
 
 def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[int], bool]:
@@ -48,9 +48,10 @@ def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[
     return ids[len(begin) :] if ids[: len(begin)] == begin else ids, False
 
 
-def _without_system(messages: Sequence[chat.Message]) -> list[chat.Message] | None:
+def _without_system(messages: Sequence[chat.Message]) -> Sequence[chat.Message]:
+    """None, if there is no system message that could be joined with what follows."""
     first, *rest = messages
     if first["role"] != "system" or not rest or rest[0]["role"] != "user":
-        return None
+        return []
     joined = {"role": "user", "content": f"{first['content']}\n\n{rest[0]['content']}"}
     return [joined, *rest[1:]]

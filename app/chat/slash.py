@@ -7,6 +7,7 @@ as it is.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -185,30 +186,30 @@ SPECS: tuple[Spec, ...] = (
     Spec("help", "", "show the keys and commands", _plain("help", Help)),
     Spec("quit", "", "leave", _plain("quit", Quit)),
 )
+# A word after the slash, or nothing at all; what has other signs in it is a path or code.
+_COMMAND = re.compile(r"/([a-z][\w-]*(?=\s|$)|\?(?=\s|$)|(?=$))", re.IGNORECASE)
 _BY_NAME = {spec.name: spec for spec in SPECS}
 _ALIASES = {"regenerate": "regen", "retry": "regen", "exit": "quit", "q": "quit", "?": "help"}
 
 
 def is_command(text: str) -> bool:
     """Whether ``parse`` would take it for a command, right or wrong."""
-    word = text[1:].split(None, 1)[0] if text[1:].strip() else ""
-    return text.startswith("/") and "/" not in word and not text[1:2].isspace()
+    return _COMMAND.match(text) is not None
 
 
 def parse(text: str) -> Command | None:
     """The command that ``text`` is; None for a text that is to be sent (see ``plain``). Raises
     SlashError, or RequestError for a value out of its range."""
-    if not is_command(text):
+    found = _COMMAND.match(text)
+    if found is None:
         return None
-    name, _, rest = text[1:].strip().partition(" ")
-    head, *more = name.split("\n", 1)  # /system may go on in the next line
-    rest = "\n".join([*more, rest]) if more else rest
-    spec = _BY_NAME.get(_ALIASES.get(head.lower(), head.lower()))
+    name = found[1].lower()
+    spec = _BY_NAME.get(_ALIASES.get(name, name))
     if spec is None:
-        near = difflib.get_close_matches(head.lower(), [*_BY_NAME, *_ALIASES], n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, [*_BY_NAME, *_ALIASES], n=1, cutoff=0.5)
         hint = f"; did you mean /{near[0]}?" if near else "; /help lists them"
-        raise SlashError(f"there is no command /{head}{hint} (// begins a text with a slash)")
-    return spec.make(rest.strip())
+        raise SlashError(f"there is no command /{found[1]}{hint} (// begins a text with a slash)")
+    return spec.make(text[found.end() :].strip())
 
 
 def plain(text: str) -> str:

@@ -122,8 +122,7 @@ class Turn:
             raise RequestError(_NO_ENGINE)
         if continues is not None and not can_continue(continues):
             raise RequestError("this answer is whole: there is nothing to continue")
-        messages = conversation.prompt(parent.id)
-        ids = encode(engine, messages)
+        ids, messages = encode(engine, conversation.prompt(parent.id))
         if continues is None:
             begun = Begun(opening(engine.model.chat_template, messages))
         else:

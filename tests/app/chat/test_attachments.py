@@ -1,0 +1,93 @@
+"""Files that go with a message."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.chat.attachments import (
+    AttachmentError,
+    complete_path,
+    read_attachment,
+    with_attachments,
+)
+from app.store.records import Attachment
+
+
+def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a b.txt"
+    file.write_bytes("größe\r\n\tx\x1b[0m\n".encode())
+    read = read_attachment(file)
+    assert (read.attachment, read.warning) == (Attachment("a b.txt", "größe\n\tx\x1b[0m\n"), None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_attachment("~/a b.txt") == read
+    for codec in ("utf-8-sig", "utf-16"):
+        file.write_text("größe 🦊", encoding=codec)
+        assert read_attachment(file).attachment.text == "größe 🦊"
+    file.write_bytes("naïve ".encode("latin-1") + b"a long text that is all right otherwise")
+    read = read_attachment(file)
+    assert read.attachment.text.startswith("na\ufffdve")
+    assert "1 times" in (read.warning or "")
+    file.write_text("\ufffd is a letter too " * 20)
+    assert read_attachment(file).warning is None
+
+
+def test_what_cannot_be_attached_says_why(tmp_path: Path) -> None:
+    def refused(path: str | Path, why: str, **options: int) -> None:
+        with pytest.raises(AttachmentError, match=why) as raised:
+            read_attachment(path, **options)
+        assert raised.value.exit_code == 2
+
+    refused(tmp_path / "absent", "no such file")
+    refused(tmp_path, "folder")
+    refused("a\0b", "cannot be read")
+    refused(tmp_path / ("x" * 300), "cannot be read")
+    refused("~nobody-of-this-name/x", "cannot be read|no such file")
+    file = tmp_path / "f"
+    file.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    refused(file, "not a text file")
+    file.write_bytes("äöü".encode("latin-1") * 20)
+    refused(file, "neither text")
+    file.write_bytes(b" \n")
+    refused(file, "empty")
+    file.write_text("x" * 101)
+    refused(file, "at most", most_bytes=100)
+    assert read_attachment(file, 101).attachment.text == "x" * 101
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        refused(tmp_path / "pipe", "pipe")  # and does not wait for a writer
+        refused("/dev/zero", "device")
+    if os.geteuid() != 0:
+        file.chmod(0)
+        refused(file, "permitted")
+
+
+def test_how_the_model_gets_them() -> None:
+    plain, fenced = Attachment("a\nb.md", "x\n"), Attachment("c", "```\ncode\n````\n")
+    assert with_attachments("ask", ()) == "ask"
+    assert with_attachments("", [plain]) == "File a b.md:\n```\nx\n```"
+    assert with_attachments("ask", [plain, fenced]) == (
+        "File a b.md:\n```\nx\n```\n\nFile c:\n`````\n```\ncode\n````\n`````\n\nask"
+    )
+
+
+def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("notes.txt", "Notes.md", "new file.txt", ".hidden", "n\nl"):
+        (tmp_path / name).touch()
+    (tmp_path / "nested").mkdir()
+    (tmp_path / "nested" / "deep.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert complete_path("n")[0] == "nested/"
+    assert set(complete_path("n")) >= {"nested/", "new file.txt", "notes.txt"}
+    assert complete_path("nested/") == ["nested/deep.txt"]
+    assert complete_path("./nested/d") == ["./nested/deep.txt"]
+    assert complete_path("~/nested/d") == ["~/nested/deep.txt"]
+    assert complete_path(f"{tmp_path}/note")[-1] == f"{tmp_path}/notes.txt"
+    assert complete_path(".h") == [".hidden"]
+    assert ".hidden" not in complete_path("")
+    assert "n\nl" not in complete_path("")
+    assert complete_path("absent/") == complete_path("notes.txt/") == complete_path("\0/") == []
+    assert len(complete_path("", limit=2)) == 2

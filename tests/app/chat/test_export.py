@@ -1,0 +1,107 @@
+"""A chat written to a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from app.chat.conversation import Conversation
+from app.chat.export import (
+    ExistsError,
+    ExportError,
+    as_json,
+    as_markdown,
+    export,
+    suggested_path,
+)
+from app.store.records import Attachment, Figures, State
+from app.store.store import Store
+from runtimes.errors import RequestError
+
+FIGURES = Figures(12, 4, 30, 0.25, 96.0, 51.25, 0.9, "length")
+
+
+@pytest.fixture
+def talk(conversation: Conversation, store: Store) -> Conversation:
+    conversation.update(system="Be brief.\nAlways.", sampling={"temperature": 0.5})
+    one = conversation.say("Show me <b>code</b>: größe/🦊", [Attachment("a.txt", "alpha")])
+    chat = conversation.chat.id
+    first = store.begin_answer(chat, one.id, model="pebble · q8_0", file="f", runtime="llamacpp")
+    text = "<think>\nhm\n\nhm\n</think>\n\nHere:\n```py\nx = 1"
+    store.end_answer(first.id, text, (1, 2), State.CUT, FIGURES)
+    other = store.begin_answer(chat, one.id, model="other")
+    store.end_answer(other.id, "never mind", (), State.FAILED, None, "it died")
+    store.update_chat(chat, leaf=first.id)
+    return Conversation.open(store, chat)
+
+
+def test_markdown_has_the_branch_that_is_shown(talk: Conversation) -> None:
+    text = as_markdown(talk)
+    title, system, you, files, asked, heading, thinking, answer, notes = (
+        "# Show me <b>code</b>: größe/🦊",
+        "> System: Be brief.\n> Always.",
+        "## You · ",
+        "File a.txt:\n```\nalpha\n```",
+        "Show me <b>code</b>: größe/🦊",
+        "## pebble · q8_0 · ",
+        "> Thinking:\n>\n> hm\n>\n> hm",
+        "Here:\n```py\nx = 1\n```",  # closed, so that it does not swallow the rest
+        "*cut at its longest · 30 tokens · decode 51.2 tok/s · first token 250 ms · prefill 96.0",
+    )
+    at = 0
+    for part in (title, system, you, files, asked, heading, thinking, answer, notes):
+        assert part in text[at:]
+        at = text.index(part, at) + len(part)
+    assert "never mind" not in text
+    talk.switch(talk.path[-1].id, 1)
+    assert "*failed: it died*" in as_markdown(talk)
+
+
+def test_json_has_everything(talk: Conversation) -> None:
+    data = json.loads(as_json(talk))
+    assert (data["format"], data["version"]) == ("ingot-chat", 1)
+    assert data["chat"]["system"] == "Be brief.\nAlways."
+    assert data["chat"]["sampling"] == {"temperature": 0.5}
+    assert data["branch"] == [m.id for m in talk.path]
+    asked, first, other = data["messages"]
+    assert asked["attachments"] == [{"name": "a.txt", "text": "alpha"}]
+    assert (asked["role"], asked["figures"], asked["parent"]) == ("user", None, None)
+    assert first["figures"]["decode_tps"] == 51.25
+    assert (first["state"], first["runtime"], first["parent"]) == ("cut", "llamacpp", asked["id"])
+    assert (other["text"], other["error"]) == ("never mind", "it died")
+    assert first["created"].endswith("+00:00")
+
+
+def test_files_are_written_whole_or_not_at_all(talk: Conversation, tmp_path: Path) -> None:
+    file = tmp_path / "chat.md"
+    assert export(talk, file) == file
+    assert file.read_text(encoding="utf-8") == as_markdown(talk)
+    with pytest.raises(ExistsError, match="there already"):
+        export(talk, file)
+    file.write_text("mine")
+    with pytest.raises(ExistsError):
+        export(talk, str(file))
+    assert file.read_text() == "mine"
+    export(talk, file, overwrite=True)
+    assert file.read_text(encoding="utf-8") == as_markdown(talk)
+    assert json.loads(export(talk, tmp_path / "chat.JSON").read_text(encoding="utf-8"))
+    with pytest.raises(RequestError, match=r"\.md"):
+        export(talk, tmp_path / "chat.pdf")
+    with pytest.raises(ExportError, match="cannot be written"):
+        export(talk, tmp_path / "absent" / "chat.md")
+    (tmp_path / "folder.md").mkdir()
+    inside = export(talk, tmp_path / "folder.md")
+    assert inside.parent == tmp_path / "folder.md"
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".partial")]
+
+
+def test_a_name_is_suggested(talk: Conversation, tmp_path: Path) -> None:
+    path = suggested_path(talk, folder=tmp_path)
+    assert path == tmp_path / "Show-me-b-code-b-größe.md"
+    path.touch()
+    assert suggested_path(talk, folder=tmp_path).name == "Show-me-b-code-b-größe-2.md"
+    talk.rename("/../..")
+    assert suggested_path(talk, "json", tmp_path) == tmp_path / "chat.json"

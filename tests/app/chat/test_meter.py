@@ -1,0 +1,72 @@
+"""The rate of tokens from batches; times are given, none is measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.chat.meter import Meter
+
+
+def test_nothing_yet() -> None:
+    meter = Meter()
+    assert meter.rate is None
+    meter.read(1.0, 0)
+    assert (meter.rate, meter.samples, meter.tokens) == (None, [], 0)
+
+
+@pytest.mark.parametrize("period", [0.08, 0.125, 0.9])
+@pytest.mark.parametrize("tps", [3.0, 200.0])
+def test_a_steady_stream_has_its_rate_from_the_beginning(tps: float, period: float) -> None:
+    """However often it is read; at most one token is uncertain."""
+    meter, begun, seen = Meter(), False, 0
+    first = 10.3
+    for step in range(1, int(8 / period)):
+        now = 10.0 + step * period
+        come = int((now - first) * tps) + 1 if now >= first else 0
+        if come and not begun:
+            meter.begin(first)
+            begun = True
+        meter.read(now, come - seen)
+        seen = come
+        if begun and now - first > 1 / tps:
+            span = min(now - first, 2.0)
+            assert meter.rate is not None
+            assert abs(meter.rate - tps) <= 1.01 / span
+    assert meter.tokens == seen
+    assert len(meter.samples) >= 7 / (0.25 + period) - 2
+
+
+def test_a_burst_is_not_a_rate() -> None:
+    meter = Meter()
+    meter.read(5.0, 40)  # nobody knows since when
+    assert meter.rate is None
+    meter.read(6.0, 10)
+    assert meter.rate == 10
+
+
+def test_it_falls_when_nothing_comes_and_recovers() -> None:
+    meter = Meter()
+    meter.begin(0.0)
+    for step in range(1, 41):
+        meter.read(step / 10, 10)
+    assert meter.rate == pytest.approx(100, rel=0.01)
+    for step in range(41, 51):
+        meter.read(step / 10, 0)
+    assert meter.rate == pytest.approx(50, rel=0.06)
+    for step in range(51, 71):
+        meter.read(step / 10, 0)
+    assert meter.rate == 0
+    for step in range(71, 92):
+        meter.read(step / 10, 10)
+    assert meter.rate == pytest.approx(100, rel=0.01)
+
+
+def test_a_long_time_without_readings_counts_whole() -> None:
+    """The terminal was suspended, or another screen was shown."""
+    meter = Meter()
+    meter.begin(0.0)
+    meter.read(0.1, 11)
+    meter.read(30.1, 3000)
+    assert meter.rate == pytest.approx(100)
+    meter.read(30.2, 10)
+    assert meter.rate == pytest.approx(100)

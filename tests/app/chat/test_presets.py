@@ -1,0 +1,84 @@
+"""System messages with sampling, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.chat import presets
+from app.chat.sampling_form import from_mapping
+from app.config import Config, ConfigError, Preset, load
+
+FILE = """\
+# mine
+theme = "nord"  # dark
+
+[presets.coder]
+system = "My coder."
+sampling = { temperature = 0.5, top_k = 3 }
+
+[keymap]
+"chat.stop" = "f12"
+"""
+
+
+def test_those_that_come_with_the_app_are_good() -> None:
+    for preset in presets.BUILT_IN:
+        params = from_mapping(preset.sampling, Config().sampling)
+        for name, value in preset.sampling.items():
+            assert getattr(params, name) == value
+    names = [preset.name for preset in presets.all_presets(Config())]
+    assert len(names) == len(set(names)) == len(presets.BUILT_IN)
+
+
+def test_the_users_own_come_first_and_stay_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(FILE)
+    config = load(file).checked()
+    assert presets.all_presets(config)[0].system == "My coder."
+    assert presets.find(config, "Coder").system == "My coder."
+    assert presets.is_own(config, "coder")
+    assert not presets.is_own(config, "writer")
+    with pytest.raises(ConfigError, match="there are: coder, plain"):
+        presets.find(config, "x")
+
+    saved = presets.save(Preset("my  own", ' Say "hi".\nAlways. ', {"stop": ["END"]}), file)
+    config = presets.with_saved(config, saved)
+    assert saved == Preset("my own", 'Say "hi".\nAlways.', {"stop": ["END"]})
+    presets.save(Preset("coder", None, {"temperature": 0}), file)
+    read = load(file).checked()
+    assert presets.find(read, "my own") == Preset("my own", saved.system, {"stop": ("END",)})
+    assert presets.find(read, "coder") == Preset("coder", None, {"temperature": 0.0})
+    assert presets.find(config, "my own") == saved
+    assert (read.theme, dict(read.keymap)) == ("nord", {"chat.stop": "f12"})
+    assert "# mine" in file.read_text()
+
+    presets.delete(read, "coder", file)
+    presets.delete(read, "my own", file)
+    assert load(file).checked().presets == ()
+    with pytest.raises(ConfigError, match="comes with the app"):
+        presets.delete(Config(), "coder", file)
+    with pytest.raises(ConfigError, match="no preset"):
+        presets.delete(Config(), "x", file)
+    assert presets.without(config, "coder").presets == (saved,)
+
+
+def test_what_cannot_be_saved_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    for preset in (
+        Preset(" "),
+        Preset("a\x1b"),
+        Preset("hot", None, {"temperature": -1}),
+        Preset("odd", None, {"mirostat": 2}),
+    ):
+        with pytest.raises(ConfigError):
+            presets.save(preset, file)
+    assert not file.exists()
+    file.write_text("presets = 3\n")
+    with pytest.raises(ConfigError, match="table"):
+        presets.save(Preset("a"), file)
+    file.write_text("[[broken")
+    with pytest.raises(ConfigError, match="TOML"):
+        presets.save(Preset("a"), file)
+    assert file.read_text() == "[[broken"

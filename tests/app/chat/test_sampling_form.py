@@ -1,0 +1,92 @@
+"""Sampling as text fields, and as it is kept with a chat."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat import sampling_form as form
+from app.config import Sampling
+from runtimes.errors import RequestError
+from runtimes.request import SamplingParams
+
+DEFAULTS = Sampling()
+
+
+def test_the_fields_are_those_of_the_settings() -> None:
+    assert {one.name for one in form.FIELDS} == set(Sampling.__dataclass_fields__)
+
+
+def test_what_is_typed_is_checked_field_by_field() -> None:
+    texts = form.texts_of(DEFAULTS.params())
+    assert form.read(texts, DEFAULTS).params == DEFAULTS.params()
+    assert form.read({}, DEFAULTS).params == DEFAULTS.params()
+    now = form.read({**texts, "temperature": "0,2", "seed": " 7 ", "top_k": "40"}, DEFAULTS)
+    assert now.errors == {}
+    assert now.params == DEFAULTS.params(temperature=0.2, seed=7, top_k=40)
+    now = form.read({**texts, "temperature": "hot", "top_p": "0", "top_k": "3"}, DEFAULTS)
+    assert set(now.errors) == {"temperature", "top_p"}
+    assert now.params is None
+    assert now.values["top_k"] == 3
+    assert "'hot'" in now.errors["temperature"]
+    assert form.field("TOP-P").name == "top_p"
+
+
+def test_blank_is_the_default_or_none() -> None:
+    defaults = Sampling(temperature=0.3, seed=5, stop=("END",))
+    now = form.read({"temperature": " ", "seed": "", "stop": ""}, defaults).params
+    assert now is not None
+    assert (now.temperature, now.seed, now.stop) == (0.3, None, ())
+    kept = form.to_mapping(now, defaults)
+    assert kept == {"seed": None, "stop": []}
+    assert form.from_mapping(kept, defaults) == now
+
+
+numbers = {"allow_nan": False, "allow_infinity": False}
+
+
+@given(
+    st.builds(
+        SamplingParams,
+        max_tokens=st.integers(1, 10**6),
+        temperature=st.floats(0, 10, **numbers),
+        top_k=st.integers(0, 10**5),
+        top_p=st.floats(1e-6, 1),
+        min_p=st.floats(0, 1),
+        repetition_penalty=st.floats(0.1, 3),
+        presence_penalty=st.floats(-2, 2),
+        frequency_penalty=st.floats(-2, 2),
+        seed=st.none() | st.integers(0, 2**63 - 1),
+        stop=st.lists(st.text(min_size=1), max_size=3).map(tuple),
+    )
+)
+def test_there_and_back(params: SamplingParams) -> None:
+    texts = form.texts_of(params)
+    blank = {name for name in ("stop",) if not texts[name].strip()}
+    if not blank or not params.stop:  # stop texts of blanks only: not worth a notation
+        assert form.read(texts, DEFAULTS).params == params
+    kept = json.loads(json.dumps(form.to_mapping(params, DEFAULTS)))
+    assert form.from_mapping(kept, DEFAULTS) == params
+
+
+def test_what_an_older_chat_kept_does_not_keep_it_from_opening(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = {"temperature": 0.1, "mirostat": 2, "top_p": 7, "stop": 3, "max_tokens": "many"}
+    with caplog.at_level(logging.WARNING):
+        assert form.from_mapping(kept, DEFAULTS) == DEFAULTS.params(temperature=0.1)
+    assert len(caplog.records) == 4
+
+
+def test_one_value_is_changed() -> None:
+    params = DEFAULTS.params(temperature=0.1)
+    assert form.changed(params, "temperature", None, DEFAULTS).temperature == 0.7
+    assert form.changed(params, "top-k", 5, DEFAULTS).top_k == 5
+    assert form.summary(params, DEFAULTS) == "temperature 0.1"
+    assert form.summary(DEFAULTS.params(), DEFAULTS) == ""
+    with pytest.raises(RequestError):
+        form.changed(params, "top_p", 5, DEFAULTS)
