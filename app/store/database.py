@@ -40,7 +40,7 @@ class Database:
             _make_private(path)
             self._writer = self._connect()
             try:
-                _check(self._writer, path, len(migrations))
+                require_ours(self._writer, path, len(migrations))
                 _set_wal(self._writer)
                 _migrate(self._writer, path, migrations)
             except BaseException:
@@ -135,8 +135,9 @@ def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _check(db: sqlite3.Connection, path: Path, newest: int) -> None:
-    """Refuse what is not ours to change, before anything is written to it."""
+def require_ours(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATIONS)) -> None:
+    """Refuse what is not ours to change, before anything is written to it: raises StoreError for a
+    version above ``newest`` and for what another program wrote."""
     found = _version(db)
     if found > newest:
         raise StoreError(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.store.database import Database
+from app.store.database import Database, require_ours
 from app.store.errors import StoreDamagedError, StoreError, explained
 from app.store.rows import CHAT, MESSAGE, chat_of, message_of
 from app.store.schema import SQL_FUNCTIONS
@@ -30,14 +30,21 @@ class Repaired:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether SQLite finds nothing wrong with the file; reads all of it."""
+    """Whether everything in the file can be read. Raises StoreError for one that is not ours."""
     try:
         db = _raw(path)
         try:
-            return bool(db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
+            require_ours(db, path)
+            found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            db.text_factory = str  # which refuses what is no UTF-8
+            for row in db.execute(f"SELECT {CHAT} FROM chats"):
+                chat_of(row)
+            for row in db.execute(f"SELECT {MESSAGE} FROM messages"):
+                message_of(row)
+            return bool(found == "ok")
         finally:
             db.close()
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, StoreDamagedError):
         return False
 
 
@@ -45,8 +52,8 @@ def repair(path: Path) -> Repaired:
     """Set a damaged file aside and put one at its place with all that can be read of it. A whole
     one stays; its index is made anew.
 
-    Raises StoreError: there is no file, or the disk has no room for a second one; nothing has
-    changed then. No other Ingot may be running.
+    Raises StoreError: there is no file, it is not ours, or the disk has no room for a second one;
+    nothing has changed then. No other Ingot may be running.
     """
     if not path.exists():
         raise StoreError(f"there is no {path}")
@@ -60,13 +67,7 @@ def repair(path: Path) -> Repaired:
     fresh = path.with_name(f".{path.name}.repaired")
     _remove(fresh)
     try:
-        database = Database(fresh)
-        try:
-            _copy(path, database)
-            _index_anew(database)
-            counts = _counts(database)
-        finally:
-            database.close()
+        counts = _save(path, fresh)
     except BaseException:
         _remove(fresh)
         raise
@@ -78,6 +79,16 @@ def repair(path: Path) -> Repaired:
                 part.rename(aside.with_name(aside.name + end))
         fresh.rename(path)
     return Repaired(aside, *counts)
+
+
+def _save(damaged: Path, fresh: Path) -> tuple[int, int]:
+    database = Database(fresh)
+    try:
+        _copy(damaged, database)
+        _index_anew(database)
+        return _counts(database)
+    finally:
+        database.close()
 
 
 def _raw(path: Path) -> sqlite3.Connection:
@@ -148,6 +159,12 @@ def _mend(db: sqlite3.Connection) -> None:
         " WHERE chat NOT IN (SELECT id FROM chats)",
         (now, now),
     )
+    for table, column, instead in (
+        ("chats", "sampling", "'{}'"),
+        ("messages", "figures", "NULL"),
+        ("messages", "attachments", "NULL"),
+    ):
+        db.execute(f"UPDATE {table} SET {column} = {instead} WHERE NOT json_valid({column})")
     for columns, table, read in ((CHAT, "chats", chat_of), (MESSAGE, "messages", message_of)):
         for (id,) in db.execute(f"SELECT id FROM {table}").fetchall():
             try:
