@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.pulling import Offer, Wish, offers, pull
+from quantize.hub.client import Hub, Patience
 from quantize.pace import Pace
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
-    from quantize.hub.client import Hub
     from quantize.manifest import FileEntry
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,17 @@ class PullState:
         return bool(self.cancelled or self.error or self.path) or self.offers is not None
 
 
+@dataclass(frozen=True)
+class _CancellableHub(Hub):
+    """Does not try again once the download was cancelled."""
+
+    check: Callable[[], None] = lambda: None
+
+    def pause_after(self, error: Exception) -> float | None:
+        self.check()
+        return super().pause_after(error)
+
+
 class PullJob:
     """Looks at a repository (``wish.what`` None and ``looking``), or brings one model of it.
 
@@ -57,7 +68,8 @@ class PullJob:
 
     def __init__(self, wish: Wish, hub: Hub | None = None, *, looking: bool = False) -> None:
         self.wish = wish
-        self._hub = hub
+        patience = hub.patience if hub is not None else Patience()
+        self._hub = _CancellableHub(patience, self._check)
         self._lock = threading.Lock()
         self._pace = Pace()
         self._stages: list[str] = []
@@ -72,7 +84,8 @@ class PullJob:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Stop at the next piece; a connection that stalls is given up when its time is over."""
+        """Stop at the next piece; a connection that stalls is given up when its time is over, and
+        not tried again."""
         self._cancel.set()
 
     def poll(self) -> PullState:

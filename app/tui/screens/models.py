@@ -31,14 +31,15 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
     """Ends with the chosen entries, none when it was left.
 
     ``given`` are files and folders to list beside what is known anyway, ``current`` is the path
-    of the loaded one. With ``several``, space ticks files, and all ticked ones are the choice.
+    of the loaded one. With ``several``, ctrl+x ticks files, and all ticked ones are the choice;
+    ``ticked`` are keys of those that are ticked to begin with.
     """
 
     CSS_PATH = "models.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="models.leave"),
-        Binding("enter", "choose", "Load", id="models.choose", priority=True),
-        Binding("space", "tick", "Tick", id="models.tick", priority=True),
+        Binding("enter", "choose", "Choose", id="models.choose", priority=True),
+        Binding("ctrl+x,insert", "tick", "Tick", id="models.tick", priority=True),
         Binding("ctrl+g", "get", "Get from the hub", id="models.get", priority=True),
         Binding("ctrl+s", "sort", "Sort", id="models.sort", priority=True),
         Binding("ctrl+d", "remove", "Remove", id="models.remove", priority=True),
@@ -49,12 +50,18 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
     ]
 
     def __init__(
-        self, given: Sequence[str] = (), current: str | None = None, *, several: bool = False
+        self,
+        given: Sequence[str] = (),
+        current: str | None = None,
+        *,
+        several: bool = False,
+        ticked: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self._given = tuple(given)
         self._current = current
         self._several = several
+        self._ticked = ticked
         self._after: str | None = None  # the key to go to once it is listed
 
     def compose(self) -> ComposeResult:
@@ -71,6 +78,7 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
     def on_mount(self) -> None:
         """Fill the table; typing filters at once."""
         table = self.query_one(ModelTable)
+        table.marked = list(self._ticked)
         self.query_one("#box").border_title = "Compare: which files" if self._several else "Models"
         self.query_one("#filter").focus()
         self._tell(f"order: {table.order}")
@@ -133,7 +141,10 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
 
     @on(DataTable.RowSelected)
     def _clicked(self) -> None:
-        self.action_choose()
+        if self._several:
+            self.action_tick()
+        else:
+            self.action_choose()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Ticking belongs to choosing several, removing to what was pulled."""

@@ -1,0 +1,320 @@
+"""The compare mode: one prompt, several files, their answers side by side."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from app.catalog import catalog
+from app.compare.choice import contender, first_choice
+from app.compare.records import GREEDY, Parting, Question, Report
+from app.compare.run import Comparison
+from app.compare.text import agreement_line, as_json, as_markdown
+from app.entries import Entry
+from app.tui.app import services_of
+from app.tui.screens.ask import AskScreen
+from app.tui.screens.models import ModelsScreen
+from app.tui.widgets.compare_pane import ComparePane
+from app.tui.widgets.prompt import Prompt
+from runtimes.chat import Message
+from runtimes.errors import IngotError
+from runtimes.request import SamplingParams
+
+_LOOKS = 1 / 8  # seconds between two looks at a comparison
+_WIDE = 100  # columns from which panes stand side by side
+
+
+class CompareScreen(Screen[None]):
+    """The base screen of the compare mode."""
+
+    HELP = """
+    One prompt to several files, each in a process of its own, one after another. With temperature 0
+    **▶** shows the first token that differs from the first file's answer. **ctrl+t** chooses the
+    files, **enter** asks, **esc** stops, **F8** takes the question of the chat, **F9** saves;
+    **ctrl+s** sets how long answers may be, **ctrl+g** asks all at once (sooner done, but they slow
+    each other down), **ctrl+n** begins anew.
+    """
+    CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
+        "compare.tcss",
+        "../widgets/prompt.tcss",
+    ]
+    AUTO_FOCUS: ClassVar[str | None] = "Prompt"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]  # noqa: RUF012 (Textual's type)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "Stop", id="compare.stop"),
+        Binding("ctrl+t", "files", "Files", id="compare.files", priority=True),
+        Binding("ctrl+r", "again", "Again", id="compare.again", priority=True),
+        Binding("ctrl+g", "together", "At once", id="compare.together", priority=True),
+        Binding("ctrl+s", "length", "Length", id="compare.length", show=False, priority=True),
+        Binding("ctrl+n", "new", "New", id="compare.new", show=False, priority=True),
+        Binding("f8", "from_chat", "From chat", id="compare.from_chat", priority=True),
+        Binding("f9", "save", "Save", id="compare.save", priority=True),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompt = Prompt()
+        self.entries: tuple[Entry, ...] = ()
+        self.params: SamplingParams = GREEDY
+        self.together = False
+        self.comparison: Comparison | None = None
+        self.report: Report | None = None
+        self._earlier: tuple[Message, ...] = ()
+        self._question: Question | None = None
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield Static(id="how", markup=False)
+        yield Container(id="panes")
+        yield Static(id="agreement", markup=False)
+        yield self.prompt
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Two files of the loaded model, if there are two."""
+        self.prompt.placeholder = "What all files are asked"
+        self.tell_how()
+        self.set_interval(_LOOKS, self._look)
+        self._suggest()
+
+    def on_unmount(self) -> None:
+        """No process outlives the screen."""
+        if self.comparison is not None:
+            self.comparison.stop()
+
+    @work(thread=True, exit_on_error=False, group="catalog")
+    def _suggest(self) -> None:
+        choice = services_of(self).host.choice
+        found = first_choice(catalog(), choice.file.path) if choice else []
+        self.call_later(self._suggested, found)
+
+    async def _suggested(self, found: Sequence[Entry]) -> None:
+        if not self.entries:
+            await self.choose(found)
+
+    # What is asked, and whom
+
+    async def choose(self, entries: Sequence[Entry]) -> None:
+        """Compare these files from now on."""
+        self.entries = tuple(entries)
+        self.report = None
+        panes = self.query_one("#panes")
+        await panes.remove_children()
+        if self.entries:
+            await panes.mount(*(ComparePane(entry.label) for entry in self.entries))
+        else:
+            hint = "ctrl+t chooses the files: ctrl+x ticks them, enter takes them."
+            await panes.mount(Static(hint, id="hint"))
+        self.query_one("#agreement", Static).update("")
+
+    def take(self, messages: Sequence[Message]) -> None:
+        """Ask what the last of ``messages`` asks, after those before it."""
+        *earlier, last = messages
+        self._earlier = tuple(earlier)
+        self.prompt.fill(str(last["content"]))
+        self.prompt.focus()
+        self.tell_how()
+
+    @on(Prompt.Sent)
+    def _sent(self, event: Prompt.Sent) -> None:
+        messages = (*self._earlier, {"role": "user", "content": event.text})
+        self.prompt.earlier.add(event.text)
+        self.ask(Question(messages, self.params))
+
+    def ask(self, question: Question) -> None:
+        """Begin, unless something still runs."""
+        if self.running:
+            self.notify("A comparison runs: esc stops it.", severity="warning")
+            return
+        if len(self.entries) < 2:
+            self.notify("Choose two files at least: ctrl+t.", severity="warning")
+            return
+        stats = services_of(self).host.stats()
+        if stats is not None and stats.running:
+            self.notify("The chat is answering: all of this will be slower.", severity="warning")
+        self._question = question
+        contenders = [contender(entry) for entry in self.entries]
+        self.comparison = Comparison(contenders, question, together=self.together)
+        self.comparison.start()
+        self._look()
+
+    @property
+    def running(self) -> bool:
+        """Whether files are being asked."""
+        return self.comparison is not None
+
+    def _look(self) -> None:
+        if self.comparison is None:
+            return
+        report = self.comparison.poll()
+        if report.ended:
+            self.comparison = None
+        if len(self.query(ComparePane)) == len(report.sides):
+            self.show(report)
+
+    def show(self, report: Report) -> None:
+        """Show how a comparison stands."""
+        self.report = report
+        first, *others = report.sides
+        partings = [found.parting if found else None for found in report.agreements]
+        shown = [_earliest(partings), *partings]
+        panes = list(self.query(ComparePane))
+        for number, (pane, side) in enumerate(zip(panes, report.sides, strict=True)):
+            pane.show(side, shown[number], first=number == 0)
+        lines = [
+            agreement_line(found, side, first)
+            for found, side in zip(report.agreements, others, strict=True)
+            if found is not None and side.state.ended
+        ]
+        self.query_one("#agreement", Static).update("\n".join(lines))
+        self.refresh_bindings()
+
+    def tell_how(self) -> None:
+        """The line above the panes."""
+        way = "all at once" if self.together else "one after another"
+        parts = [f"Compare · {way}", f"temperature {self.params.temperature:g}"]
+        parts.append(f"up to {self.params.max_tokens:,} tokens")
+        if self._earlier:
+            count = len(self._earlier)
+            parts.append(f"after {count} message{'s' if count > 1 else ''} of the chat")
+        self.query_one("#how", Static).update(" · ".join(parts))
+
+    # Keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What makes no sense now is not offered."""
+        if action == "stop":
+            return self.running
+        if action in ("again", "save"):
+            return self._question is not None or self.report is not None
+        return True
+
+    def action_stop(self) -> None:
+        """End the comparison; what has come stays."""
+        self.interrupt()
+
+    def interrupt(self) -> bool:
+        """Stop what runs; False when nothing does."""
+        if self.comparison is None:
+            return False
+        self.comparison.stop()
+        return True
+
+    def leaving(self) -> str | None:
+        """What would end with the app."""
+        return "A comparison is not finished." if self.running else None
+
+    def action_again(self) -> None:
+        """The same question once more, to the files that are chosen now."""
+        if self._question is not None:
+            self.ask(replace(self._question, params=self.params))
+
+    def action_together(self) -> None:
+        """One after another, or all at once."""
+        self.together = not self.together
+        self.tell_how()
+
+    def action_new(self) -> None:
+        """An empty prompt, without the chat's messages."""
+        self._earlier = ()
+        self.prompt.fill("")
+        self.prompt.focus()
+        self.tell_how()
+
+    def action_files(self) -> None:
+        """Choose the files."""
+        if self.running:
+            self.notify("A comparison runs: esc stops it.", severity="warning")
+            return
+        host = services_of(self).host
+        given = [host.model] if host.model else []
+        ticked = [entry.key for entry in self.entries]
+
+        async def chosen(entries: tuple[Entry, ...] | None) -> None:
+            if entries:
+                await self.choose(entries)
+
+        self.app.push_screen(ModelsScreen(given, several=True, ticked=ticked), chosen)
+
+    def action_length(self) -> None:
+        """How many tokens an answer may have."""
+
+        def typed(text: str | None) -> None:
+            if text is None:
+                return
+            try:
+                self.params = replace(self.params, max_tokens=int(text.replace(",", "")))
+            except (ValueError, IngotError):
+                self.notify("It must be a whole number above 0.", severity="error")
+            self.tell_how()
+
+        self.app.push_screen(
+            AskScreen("Longest answer, tokens", str(self.params.max_tokens)), typed
+        )
+
+    def action_from_chat(self) -> None:
+        """Ask what was asked last in the chat, with the messages before it."""
+        from app.chat.conversation import Conversation
+        from app.store.records import Role
+        from app.tui.modes import CHAT
+        from app.tui.screens.chat_base import ChatBase
+
+        stack = self.app.get_screen_stack(CHAT.name)
+        chat = stack[0] if stack else None
+        path = chat.path if isinstance(chat, ChatBase) else ()
+        asked = [message for message in path if message.role is Role.USER]
+        if not asked:
+            self.notify("Nothing was asked in the chat yet.", severity="warning")
+            return
+        try:
+            conversation = Conversation.open(services_of(self).store, asked[-1].chat)
+            self.take(conversation.prompt(asked[-1].id))
+        except IngotError as error:
+            self.notify(str(error), severity="error", markup=False)
+
+    def action_save(self) -> None:
+        """Write the comparison to a file: Markdown, or JSON if its name ends so."""
+        report = self.report
+        if report is None:
+            return
+
+        def named(text: str | None) -> None:
+            if text is not None:
+                self._write(report, Path(text).expanduser())
+
+        name = time.strftime("compare-%Y%m%d-%H%M%S.md")
+        self.app.push_screen(AskScreen("Save as (.md or .json)", name), named)
+
+    def _write(self, report: Report, path: Path) -> None:
+        if path.exists():
+            self.notify(
+                f"{path} exists already; take another name.", severity="error", markup=False
+            )
+            return
+        data: Mapping[str, Any] = as_json(report)
+        as_text = as_markdown(report)
+        text = json.dumps(data, indent=1, ensure_ascii=False) if path.suffix == ".json" else as_text
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            why = f"{path}: {error.strerror or error}"
+            self.notify(why, title="Not saved", severity="error", markup=False)
+            return
+        self.notify(f"Saved: {path}", markup=False)
+
+
+def _earliest(partings: Sequence[Parting | None]) -> Parting | None:
+    """The first place at which any of the others parts from the first answer."""
+    known = [parting for parting in partings if parting is not None]
+    return min(known, key=lambda parting: parting.index) if known else None
