@@ -29,8 +29,10 @@ def draw(chart: Chart, marks: Mapping[str, str], width: int, height: int) -> lis
         (_column(p.megabytes, chart.x, columns), _row(p.divergence, chart.y, rows), p.label)
         for p in chart.points
     ]
-    for column, row, label in places:
-        grid[row][column] = marks.get(label, "o")
+    for number, (column, row, label) in enumerate(places):
+        free = _near(grid[row], column)
+        grid[row][free] = marks.get(label, "o")
+        places[number] = free, row, label
     for column, row, label in places:
         _name(grid[row], column, label)
     figures = _left_figures(chart, rows)
@@ -52,6 +54,12 @@ def _row(value: float, limits: tuple[float, float], rows: int) -> int:
     low, high, at = (math.log(v) for v in (*limits, value))
     share = (at - low) / (high - low)
     return rows - 1 - min(max(round(share * (rows - 1)), 0), rows - 1)
+
+
+def _near(cells: Sequence[str], column: int) -> int:
+    """``column``, or the nearest that no other point has taken; right of it first."""
+    free = [at for at, cell in enumerate(cells) if cell == " "]
+    return min(free, key=lambda at: (abs(at - column), -at), default=column)
 
 
 def _name(cells: list[str], column: int, label: str) -> None:
@@ -83,7 +91,7 @@ def _bottom(chart: Chart, columns: int) -> list[str]:
     for tick in chart.x_ticks:
         column = _column(tick, chart.x, columns)
         last = tick == chart.x_ticks[-1]
-        text = f"{tick:,.4g}" + (" MB" if last else "")
+        text = f"{tick:,.3f}".rstrip("0").rstrip(".") + (" MB" if last else "")
         start = min(max(column - len(text) // 2, 0), columns - len(text))
         axis[column] = "┬"
         if start > end:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import parallel
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -81,3 +83,19 @@ def onnx_folder(pebble_built: Path) -> Path:
     from quantize.resolve import resolve
 
     return resolve(pebble_built, recipe="onnx-int8")
+
+
+@pytest.fixture(scope="session")
+def float_gguf(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pebble as a half-precision GGUF file, built as a screen would: runs that start from it take
+    seconds."""
+    from app.melts.child import MeltProcess
+    from app.melts.settings import Settings
+
+    def make(out: Path) -> None:
+        process = MeltProcess(Settings(str(pebble), ("f16",), out=str(out), measure=False))
+        assert process.wait(300)
+        assert not process.poll()
+        assert process.melt.state == "done", (process.melt, process.last_words)
+
+    return parallel.once(tmp_path_factory, "pebble-float", make) / "pebble-f16.gguf"

@@ -1,0 +1,196 @@
+"""Events written by quantize's own reporter, and what becomes of them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.melts.progress import Melt, StageState, State, recipe_in
+from app.melts.text import bar, clock, headline, recipe_lines, stage_line
+from quantize.cli import exit_code
+from quantize.errors import QualityError, SourceError
+from quantize.events import JsonReporter
+from quantize.manifest import Fidelity, FileEntry, Perplexity, Source
+from quantize.quality.gates import require_quality
+from quantize.recipe import RECIPES
+
+RECIPE_NAMES = ("q8_0", "q4_0", "onnx-int4", "onnx-int4-rtn")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def melted(report: Callable[[JsonReporter, Clock], None]) -> Melt:
+    """A run that reports like this, up to its last event so far."""
+    stream, clock = io.StringIO(), Clock()
+    report(JsonReporter(stream, clock, clock), clock)
+    melt = Melt(RECIPE_NAMES)
+    for line in stream.getvalue().splitlines():
+        melt.apply(json.loads(line))
+    return melt
+
+
+def entry(recipe: str) -> FileEntry:
+    path = f"m-{recipe}.gguf"
+    return FileEntry("gguf", recipe, 8, path, 5_300_000, {path: "0"}, Source("m", "h"), {})
+
+
+def test_a_stage_that_runs_has_progress_and_time_left() -> None:
+    def report(events: JsonReporter, clock: Clock) -> None:
+        with events.stage("quantizing to q8_0"):
+            for done in (0, 20, 40):
+                events.advance(done, 100, "tensors")
+                clock.now += 2.0
+            stages.append(melted_so_far(events))
+
+    stages: list[Melt] = []
+
+    def melted_so_far(events: JsonReporter) -> Melt:
+        melt = Melt(RECIPE_NAMES)
+        for line in events._stream.getvalue().splitlines():  # type: ignore[union-attr]
+            melt.apply(json.loads(line))
+        return melt
+
+    melted(report)
+    (stage,) = stages[0].stages
+    assert (stage.done, stage.total, stage.unit) == (40, 100, "tensors")
+    assert stage.rate == 10.0
+    assert stage.seconds_left == 6.0
+    assert stage_line(stage, 1006.0) == (
+        "▶ quantizing to q8_0 · █████░░░░░░░ 40%, 10 tensors/s, 0:06 left"
+    )
+    assert stages[0].state_of("q8_0") is State.RUNNING
+    assert recipe_lines(stages[0])[0].endswith("running: quantizing to q8_0")
+    assert "running 0:06, 0 of 4 files ready" in headline(stages[0], 1006.0)
+
+
+def test_a_whole_run() -> None:
+    def report(events: JsonReporter, clock: Clock) -> None:
+        with events.stage("converting to GGUF, half precision"):
+            clock.now += 4
+            with events.stage("reading"):
+                events.note("a note")
+            events.note("a note")
+        with events.stage("quantizing to q4_0"):
+            clock.now += 1.5
+        events.published(Path("/o"), entry("q4_0"))
+        events.note("m-q8_0.gguf is already built (--fresh builds it again)")
+        events.done(Path("/o/manifest.json"))
+
+    melt = melted(report)
+    assert [stage.text for stage in melt.stages] == [
+        "converting to GGUF, half precision",
+        "reading",
+        "quantizing to q4_0",
+    ]
+    assert [stage.depth for stage in melt.stages] == [0, 1, 0]
+    assert [stage.recipe for stage in melt.stages] == [None, None, "q4_0"]
+    assert {stage.state for stage in melt.stages} == {StageState.DONE}
+    assert stage_line(melt.stages[2], 0.0) == "✓ quantizing to q4_0 · 1.5 s"
+    assert melt.notes[0] == "a note"
+    assert len(melt.notes) == 2  # each once
+    assert melt.files == {"q4_0": Path("/o/m-q4_0.gguf")}
+    assert melt.already == {"q8_0"}
+    assert melt.manifest == Path("/o/manifest.json")
+    melt.ended(0)
+    assert melt.state is State.DONE
+    assert melt.finished == 4
+    assert headline(melt, 0.0) == "done (5.5 s, 4 of 4 files ready)"
+
+
+def too_far(recipe: str) -> QualityError:
+    """As quantize itself says it."""
+    text = Perplexity(9.0, 0.1, 100, "text", "0")
+    with pytest.raises(QualityError) as caught:
+        require_quality(RECIPES[recipe], Fidelity(text, 5.0, 0.1, 9.0, 0.1))
+    return caught.value
+
+
+def test_files_that_are_kept_back_say_why() -> None:
+    def report(events: JsonReporter, _clock: Clock) -> None:
+        error = QualityError("\n".join(str(too_far(name)) for name in ("q8_0", "onnx-int4")))
+        events.published(Path("/o"), entry("q4_0"))
+        events.note(str(too_far("q8_0")).splitlines()[0])
+        events.failed(error, exit_code(error))
+
+    melt = melted(report)
+    melt.ended(3)
+    assert melt.state is State.PARTLY
+    assert set(melt.kept_back) == {"q8_0", "onnx-int4"}
+    assert melt.kept_back["q8_0"].startswith("mean KL divergence 5")
+    assert melt.state_of("q8_0") is State.KEPT_BACK
+    assert melt.state_of("q4_0") is State.DONE
+    assert recipe_lines(melt)[0].startswith("  q8_0           kept back: mean KL")
+    assert "not every file is good enough" in headline(melt, 0.0)
+
+
+def test_a_run_that_fails_keeps_its_error() -> None:
+    def report(events: JsonReporter, _clock: Clock) -> None:
+        error = SourceError("the weights are cut off")
+        try:
+            with events.stage("reading the model"):
+                raise error
+        except SourceError:
+            events.failed(error, exit_code(error))
+
+    melt = melted(report)
+    melt.ended(3, "something on stderr")
+    assert melt.state is State.FAILED
+    assert melt.error == "the weights are cut off"
+    assert melt.stages[0].state is StageState.FAILED
+    assert melt.state_of("q8_0") is State.STOPPED
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupted_run_is_stopped_not_failed(error: BaseException) -> None:
+    melt = melted(lambda events, _clock: events.failed(error, exit_code(error)))
+    melt.ended(exit_code(error))
+    assert (melt.state, melt.error) == (State.STOPPED, "")
+
+
+def test_a_run_that_dies_without_a_word_says_how() -> None:
+    melt = Melt(RECIPE_NAMES)
+    melt.apply({"event": "stage_begin", "time": 1.0, "stage": 1, "parent": None, "text": "x"})
+    melt.ended(-9)
+    assert melt.state is State.FAILED
+    assert "killed (signal 9)" in melt.error
+    assert melt.stages[0].state is StageState.FAILED
+    stopped = Melt(RECIPE_NAMES)
+    stopped.ended(-9, stopped=True)
+    assert stopped.state is State.STOPPED
+
+
+def test_events_that_may_come_one_day_are_passed_over() -> None:
+    melt = Melt(RECIPE_NAMES)
+    melt.apply({"event": "surprise", "time": 1.0})
+    melt.apply({"time": 2.0})
+    assert melt.state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe"),
+    [
+        ("building onnx-int4", "onnx-int4"),
+        ("building onnx-int4-rtn", "onnx-int4-rtn"),
+        ("comparing pebble-q8_0.gguf with its checksum", "q8_0"),
+        ("checking q4_0: tokens, load, one question", "q4_0"),
+        ("quantizing to iq4_0", None),
+        ("reading the model", None),
+    ],
+)
+def test_the_recipe_of_a_stage_is_the_one_it_names(text: str, recipe: str | None) -> None:
+    assert recipe_in(text, RECIPE_NAMES) == recipe
+
+
+def test_bars_and_clocks() -> None:
+    assert [bar(share, 4) for share in (0, 0.5, 1, 7)] == ["░░░░", "██░░", "████", "████"]
+    assert [clock(s) for s in (-1, 59.9, 61, 3723)] == ["0:00", "0:59", "1:01", "1:02:03"]
