@@ -72,8 +72,7 @@ class JournalFeed:
 
     def output_tps(self, now: float) -> float:
         """Answer tokens a second over the last minute of the run."""
-        while self._recent and self._recent[0][0] <= now - _RECENT_S:
-            self._recent.popleft()
+        self._forget_before(now - _RECENT_S)
         begun = self.run["at"] if self.run else now
         span = min(_RECENT_S, max(now - begun, 1e-3))
         return sum(tokens for _, tokens in self._recent) / span
@@ -137,7 +136,12 @@ class JournalFeed:
         at, tokens = answer.get("created", self.last), usage.get("completion_tokens", 0)
         self.last = max(self.last, at)
         self._recent.append((at, tokens))
+        self._forget_before(self.last - _RECENT_S)
         self._add_speed(at, tokens)
+
+    def _forget_before(self, moment: float) -> None:
+        while self._recent and self._recent[0][0] <= moment:
+            self._recent.popleft()
 
     def _add_speed(self, at: float, tokens: int) -> None:
         """Sum answers up over a few seconds: a journal has no speeds, only what was finished."""

@@ -158,11 +158,15 @@ class IngotApp(App[None]):
         self._quit()
 
     def _quit(self) -> None:
-        reasons = [reason for screen in self._occupied() if (reason := screen.leaving())]
-        if not reasons or isinstance(self.screen, ConfirmScreen):  # who asks twice means it
+        busy = [(screen, why) for screen in self._occupied() if (why := screen.leaving())]
+        if not busy or isinstance(self.screen, ConfirmScreen):  # who asks twice means it
             self.exit()
             return
-        question = ConfirmScreen(f"{' '.join(reasons)} Quit?", "Quit")
+        first = busy[0][0]
+        if len(busy) == 1 and isinstance(first, modes.OwnQuestion):
+            question = first.ask_leaving()
+        else:
+            question = ConfirmScreen(f"{' '.join(why for _, why in busy)} Quit?", "Quit")
         self.push_screen(question, lambda yes: self.exit() if yes else None)
 
     def _occupied(self) -> Iterator[modes.Occupied]:

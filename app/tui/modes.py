@@ -6,7 +6,8 @@ rows. The screen of a mode is imported when it is first shown.
 A base screen may have ``def interrupt(self) -> bool``: stop what it runs and say whether there was
 something. ctrl+c calls it for the mode that is shown, then for the chat. And it may have
 ``def leaving(self) -> str | None``: a sentence about work that would end with the app, which is
-then asked about.
+then asked about. ``def ask_leaving(self) -> ConfirmScreen`` asks in its own way, when there is
+nothing else to ask about.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+
+if TYPE_CHECKING:
+    from app.tui.screens.confirm import ConfirmScreen
 
 
 @runtime_checkable
@@ -35,6 +39,14 @@ class Occupied(Protocol):
 
     def leaving(self) -> str | None:
         """What would end, as a sentence; None when nothing would."""
+
+
+@runtime_checkable
+class OwnQuestion(Occupied, Protocol):
+    """A screen that asks about its work itself, since there is more than one way to leave it."""
+
+    def ask_leaving(self) -> ConfirmScreen:
+        """The question; it ends with whether to leave."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from app.tui.widgets.batch_chart import BatchChart
 from app.tui.widgets.batch_files import BatchFilesScreen
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_jobs import BatchJobsScreen
+from app.tui.widgets.batch_leave import BatchLeaveScreen
 from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import HEADER, BatchTable
 from app.tui.widgets.batch_totals import BatchTotals
@@ -345,12 +347,23 @@ class BatchScreen(Screen[None]):
     def leaving(self) -> str | None:
         """What is to be known before the app is left; see ``app.tui.modes``."""
         job = self.job
-        if job is None or not job.own or not job.view().phase.active:
+        if job is None or not job.own or job.signalled or not job.view().phase.active:
             return None
         return f"The batch job on {job.output.name} goes on without the app; F8 finds it again."
 
+    def ask_leaving(self) -> ConfirmScreen:
+        """Whether to leave, and what becomes of the job then."""
+        job = self.job
+        assert job is not None
+        return BatchLeaveScreen(_short(job.output), lambda: _pause(job))
+
     def _refuse(self, error: Exception) -> None:
         self.notify(str(error), severity="error", timeout=10, markup=False)
+
+
+def _pause(job: Job) -> None:
+    with contextlib.suppress(IngotError):  # it has ended meanwhile
+        job.pause()
 
 
 def _short(path: Path) -> str:

@@ -15,7 +15,6 @@ from textual.widgets import DirectoryTree, Footer
 
 from app.batch.journal import journal_path
 
-
 _JOURNAL = journal_path(Path("x")).name[1:]
 
 

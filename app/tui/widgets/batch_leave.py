@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-Leaving = Literal["stay", "run", "pause"]
+from app.tui.screens.confirm import ConfirmScreen
 
 _TEXT = """\
 A batch job runs: {output}
 
-It can go on without this app; F8 on the batch screen finds it again, and
+It can go on without this app: F8 on the batch screen finds it again, and
 `ingot batch status OUT` tells how far it is."""
 
 
-class BatchLeaveScreen(ModalScreen[Leaving]):
-    """Ends with the choice; the cursor starts on letting it run, which loses nothing."""
+class BatchLeaveScreen(ConfirmScreen):
+    """Ends with whether to leave; ``pause`` is called for leaving with the job told to end. The
+    cursor starts on letting it run, which loses nothing."""
 
+    CSS_PATH = "../screens/confirm.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "choose('stay')", "Stay", id="batch.leave_stay"),
         Binding("r", "choose('run')", "Let it run", id="batch.leave_run"),
@@ -31,17 +33,17 @@ class BatchLeaveScreen(ModalScreen[Leaving]):
     ]
     DEFAULT_CSS = """
     BatchLeaveScreen {
-        & Button { width: 100%; margin-top: 1; }
+        & Button { width: 100%; margin: 1 0 0 0; }
     }
     """
 
-    def __init__(self, output: str) -> None:
-        super().__init__(classes="panel")
-        self._output = output
+    def __init__(self, output: str, pause: Callable[[], None]) -> None:
+        super().__init__("", "")
+        self._output, self._pause = output, pause
 
     def compose(self) -> ComposeResult:
         """The question and three answers."""
-        with Vertical(classes="box") as box:
+        with Vertical(id="box") as box:
             box.border_title = "Leave"
             yield Static(_TEXT.format(output=self._output), markup=False)
             yield Button("Let it run, and leave (r)", id="run", variant="primary", compact=True)
@@ -52,8 +54,11 @@ class BatchLeaveScreen(ModalScreen[Leaving]):
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """The answer."""
+        event.stop()
         self.action_choose(event.button.id or "stay")
 
     def action_choose(self, what: str) -> None:
         """The answer by key."""
-        self.dismiss("run" if what == "run" else "pause" if what == "pause" else "stay")
+        if what == "pause":
+            self._pause()
+        self.dismiss(what != "stay")
