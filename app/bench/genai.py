@@ -6,24 +6,16 @@ onnxruntime-genai does so in a process of its own.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
+from app.bench.linechild import LineChild
 from app.bench.options import BenchOptions, median, rounded
-from app.bench.tools import tail
 from app.bench.work import Window, loaded, lockstep, random_prompts
 from runtimes.api import EngineApi
-from runtimes.errors import IngotError
 from runtimes.settings import SchedulerSettings
 
 _SETTLED = 0.1  # of the steps, until buffers have grown to what the work needs
@@ -93,15 +85,15 @@ def genai(path: Path, options: BenchOptions) -> GenaiResult:
     many: list[Window] = []
     theirs: list[float] = []
     with (
-        GenaiProcess(path, options.cores) as other,
+        LineChild("app.bench.genai_child", path, options.cores, name="onnxruntime-genai") as other,
         loaded(path, options.settings(need, rows=1), _TOGETHER) as engine,
     ):
         for seed in range(-1, options.repeats):
             [prompt] = random_prompts(engine, [options.prompt_tokens], seed)
-            seconds = other.decode(prompt, options.decode_tokens)
+            answer = other.ask({"prompt": prompt, "tokens": options.decode_tokens})
             window = lockstep(engine, [prompt], options.decode_tokens)
             if seed >= 0:  # the first is a warm-up
-                theirs.append(options.decode_tokens / seconds)
+                theirs.append(options.decode_tokens / answer["seconds"])
                 one.append(window)
     with loaded(path, options.settings(need), _TOGETHER) as engine:
         for seed in range(options.repeats):
@@ -136,69 +128,3 @@ def _growth(engine: EngineApi, options: BenchOptions) -> tuple[int, int]:
             start = process.memory_info().rss
             steps = 0
     return steps, process.memory_info().rss - start
-
-
-class GenaiProcess:
-    """``app.bench.genai_child``, ended on leaving."""
-
-    def __init__(self, folder: Path, threads: int) -> None:
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        command = [sys.executable, "-m", "app.bench.genai_child", str(folder), str(threads)]
-        self._process = subprocess.Popen(
-            command,
-            env={**os.environ, "ORT_DISABLE_TELEMETRY": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        """Wait until the folder is loaded."""
-        try:
-            if self._line() != "ready":
-                raise self._failed()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the process."""
-        self.close()
-
-    def decode(self, prompt: Sequence[int], tokens: int) -> float:
-        """Seconds for ``tokens`` tokens after the first. Raises IngotError."""
-        assert self._process.stdin
-        work = json.dumps({"prompt": list(prompt), "tokens": tokens})
-        try:
-            self._process.stdin.write(work + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise self._failed() from error
-        line = self._line()
-        if not line:
-            raise self._failed()
-        return float(json.loads(line)["seconds"])
-
-    def close(self) -> None:
-        """End the process. A second call does nothing."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
-        self._errors.close()
-
-    def _line(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.readline().strip()
-
-    def _failed(self) -> IngotError:
-        self._process.kill()
-        self._process.wait()
-        self._errors.seek(0)
-        return IngotError(f"onnxruntime-genai failed:\n{tail(self._errors.read())}")

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.bench.batchjob import batch_job
 from app.bench.churn import churn
+from app.bench.constrained import constrained
 from app.bench.genai import genai
 from app.bench.memory import MemoryRow, memory_check, table
 from app.bench.native import native
@@ -83,6 +85,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "prefix": Benchmark(prefix),
     "strategies": Benchmark(strategies),
     "sampling": Benchmark(_sampling),
+    "constrained": Benchmark(constrained),
+    "batch": Benchmark(batch_job),
     "worker": Benchmark(worker_overhead),
     "memory": Benchmark(_memory),
     "plan": Benchmark(_plan, folder=True),

@@ -6,14 +6,14 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtimes.api import EngineApi
 from runtimes.engine import Engine
 from runtimes.errors import IngotError
 from runtimes.metrics import EngineStats
-from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
@@ -119,8 +119,14 @@ def finished(streams: Iterable[Stream]) -> list[Completion]:
     return done
 
 
-def lockstep(engine: EngineApi, prompts: Sequence[list[int]], tokens: int) -> Window:
-    """Decode ``tokens`` on every prompt together; prefill is before the window.
+def lockstep(
+    engine: EngineApi,
+    prompts: Sequence[list[int]],
+    tokens: int,
+    constraint: Constraint | None = None,
+) -> Window:
+    """Decode ``tokens`` on every prompt together, under a ``constraint`` that lets answers be that
+    long; prefill is before the window.
 
     The engine must prefill every prompt before the first decodes: ``max_stall_s`` None, and where
     steps are mixed, room for all in one. Raises IngotError when rows were not together after all.
@@ -128,7 +134,8 @@ def lockstep(engine: EngineApi, prompts: Sequence[list[int]], tokens: int) -> Wi
     rows = len(prompts)
     start = engine.stats()
     begun = first_tokens(start) + rows
-    streams = [engine.submit(Request(prompt, greedy(tokens + 1))) for prompt in prompts]
+    params = replace(greedy(tokens + 1), constraint=constraint)
+    streams = [engine.submit(Request(prompt, params)) for prompt in prompts]
     first, _ = wait_for(engine, lambda stats: first_tokens(stats) >= begun)
     done = finished(streams)
     last = engine.stats()

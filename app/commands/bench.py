@@ -40,7 +40,8 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="speed (the default), native, churn, server, genai, prefix, strategies, "
-            "sampling, worker, memory or plan; repeatable, or separated by commas.",
+            "sampling, constrained, worker, batch, memory or plan; repeatable, or separated by "
+            "commas.",
         ),
     ] = None,
     batch_sizes: Annotated[
@@ -63,7 +64,7 @@ def bench(
         int,
         typer.Option(
             min=1,
-            help="Requests of server (without --prompts), prefix and strategies.",
+            help="Requests of server and batch (without --prompts), prefix and strategies.",
             rich_help_panel=_COMPARISONS,
         ),
     ] = 64,
@@ -87,14 +88,14 @@ def bench(
         Path | None,
         typer.Option(
             envvar="INGOT_LLAMA_SERVER",
-            help="server: the program llama-server.",
+            help="server and batch: the program llama-server.",
             rich_help_panel=_COMPARISONS,
         ),
     ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help="server: prompts, one a line, or .jsonl; random ones without.",
+            help="server and batch: prompts, one a line, or .jsonl; random ones without.",
             rich_help_panel=_COMPARISONS,
         ),
     ] = None,

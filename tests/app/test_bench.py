@@ -13,7 +13,8 @@ import pytest
 
 from app.bench import options as bench_options
 from app.bench.batched_bench import parse
-from app.bench.genai import GenaiProcess, genai
+from app.bench.genai import genai
+from app.bench.linechild import LineChild
 from app.bench.llama_server import LlamaServer, parse_slots
 from app.bench.memory import SETTINGS, memory_check
 from app.bench.options import BenchOptions
@@ -73,7 +74,7 @@ def int4(pebble_built: Path) -> Path:
 
 
 def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
-    names = ["churn", "prefix", "strategies", "sampling", "worker"]
+    names = ["churn", "prefix", "strategies", "sampling", "worker", "constrained", "batch"]
     arguments = ["--rows", "3", "--prompt-tokens", "6", "--decode-tokens", "6", "--threads", "1"]
     arguments += ["--requests", "4", "--repeats", "1", "--json", "--what", ",".join(names)]
     done = ingot("bench", pebble_built, "--recipe", "q8_0", *arguments)
@@ -83,7 +84,11 @@ def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
     for entry in report:
         assert entry["file"].endswith(".gguf")
         assert all(math.isfinite(figure) for figure in figures(entry))
-    churned, prefixed, strategic, sampled, beside = report
+    churned, prefixed, strategic, sampled, beside, held, job = report
+    assert held["constrained_tps"][0] > 0
+    assert held["host_cost"] < 1
+    assert set(job["ratios"]) == {"of_lockstep", "of_llama_loop"}
+    assert job["rows"] == 4
     assert all(cost["share"] > 0 for cost in sampled["sampling"].values())
     assert {rows: figure["tps_ratio"] > 0 for rows, figure in beside["rows"].items()} == {
         "1": True,
@@ -122,7 +127,10 @@ def test_memory(int4: Path) -> None:
 
 
 def test_a_folder_that_genai_cannot_load(tmp_path: Path) -> None:
-    with pytest.raises(IngotError, match="onnxruntime-genai failed"), GenaiProcess(tmp_path, 1):
+    with (
+        pytest.raises(IngotError, match="onnxruntime-genai failed"),
+        LineChild("app.bench.genai_child", tmp_path, 1, name="onnxruntime-genai"),
+    ):
         pass
 
 
