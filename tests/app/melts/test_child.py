@@ -35,7 +35,8 @@ def settings(float_gguf: Path, tmp_path: Path) -> Settings:
 
 def test_a_run_from_a_model_folder_is_followed_to_its_end(float_gguf: Path) -> None:
     """The fixture was such a run."""
-    assert float_gguf.is_file()
+    (row,) = read_result(float_gguf.parent).rows
+    assert (row.recipe, row.path) == ("f16", float_gguf)
 
 
 def test_a_stopped_run_goes_on_from_what_is_finished(settings: Settings) -> None:
@@ -48,7 +49,7 @@ def test_a_stopped_run_goes_on_from_what_is_finished(settings: Settings) -> None
     out = Path(settings.out)
     first = (out / "pebble-q8_0.gguf").stat().st_mtime_ns
 
-    again = MeltProcess(replace(settings, measure=True, limit=16, recipes=("q8_0", "q4_0")))
+    again = MeltProcess(settings)
     follow(again)
     assert again.melt.state is State.DONE, (again.melt, again.last_words)
     assert again.melt.already == {"q8_0"}
@@ -58,14 +59,12 @@ def test_a_stopped_run_goes_on_from_what_is_finished(settings: Settings) -> None
     assert any(stage.recipe == "q4_0" and stage.seconds for stage in again.melt.stages)
 
     result = read_result(out)
-    assert [row.recipe for row in result.rows] == ["q4_0", "q8_0"]
-    assert [row.mark for row in result.rows] == ["A", "B"]
+    assert [(row.recipe, row.path.is_file()) for row in result.rows] == [
+        ("q4_0", True),
+        ("q8_0", True),
+    ]
+    assert result.headings == ("MB",)
     assert result.report == out / "report.html"
-    assert result.advice
-    table = dict(zip(result.headings, result.rows[1].cells, strict=True))
-    assert float(table["KL"]) < 0.01
-    assert float(table["tok/s"].replace(",", "")) > 0
-    assert "accuracy" not in table  # a GGUF file brings no graded questions
 
 
 @pytest.mark.parametrize("words", ["no config.json", "cut"])

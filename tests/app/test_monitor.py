@@ -1,0 +1,233 @@
+"""The monitor over a real engine that is crashed, and the log of events over real loggers."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.chat.host import EngineHost
+from app.eventlog import Event, EventLog
+from app.machine import OURSELVES, MachineReader
+from app.monitor import Monitor
+from runtimes.errors import RequestError
+from runtimes.request import FinishReason, Request, SamplingParams
+
+
+def wait_for(true: Callable[[], object], seconds: float = 60.0) -> None:
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def log() -> Iterator[EventLog]:
+    """An event log that listens; pytest's own handlers stand aside."""
+    made = EventLog(5)
+    yield made
+    made.detach()
+
+
+def texts(events: tuple[Event, ...]) -> list[str]:
+    return [event.text for event in events]
+
+
+# The log of events
+
+
+def test_what_is_logged_is_kept_and_not_printed(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr, own = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    loud, aside = logging.StreamHandler(stderr), logging.StreamHandler(own)
+    stubborn = logging.getLogger("a_library_with_its_own_handler")
+    stubborn.addHandler(loud)
+    stubborn.propagate = False
+    root = logging.getLogger()
+    root.addHandler(loud)
+    root.addHandler(aside)
+    try:
+        log.attach()
+        log.attach()
+        logging.getLogger("runtimes.worker").info("an %s", "event")
+        logging.getLogger("somebody.else").info("chatter")
+        stubborn.warning("loud")
+        log.detach()
+        log.detach()
+        stubborn.warning("afterwards")
+    finally:
+        root.removeHandler(loud)
+        root.removeHandler(aside)
+        stubborn.handlers.clear()
+        stubborn.propagate = True
+    assert texts(log.events()) == ["an event", "loud"]
+    (first, _) = log.events()
+    assert (first.level_name, first.source, first.number) == ("INFO", "runtimes.worker", 1)
+    assert abs(first.time - time.time()) < 60
+    assert stderr.getvalue() == "afterwards\n"
+    assert "an event" in own.getvalue()  # one that writes elsewhere stays
+    assert logging.getLogger("runtimes").level == logging.NOTSET
+
+
+def test_the_oldest_go_and_numbers_go_on(log: EventLog) -> None:
+    log.attach()
+    for number in range(1, 8):
+        logging.getLogger("app").info("%d", number)
+    assert texts(log.events()) == ["3", "4", "5", "6", "7"]
+    assert texts(log.events(after=6)) == ["7"]
+    assert log.events(after=7) == ()
+
+
+def test_errors_and_malformed_lines_become_events(log: EventLog) -> None:
+    log.attach()
+    try:
+        raise ValueError("the reason")
+    except ValueError:
+        logging.getLogger("quantize").exception("it failed")
+    odd = ("quantize", logging.WARNING, __file__, 1, "%d", ("no number",), None)
+    log.handle(logging.LogRecord(*odd))
+    failed, malformed = log.events()
+    assert failed.text == "it failed: ValueError: the reason"
+    assert "malformed" in malformed.text
+
+
+def test_many_threads_may_log() -> None:
+    log = EventLog(100_000)
+    log.attach()
+    try:
+
+        def work() -> None:
+            for _ in range(500):
+                logging.getLogger("app.work").info("x")
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        log.detach()
+    assert [event.number for event in log.events()] == list(range(1, 4001))
+
+
+# The machine
+
+
+def test_the_machine_is_read_as_psutil_sees_it() -> None:
+    reader = MachineReader()
+    child = psutil.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        reader.read()
+        busy = time.process_time() + 0.4
+        while time.process_time() < busy:
+            pass
+        use = reader.read()
+    finally:
+        child.kill()
+        child.wait()
+        reader.close()
+    assert len(use.cores) == len(os.sched_getaffinity(0))
+    assert all(0 <= core <= 100 for core in use.cores)
+    me, *others = use.processes
+    assert (me.pid, me.name) == (os.getpid(), OURSELVES)
+    assert 20 < me.cpu < 110
+    (spinning,) = [process for process in others if process.pid == child.pid]
+    assert spinning.cpu > 20
+    assert 0.5 * me.rss < psutil.Process().memory_info().rss < 2 * me.rss
+    assert 0 < use.ram_used < use.ram_total
+    assert use.gpus or use.no_gpu
+    after = reader.read()
+    assert child.pid not in [process.pid for process in after.processes]
+
+
+# The engine
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INGOT_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def monitor(home: None, gguf_file: Path) -> Iterator[Monitor]:
+    host = EngineHost()
+    watching = Monitor(host)
+    watching.start()
+    host.load(str(gguf_file))
+    yield watching
+    host.close()
+    watching.stop()
+
+
+def host_of(monitor: Monitor) -> EngineHost:
+    host = monitor._host
+    assert isinstance(host, EngineHost)
+    return host
+
+
+def answer(monitor: Monitor, tokens: int = 32) -> FinishReason:
+    engine = host_of(monitor).engine
+    assert engine is not None
+    ids = engine.encode("One, two, three, four, five, six, seven, eight, nine, ten.")
+    request = Request(ids, SamplingParams(max_tokens=tokens, ignore_eos=True))
+    return engine.submit(request).result().finish_reason
+
+
+def test_without_a_model_there_is_only_the_machine() -> None:
+    empty = Monitor(EngineHost())
+    sample = empty.sample()
+    assert (sample.engine, sample.engine_pid, sample.label) == (None, None, "")
+    assert sample.machine.ram_total > 0
+    with pytest.raises(RequestError, match="no model is loaded"):
+        empty.trim()
+    empty.stop()
+
+
+def test_samples_have_the_engines_figures(monitor: Monitor, gguf_file: Path) -> None:
+    answer(monitor)
+    wait_for(lambda: (s := monitor.sample().engine) is not None and s.completions)
+    sample = monitor.sample()
+    assert sample.engine is not None
+    assert sample.engine.decode_tokens > 0
+    assert sample.engine.kv_tokens > 0
+    assert sample.engine_pid == host_of(monitor).engine.pid  # type: ignore[union-attr]
+    assert "q8_0" in sample.label
+    assert sample in monitor.samples()
+    assert any(process.pid == sample.engine_pid for process in sample.machine.processes)
+    assert any(f"not planned: {gguf_file.name}" in text for text in texts(monitor.events()))
+
+
+def test_trimming_frees_what_the_engine_keeps(monitor: Monitor) -> None:
+    answer(monitor)
+    wait_for(lambda: (s := monitor.sample().engine) is not None and s.kv_tokens)
+    assert monitor.trim() > 0
+    wait_for(lambda: (s := monitor.sample().engine) is not None and not s.kv_tokens)
+    assert any("caches trimmed" in text for text in texts(monitor.events()))
+
+
+def test_a_crash_and_the_restart_are_events(monitor: Monitor) -> None:
+    seen = monitor.events()[-1].number
+    before = monitor.sample().engine_pid
+    assert before is not None
+    os.kill(before, signal.SIGSEGV)
+    wait_for(lambda: monitor.sample().engine_pid != before)
+    assert answer(monitor) is FinishReason.LENGTH
+    wait_for(lambda: any("has loaded" in text for text in texts(monitor.events(seen))))
+    died, again = (e for e in monitor.events(seen) if "worker process" in e.text)
+    assert (died.level_name, again.level_name) == ("WARNING", "INFO")
+    assert "SIGSEGV" in died.text
+    assert again.number > died.number
+    assert monitor.sample().engine_pid not in (None, before)
