@@ -76,10 +76,12 @@ class Reading:
         """What holds."""
         self.presets.update(dict.fromkeys(filter(None, map(preset_name, self.values))))
         chosen = self.values.get("chat.preset")
-        if chosen is not None and chosen not in self.presets:
-            known = ", ".join(self.presets) or "none"
+        if chosen is not None and chosen not in (known := [*self.presets, *_built_in()]):
+            source = self.sources["chat.preset"]
+            where = self.path if source == "file" else f"the {source}"
             self.problems.append(
-                f"{self.path}: chat.preset is {chosen!r}, which is no preset; there are: {known}"
+                f"{where}: chat.preset is {chosen!r}, which is no preset; there are:"
+                f" {', '.join(known)}"
             )
             del self.values["chat.preset"], self.sources["chat.preset"]
         config = Config(
@@ -105,6 +107,12 @@ class Reading:
             for key, value in self.values.items()
             if key.startswith(prefix)
         }
+
+
+def _built_in() -> list[str]:
+    from app.chat.presets import BUILT_IN
+
+    return [preset.name for preset in BUILT_IN]
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -92,6 +92,26 @@ def search(
 
 
 @chats.command()
+def export(
+    id: Annotated[int, typer.Argument(metavar="ID", help="A chat, by its number in the list.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Every branch as JSON, not the shown one as Markdown.")
+    ] = False,
+) -> None:
+    """Print a whole chat."""
+    from app import console
+    from app.chat.conversation import Conversation
+    from app.chat.export import as_json as json_of
+    from app.chat.export import as_markdown
+    from app.store import Store
+
+    console.prepare_stdout()
+    with Store.open() as store:
+        conversation = Conversation.open(store, id)
+    console.emit(json_of(conversation) if as_json else as_markdown(conversation))
+
+
+@chats.command()
 def rm(ids: IdsArgument) -> None:
     """Delete chats; for 30 days `ingot chats restore` brings them back."""
     from app import console

@@ -1,0 +1,292 @@
+"""Settings: what is read, what is told, what is written back."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import cli
+from app.config import Config, ConfigError, Sampling, config_path, load
+from app.configvalues import SETTINGS, check, parse
+from app.configwriting import set_value, unset_value
+
+_FULL = """\
+# My settings
+theme = "nord"   # as at night
+mouse = false
+thinking = "shown"
+
+[chat]
+model = "assets/pebble-built"
+system = "Be short."
+preset = "my.own"
+context = 4096
+threads = 2
+
+[sampling]
+max_tokens = 100
+temperature = 1
+stop = ["END", "STOP"]
+seed = 7
+
+[keymap]
+"chat.stop" = ["escape", "f12"]
+chat.send = "ctrl+d"
+
+[presets.reviewer]
+system = "You review."
+sampling = { temperature = 0, top_k = 3 }
+
+[presets."my.own"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith(("INGOT_S", "INGOT_C"))]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+@pytest.fixture
+def file(home: Path) -> Path:
+    path = home / "config" / "config.toml"
+    path.parent.mkdir()
+    path.write_text(_FULL)
+    return path
+
+
+def test_nothing_said_is_all_defaults() -> None:
+    loaded = load()
+    assert loaded.checked() == Config()
+    assert loaded.sources == {}
+    Sampling().params()  # which are in range
+
+
+def test_everything_is_read(file: Path) -> None:
+    config = load().checked()
+    assert (config.theme, config.mouse, config.thinking) == ("nord", False, "shown")
+    assert config.chat.model == "assets/pebble-built"
+    assert (config.chat.context, config.chat.threads, config.chat.preset) == (4096, 2, "my.own")
+    params = config.sampling.params(top_k=2)
+    assert (params.max_tokens, params.temperature, params.top_k) == (100, 1.0, 2)
+    assert (params.stop, params.seed) == (("END", "STOP"), 7)
+    assert config.keymap == {"chat.stop": "escape,f12", "chat.send": "ctrl+d"}
+    assert [preset.name for preset in config.presets] == ["reviewer", "my.own"]
+    assert config.preset("reviewer").sampling == {"temperature": 0.0, "top_k": 3}
+    with pytest.raises(ConfigError, match=r"reviewer, my\.own"):
+        config.preset("none")
+
+
+def test_every_setting_is_tried_above(file: Path) -> None:
+    """So that a new one is added to the tests."""
+    untried = set(SETTINGS) - load().sources.keys()
+    assert untried == {
+        "sampling.top_k",
+        "sampling.top_p",
+        "sampling.min_p",
+        "sampling.repetition_penalty",
+        "sampling.presence_penalty",
+        "sampling.frequency_penalty",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("thme = 'x'", "there is no setting thme; did you mean theme?"),
+        ("temperature = 1", "did you mean sampling.temperature?"),
+        ("zzz = 1", "`ingot config` lists"),
+        ("[chat]\ncontxt = 1", "did you mean chat.context?"),
+        ("mouse = 'yes'", "mouse must be true or false, not 'yes'"),
+        ("mouse = 1", "mouse must be true or false, not 1"),
+        ("theme = 3", "theme must be a text, not 3"),
+        ("thinking = 'never'", "thinking must be one of collapsed, shown, hidden, not 'never'"),
+        ("[chat]\nthreads = 0", "chat.threads must be at least 1, not 0"),
+        ("[chat]\ncontext = 1.5", "chat.context must be a whole number, not 1.5"),
+        ("[sampling]\ntemperature = true", "sampling.temperature must be a number, not True"),
+        ("[sampling]\ntemperature = nan", "sampling.temperature must be a number, not nan"),
+        ("[sampling]\ntop_p = 4", "top_p must be in (0, 1], not 4.0"),
+        ("[sampling]\nmax_tokens = 0", "max_tokens must be at least 1, not 0"),
+        ("[sampling]\nstop = 'x'", "sampling.stop must be a list of texts, not 'x'"),
+        ("[sampling]\nstop = ['x', 1]", "sampling.stop must be a list of texts"),
+        ("chat = 3", "chat must be a table, written as [chat]"),
+        ("keymap = []", "keymap must be a table, written as [keymap]"),
+        ("[presets]\nx = 1", "presets.x must be a table"),
+        ("[presets.x]\nsystm = 'y'", "there is no setting presets.x.systm"),
+        ("[presets.x.sampling]\ntop_k = -1", "top_k must be 0 (off) or more, not -1"),
+        ("[keymap]\nx = 1", "keymap.x must be a text, not 1"),
+        ("[chat]\npreset = 'none'", "chat.preset is 'none', which is no preset"),
+        ("theme = ", "is not TOML, so nothing of it holds"),
+    ],
+)
+def test_what_is_wrong_is_told_and_the_rest_holds(file: Path, text: str, told: str) -> None:
+    file.write_text(f"{text}\n[presets.held]\n")
+    loaded = load()
+    (problem,) = loaded.problems
+    held = () if "TOML" in told else ("held",)
+    assert tuple(one.name for one in loaded.config.presets if one.name != "x") == held
+    assert replace(loaded.config, presets=()) == Config()
+    assert told in problem
+    assert str(file) in problem
+    with pytest.raises(ConfigError) as raised:
+        loaded.checked()
+    assert raised.value.exit_code == 2
+
+
+def test_a_preset_that_comes_with_the_app_can_be_the_default(file: Path) -> None:
+    file.write_text("chat.preset = 'coder'")
+    assert load().checked().chat.preset == "coder"
+
+
+def test_the_order_is_flag_environment_file_default(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INGOT_SAMPLING_SEED", "8")
+    monkeypatch.setenv("INGOT_SAMPLING_STOP", '["x", "y"]')
+    monkeypatch.setenv("INGOT_MOUSE", "on")
+    monkeypatch.setenv("INGOT_CHAT_MODEL", "other")
+    loaded = load(flags={"chat.model": "named", "chat.system": None})
+    config = loaded.checked()
+    assert (config.sampling.seed, config.sampling.stop, config.mouse) == (8, ("x", "y"), True)
+    assert (config.chat.model, config.chat.system) == ("named", "Be short.")
+    assert loaded.sources["chat.model"] == "command line"
+    assert loaded.sources["sampling.seed"] == "environment"
+    assert loaded.sources["theme"] == "file"
+    assert "sampling.top_k" not in loaded.sources
+    monkeypatch.setenv("INGOT_SAMPLING_SEED", "soon")
+    loaded = load()
+    assert loaded.config.sampling.seed == 7
+    assert loaded.problems == (
+        "INGOT_SAMPLING_SEED: sampling.seed must be a whole number, not 'soon'",
+    )
+
+
+def test_another_file_can_be_named(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.toml"
+    monkeypatch.setenv("INGOT_CONFIG", str(other))
+    assert config_path() == other
+    assert "it is not there" in load().problems[0]
+    other.write_bytes(b"\xef\xbb\xbftheme = 'own'\r\n")  # as some editors write it
+    assert load().checked().theme == "own"
+    other.write_bytes(b"theme = '\xff'")
+    assert "is not TOML" in load().problems[0]
+    other.unlink()
+    other.mkdir()
+    assert "cannot be read" in load().problems[0]
+
+
+def test_changing_one_leaves_the_rest_as_it_was(file: Path) -> None:
+    file.chmod(0o640)
+    set_value("theme", "gruvbox")
+    assert file.read_text() == _FULL.replace('"nord"', '"gruvbox"')
+    set_value("sampling.temperature", 0)
+    set_value("keymap.chat.copy", "f4")
+    set_value("presets.my.own.sampling.stop", ["a"])
+    set_value("presets.new.system", 'two\n"lines"')
+    text = file.read_text()
+    assert "# as at night" in text
+    assert text.index("[chat]") < text.index("[sampling]") < text.index("[keymap]")
+    config = load().checked()
+    assert config.sampling.temperature == 0
+    assert config.keymap["chat.copy"] == "f4"
+    assert config.preset("my.own").sampling == {"stop": ("a",)}
+    assert config.preset("new").system == 'two\n"lines"'
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert unset_value("presets.new.system")
+    assert unset_value("keymap.chat.copy")
+    assert not unset_value("keymap.chat.copy")
+    assert not unset_value("sampling.top_k")
+    assert "chat.copy" not in load().checked().keymap
+
+
+def test_a_file_is_made_when_there_is_none(home: Path) -> None:
+    assert set_value("presets.a.sampling.top_k", 4) == home / "config" / "config.toml"
+    set_value("chat.model", "x")
+    config = load().checked()
+    assert config.preset("a").sampling == {"top_k": 4}
+    assert config.chat.model == "x"
+
+
+def test_what_cannot_be_written_leaves_the_file(file: Path) -> None:
+    for key, value in (("nope", 1), ("mouse", "x"), ("sampling.top_p", 3)):
+        with pytest.raises(ConfigError):
+            set_value(key, value)
+    assert file.read_text() == _FULL
+    file.write_text("theme = ")
+    with pytest.raises(ConfigError, match="mend it first"):
+        set_value("mouse", True)
+    assert file.read_text() == "theme = "
+    file.write_text("chat = 3")
+    with pytest.raises(ConfigError, match="must be a table"):
+        set_value("chat.model", "x")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        set_value("mouse", True, Path("/proc/config.toml"))
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.toml"
+    file.rename(real)
+    file.symlink_to(real)
+    set_value("mouse", True)
+    assert file.is_symlink()
+    assert "mouse = true" in real.read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("mouse", "Yes", True),
+        ("mouse", "0", False),
+        ("sampling.seed", "-3", -3),
+        ("sampling.temperature", "1e-1", 0.1),
+        ("sampling.stop", "END", ("END",)),
+        ("sampling.stop", '["a", "b"]', ("a", "b")),
+        ("theme", "3", "3"),
+        ("keymap.chat.stop", "f1", "f1"),
+    ],
+)
+def test_parse(key: str, text: str, value: Any) -> None:
+    assert parse(key, text) == value
+    assert check(key, list(value) if isinstance(value, tuple) else value) == value
+
+
+def test_the_command(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INGOT_THEME", "")  # says nothing
+
+    def run(*arguments: str, code: int = 0) -> tuple[str, str]:
+        assert cli.main(["config", *arguments]) == code
+        return capsys.readouterr()
+
+    out, err = run()
+    lines = out.splitlines()
+    assert any(line.startswith('theme = "nord"') and line.endswith("# file") for line in lines)
+    assert any(line.startswith("sampling.top_k = 0 ") and "# default" in line for line in lines)
+    assert any(line.startswith('presets.reviewer.system = "You review."') for line in lines)
+    assert str(file) in err
+    assert run("path")[0] == f"{file}\n"
+    run("set", "sampling.presence_penalty", "-1.5")
+    assert run("get", "sampling.presence_penalty")[0] == "-1.5\n"
+    assert run("get", "sampling.stop")[0] == '["END", "STOP"]\n'
+    run("unset", "mouse")
+    data = json.loads(run("--json")[0])
+    assert data["settings"]["mouse"] == {"value": True, "source": "default"}
+    assert data["problems"] == []
+    for wrong in (("set", "mouse", "x"), ("set", "nope", "x"), ("get", "nope")):
+        assert len(run(*wrong, code=2)[1].splitlines()) == 1
+    file.write_text("thme = 1")
+    out, err = run(code=2)
+    assert "did you mean theme?" in err
+    assert "sampling.temperature" in out
