@@ -1,7 +1,19 @@
-"""`python -m app`: the `ingot` command without its installed script."""
+"""Where the `ingot` command begins; also `python -m app`."""
 
 import sys
 
-from app.cli import main
+_INTERRUPTED = 130  # app.exitcodes has it too, behind imports that a Ctrl-C may end
 
-sys.exit(main())
+
+def main() -> int:
+    """Import the command line and run it; the exit code. Ctrl-C while it is imported is no defect
+    either."""
+    try:
+        from app.cli import main as run
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,19 @@
-"""`python -m quantize`: the `quantize` command without its console script."""
+"""Where the `quantize` command begins; also `python -m quantize`."""
 
 import sys
 
-from quantize.cli import main
+_INTERRUPTED = 130
 
-sys.exit(main())
+
+def main() -> int:
+    """Import the command line and run it; the exit code. Ctrl-C while it is imported is no defect
+    either."""
+    try:
+        from quantize.cli import main as run
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -173,3 +173,18 @@ def test_run_says_what_to_install_when_llamacpp_is_broken(
     assert done.returncode == ExitCode.MODEL
     assert done.stdout == ""
     assert "python -m runtimes.llamacpp.build" in done.stderr
+
+
+@pytest.mark.parametrize("package", ["app", "quantize"])
+def test_ctrl_c_while_the_command_is_imported(package: str) -> None:
+    code = (
+        "import sys, importlib\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == '{package}.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        f"from {package}.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
