@@ -1,0 +1,132 @@
+"""Where two answers part, counted on answers that are written by hand."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from app.compare.agreement import agreement, longest_common
+from app.compare.records import Contender, Side, SideFigures, SideState
+from app.compare.text import agreement_line
+
+EOS = 0
+
+
+def side(*words: str, reason: str = "stop", probe: tuple[int, ...] = (1, 2, 3)) -> Side:
+    """An answer whose tokens are ``words``; an id for each text, and one for its end."""
+    ids = [1 + sum(map(ord, word)) for word in words]
+    starts = list(itertools.accumulate(map(len, words), initial=0))
+    if reason != "stop":
+        starts.pop()
+    return Side(
+        Contender("m"),
+        "other",
+        SideState.DONE,
+        text="".join(words),
+        token_ids=(*ids, EOS) if reason == "stop" else tuple(ids),
+        starts=tuple(starts),
+        figures=SideFigures(finish_reason=reason),
+        prompt=(5, 6),
+        probe=probe,
+    )
+
+
+def test_equal_answers():
+    found = agreement(side("a ", "b"), side("a ", "b"))
+    assert found is not None
+    assert (found.same, found.longest, found.common, found.parting) == (3, 3, 3, None)
+    assert (found.same_share, found.share) == (1.0, 1.0)
+    assert "equal, 3 tokens" in agreement_line(found, side("a ", "b"), side("a ", "b"))
+
+
+def test_the_first_differing_token():
+    found = agreement(side("a ", "b ", "c ", "d"), side("a ", "x ", "c ", "d"))
+    assert found is not None
+    assert found.parting is not None
+    assert (found.parting.index, found.parting.mine, found.parting.theirs) == (1, "b ", "x ")
+    assert (found.same, found.longest, found.common) == (1, 5, 4)
+    assert found.same_share == pytest.approx(0.2)
+    assert found.share == pytest.approx(0.8)
+
+
+def test_one_answer_ends_where_the_other_goes_on():
+    found = agreement(side("a ", "b"), side("a ", "b", " c"))
+    assert found is not None
+    assert found.parting is not None
+    assert (found.parting.index, found.parting.mine, found.parting.theirs) == (2, "", " c")
+    assert "the end became ' c'" in agreement_line(found, side("a"), side("a"))
+
+
+@pytest.mark.parametrize("reason", ["length", "cancelled", "context"])
+def test_an_answer_that_was_cut_says_nothing_of_what_follows(reason: str):
+    found = agreement(side("a ", "b", reason=reason), side("a ", "b", " c"))
+    assert found is not None
+    assert (found.same, found.longest, found.parting) == (2, 4, None)
+    line = agreement_line(found, side("a"), side("a", reason=reason))
+    assert "equal as far as both go" in line
+
+
+def test_a_piece_of_a_character_has_its_text_at_the_first_token():
+    whole = side("ab", "ü", "c")
+    split = replace(whole, starts=(0, 2, 2, 3, 4), token_ids=(9, 8, 7, 6, EOS))
+    assert [split.piece(i) for i in range(5)] == ["ab", "ü", "ü", "c", ""]
+
+
+def test_other_vocabularies_are_compared_by_characters():
+    first, other = side("same ", "words"), side("same w", "ards", probe=(7, 7))
+    found = agreement(first, other)
+    assert found is not None
+    assert found.parting is not None
+    assert (found.unit, found.same, found.longest, found.common) == ("characters", 6, 10, 9)
+    assert found.parting.mine == "ords"
+    with_bos = replace(first, probe=(99, 1, 2, 3))
+    assert agreement(with_bos, first).unit == "tokens"  # type: ignore[union-attr]
+
+
+def test_nothing_to_compare_before_both_have_said_something():
+    nothing = replace(side("a"), token_ids=(), text="", starts=())
+    assert agreement(nothing, side("a")) is None
+    assert agreement(side("a"), replace(side("a"), probe=())) is None
+
+
+def test_the_rest_is_counted_only_when_both_have_ended():
+    found = agreement(side("a ", "b"), replace(side("a ", "c"), state=SideState.ANSWERING))
+    assert found is not None
+    assert found.common is None
+    assert found.parting is not None
+
+
+@pytest.mark.parametrize(("gap", "tie"), [(0.01, True), (0.03, False), (None, None)])
+def test_near_ties(gap: float | None, tie: bool | None):
+    first, other = side("a ", "b"), side("a ", "c")
+    if gap is not None:
+        mine, theirs = first.token_ids[1], other.token_ids[1]
+        first = replace(first, top={1: {mine: -1.0, theirs: -1.0 - gap, 77: -3.0}})
+        other = replace(other, top={1: {theirs: -0.5, mine: -1.5}})
+    found = agreement(first, other)
+    assert found is not None
+    assert found.parting is not None
+    assert found.parting.near_tie is tie
+    if gap is not None:
+        assert found.parting.gaps == pytest.approx((gap, 1.0))
+        assert found.parting.logprobs[1] == (-1.5, -0.5)  # what the other gives to both
+        assert ("a near-tie" in agreement_line(found, other, first)) is tie
+
+
+def test_longest_common_subsequence_against_the_textbook():
+    def textbook(a: list[int], b: list[int]) -> int:
+        row = [0] * (len(b) + 1)
+        for x in a:
+            before = row[:]
+            for j, y in enumerate(b):
+                row[j + 1] = before[j] + 1 if x == y else max(row[j], before[j + 1])
+        return row[-1]
+
+    draw = random.Random(3)
+    for _ in range(300):
+        a = [draw.randrange(5) for _ in range(draw.randrange(0, 90))]
+        b = [draw.randrange(5) for _ in range(draw.randrange(0, 90))]
+        assert longest_common(a, b) == textbook(a, b)

@@ -1,0 +1,207 @@
+"""Comparisons of Pebble's real files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.compare import run as running
+from app.compare.records import Contender, Question, Report, SideState
+from app.compare.run import Comparison
+from app.compare.text import as_json, as_markdown, lines
+from app.options import ModelOptions
+from runtimes.errors import RequestError
+from runtimes.request import SamplingParams
+
+STORY = "Tell me a story about a fox and a tailor in Rome"
+
+
+def question(text: str, **params: Any) -> Question:
+    params.setdefault("max_tokens", 64)
+    return Question(({"role": "user", "content": text},), SamplingParams(**params))
+
+
+def of(built: Path, *recipes: str) -> list[Contender]:
+    return [Contender(str(built), ModelOptions(recipe=r), r) for r in recipes]
+
+
+def finished(comparison: Comparison) -> Report:
+    comparison.start()
+    assert comparison.join(120)
+    return comparison.poll()
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def story(pebble_built: Path) -> Report:
+    """Three files whose answers part."""
+    recipes = ("q4_k_m", "q8_0", "onnx-int8")
+    return finished(Comparison(of(pebble_built, *recipes), question(STORY)))
+
+
+def test_where_answers_part_is_what_the_files_say_by_themselves(story: Report, pebble_built: Path):
+    """One of them is asked again without a comparison."""
+    from app.models import load_engine, model_file
+    from runtimes.settings import RunnerSettings
+
+    assert [side.state for side in story.sides] == [SideState.DONE] * 3
+    found = story.agreements[0]
+    assert found is not None
+    assert found.parting is not None
+    assert found.unit == "tokens"
+    index = found.parting.index
+    side = story.sides[1]
+    file = model_file(str(pebble_built), side.contender.options)
+    with load_engine(file, RunnerSettings(slots=1)) as engine:
+        prompt = engine.encode_chat(story.question.messages)
+        (alone,) = engine.generate([prompt], SamplingParams(max_tokens=64))
+    assert side.prompt == tuple(prompt)
+    assert alone.token_ids == side.token_ids
+    one, other = (side.token_ids for side in story.sides[:2])
+    assert one[:index] == other[:index]
+    assert one[index] != other[index]
+    first, second = (side.text for side in story.sides[:2])
+    place = story.sides[0].starts[index]
+    assert place == story.sides[1].starts[index]
+    assert first[:place] == second[:place]
+    assert first[place:].startswith(found.parting.mine)
+    assert second[place:].startswith(found.parting.theirs)
+    assert found.parting.mine != found.parting.theirs
+
+
+def test_how_sure_the_files_were_there(story: Report):
+    for side, found in zip(story.sides[1:], story.agreements, strict=True):
+        assert found is not None
+        assert found.parting is not None
+        mine, theirs = found.parting.logprobs
+        # Greedy: each took its likeliest token, up to the rounding of another batch.
+        assert mine[0] is not None
+        assert theirs[1] is not None
+        assert mine[1] is None or mine[0] >= mine[1] - 1e-3
+        assert theirs[0] is None or theirs[1] >= theirs[0] - 1e-3
+        assert all(gap is not None and gap >= 0 for gap in found.parting.gaps)
+        best = sorted(side.top[found.parting.index].values())[-2:]
+        assert found.parting.gaps[1] == pytest.approx(best[1] - best[0])
+
+
+def test_figures_are_of_each_file(story: Report, pebble_built: Path):
+    for side in story.sides:
+        figures = side.figures
+        assert figures.prompt_tokens == len(side.prompt)
+        assert figures.completion_tokens == len(side.token_ids) == 64
+        assert figures.finish_reason == "length"
+        assert figures.load_s is not None
+        assert figures.ttft_s is not None
+        assert figures.total_s is not None
+        assert figures.decode_tps is not None
+        assert 0 < figures.ttft_s < figures.total_s
+        # 63 tokens at this rate are what is left of the time.
+        assert 63 / figures.decode_tps == pytest.approx(figures.total_s - figures.ttft_s, rel=0.2)
+        # A process with NumPy, a runtime and 3 to 6 MB of weights.
+        assert figures.peak_bytes is not None
+        assert 30e6 < figures.peak_bytes < 1e9
+
+
+def test_equal_answers_and_files_for_people_and_programs(pebble_built: Path, story: Report):
+    contenders = of(pebble_built, "q8_0", "onnx-int8")
+    asked = question("What is the capital of France?")
+    report = finished(Comparison(contenders, asked, together=True))
+    (found,) = report.agreements
+    assert found is not None
+    assert found.parting is None
+    assert found.same == found.common == found.longest
+    assert "equal" in lines(report)[-1]
+    data = json.loads(json.dumps(as_json(story), allow_nan=False))
+    assert [side["recipe"] for side in data["files"]] == ["q4_k_m", "q8_0", "onnx-int8"]
+    assert data["agreements"][0]["difference"]["index"] == story.agreements[0].parting.index  # type: ignore[union-attr]
+    page = as_markdown(story)
+    assert f"> {STORY}" in page
+    assert page.count("\n## ") == 3
+    assert page.count("\n| ") == 4  # a header and three rows
+
+
+def test_what_cannot_answer_does_not_keep_the_others_from_it(
+    pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(40))
+    contenders = [*of(pebble_built, "q8_0", "no-such"), Contender(str(broken))]
+    report = finished(Comparison(contenders, question("2+2?", max_tokens=4)))
+    assert [side.state for side in report.sides] == [
+        SideState.DONE, SideState.FAILED, SideState.FAILED
+    ]  # fmt: skip
+    assert "did you mean" in str(report.sides[1].error) or "no-such" in str(report.sides[1].error)
+    assert "broken.gguf" in str(report.sides[2].error)
+    assert report.agreements == (None, None)
+    # Room for one of them at a time, then for none.
+    monkeypatch.setattr(running, "_free", lambda: 40_000_000)
+    both = of(pebble_built, "q4_k_m", "q8_0")
+    report = finished(Comparison(both, question("2+2?", max_tokens=4), together=True))
+    assert [side.state for side in report.sides] == [SideState.DONE, SideState.FAILED]
+    assert "beside the others" in str(report.sides[1].error)
+    monkeypatch.setattr(running, "_free", lambda: 1_000_000)
+    report = finished(Comparison(both, question("2+2?", max_tokens=4)))
+    assert all("1.0 MB are free" in str(side.error) for side in report.sides)
+
+
+def test_too_long_a_prompt_is_told_in_its_place(pebble_built: Path):
+    contenders = of(pebble_built, "q8_0", "no-such")
+    report = finished(Comparison(contenders, question("word " * 2000)))
+    assert "context" in str(report.sides[0].error)
+
+
+def test_stop_keeps_what_has_come_and_leaves_no_process(pebble_built: Path):
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    endless = question(STORY, max_tokens=900, temperature=5.0, seed=1)
+    comparison = Comparison(of(pebble_built, "q8_0", "q4_k_m"), endless)
+    comparison.start()
+    until(lambda: len(comparison.poll().sides[0].token_ids) > 3)
+    live = comparison.poll().sides[0]
+    assert live.state is SideState.ANSWERING
+    assert live.figures.decode_tps is not None
+    assert live.figures.peak_bytes is not None
+    comparison.stop()
+    assert comparison.join(30)
+    report = comparison.poll()
+    assert [side.state for side in report.sides] == [SideState.STOPPED] * 2
+    assert len(report.sides[0].token_ids) > 3
+    assert report.sides[0].error is None
+    assert report.agreements == (None,)  # nothing is likeliest at a temperature
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert not after - before
+
+
+def test_stop_while_it_loads(pebble_built: Path):
+    comparison = Comparison(of(pebble_built, "q8_0", "q4_k_m"), question(STORY))
+    comparison.start()
+    until(lambda: comparison.poll().sides[0].state is SideState.LOADING)
+    comparison.stop()
+    assert comparison.join(30)
+    assert all(side.state is SideState.STOPPED for side in comparison.poll().sides)
+
+
+def test_two_files_at_least(pebble_built: Path):
+    with pytest.raises(RequestError, match="two files"):
+        Comparison(of(pebble_built, "q8_0"), question("?"))
+
+
+def test_the_command(ingot: Any, pebble_built: Path):
+    recipes = [part for name in ("q4_k_m", "q8_0", "q8_1") for part in ("--recipe", name)]
+    done = ingot("compare", pebble_built, STORY, "--max-tokens", "24", *recipes, "--json")
+    assert done.returncode == 3  # one of them could not answer
+    data = json.loads(done.stdout)
+    assert [len(side["token_ids"]) for side in data["files"]] == [24, 24, 0]
+    assert 0 < data["agreements"][0]["difference"]["index"] < 24
+    assert "did you mean q8_0" in data["files"][2]["error"]
