@@ -7,6 +7,7 @@ the cursor or selected text, is told by reverse video here.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -18,6 +19,10 @@ from textual.filter import LineFilter
 
 # A highlight's background differs from the widget's own by at least this much of full brightness.
 _HIGHLIGHT = 0.12
+# Select graphic rendition, ECMA-48 8.3.117: its parameters are attributes and colours.
+_SGR = re.compile("\x1b\\[([0-9;:]*)m")
+_EXTENDED = frozenset({38, 48, 58})  # "5;n" or "2;r;g;b" follows
+_COLOURS = frozenset({*range(30, 50), 58, 59, *range(90, 98), *range(100, 108)})
 _PLAIN = Style(dim=False)
 _REVERSED = Style(dim=False, reverse=True)
 
@@ -51,3 +56,23 @@ def _differs(colour: RichColor | None, background: Color) -> bool:
     if colour is None or colour.is_default:
         return False
     return abs(Color.from_rich_color(colour).brightness - background.brightness) >= _HIGHLIGHT
+
+
+def without_colours(text: str) -> str:
+    """What is written to a terminal, without its colour codes: the last sieve, for what Textual
+    draws without asking its filters."""
+    return _SGR.sub(_attributes, text)
+
+
+def _attributes(found: re.Match[str]) -> str:
+    if not found[1]:
+        return found[0]
+    kept, given = [], iter(found[1].split(";"))
+    for parameter in given:
+        code = int(parameter.partition(":")[0] or 0)
+        if code in _EXTENDED and ":" not in parameter:
+            for _ in range(3 if next(given, "") == "2" else 1):
+                next(given, None)
+        elif code not in _COLOURS:
+            kept.append(parameter)
+    return f"\x1b[{';'.join(kept)}m" if kept else ""

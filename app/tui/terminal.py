@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -21,17 +21,18 @@ _MOST_LOG = 1_000_000  # bytes of old log that are kept
 
 class Screen:
     """A file that swallows everything once the terminal has gone: the thread that draws must
-    outlive it, or the app would wait for it."""
+    outlive it, or the app would wait for it. ``sieve`` changes what is written."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: IO[str], sieve: Callable[[str], str] | None = None) -> None:
         self._file = file
+        self._sieve = sieve
         self._gone = False
 
     def write(self, text: str) -> int:
         """As of a file."""
         if not self._gone:
             try:
-                return self._file.write(text)
+                return self._file.write(self._sieve(text) if self._sieve else text)
             except (OSError, ValueError):
                 self._gone = True
         return len(text)
@@ -55,10 +56,13 @@ def driver() -> type[Driver] | None:
         return None
     from textual.drivers.linux_driver import LinuxDriver
 
+    from app.tui import nocolor
+
     class StdoutDriver(LinuxDriver):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
-            self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__)))
+            sieve = nocolor.without_colours if nocolor.wanted() else None
+            self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
 
     return StdoutDriver
 

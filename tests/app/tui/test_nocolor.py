@@ -5,7 +5,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
-from app.tui.nocolor import Colourless, wanted
+from app.tui.nocolor import Colourless, wanted, without_colours
 
 WIDGET = Color.parse("#181F27")
 
@@ -40,3 +40,18 @@ def test_a_highlight_that_was_only_a_background_is_reversed() -> None:
 
 def test_text_without_a_style_stays() -> None:
     assert Colourless().apply([Segment("x", None)], WIDGET) == [Segment("x", None)]
+
+
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [
+        ("\x1b[38;2;1;2;3mx\x1b[0m", "x\x1b[0m"),
+        ("\x1b[1;38;5;7;4;48;2;1;1;1mx", "\x1b[1;4mx"),
+        ("\x1b[31;1mx\x1b[m", "\x1b[1mx\x1b[m"),
+        ("\x1b[38:2::1:2:3;7mx", "\x1b[7mx"),
+        ("\x1b[39;49mx\x1b[58;5;1m", "x"),
+        ("\x1b[2J\x1b[1;1Hx\x1b[?25l", "\x1b[2J\x1b[1;1Hx\x1b[?25l"),
+    ],
+)
+def test_the_last_sieve_leaves_attributes_and_movements(written: str, left: str) -> None:
+    assert without_colours(written) == left
