@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from textual.binding import Binding, BindingType
@@ -77,7 +76,7 @@ MODES = (
 
 def openers() -> dict[str, str | Callable[[], Screen[Any]]]:
     """Textual's table of modes."""
-    return {mode.name: mode.open for mode in MODES if find_spec(mode.module)}
+    return {mode.name: mode.open for mode in MODES}
 
 
 def bindings() -> list[BindingType]:
@@ -92,5 +91,4 @@ def bindings() -> list[BindingType]:
             show=False,
         )
         for mode in MODES
-        if find_spec(mode.module)
     ]
