@@ -27,6 +27,7 @@ class BenchOptions:
     requests: int = 64
     repeats: int = 5
     steps: int = 2000
+    seconds: float = 60.0
     threads: int | None = None
     batched_bench: Path | None = None
     llama_server: Path | None = None

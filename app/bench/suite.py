@@ -20,6 +20,7 @@ from app.bench.sampling import SamplingShare, sampling_share
 from app.bench.server import server
 from app.bench.strategies import strategies
 from app.bench.table import aligned
+from app.bench.tui import tui
 from app.bench.worker import worker_overhead
 from runtimes.plan import WORKLOADS
 
@@ -90,4 +91,5 @@ BENCHMARKS: dict[str, Benchmark] = {
     "worker": Benchmark(worker_overhead),
     "memory": Benchmark(_memory),
     "plan": Benchmark(_plan, folder=True),
+    "tui": Benchmark(tui),
 }

@@ -40,8 +40,8 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="speed (the default), native, churn, server, genai, prefix, strategies, "
-            "sampling, constrained, worker, batch, memory or plan; repeatable, or separated by "
-            "commas.",
+            "sampling, constrained, worker, batch, memory, plan or tui; repeatable, or separated "
+            "by commas.",
         ),
     ] = None,
     batch_sizes: Annotated[
@@ -76,6 +76,12 @@ def bench(
             rich_help_panel=_COMPARISONS,
         ),
     ] = 2000,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=5, help="tui: length of each recorded stream.", rich_help_panel=_COMPARISONS
+        ),
+    ] = 60.0,
     batched_bench: Annotated[
         Path | None,
         typer.Option(
@@ -117,6 +123,7 @@ def bench(
         requests=requests,
         repeats=repeats,
         steps=steps,
+        seconds=seconds,
         threads=options.threads,
         batched_bench=batched_bench,
         llama_server=llama_server,

@@ -1,12 +1,14 @@
 """The app in a terminal of its own, doing one thing and writing down what it took.
 
-`python -m app.tui.measure.child JOB OUT [ARGUMENTS]`; app.bench.tui starts it and presses keys. JOB:
+`python -m app.tui.measure.child JOB OUT [ARGUMENTS]`; app.bench.tui starts it and presses keys.
+JOB:
 
 - stream KIND SECONDS RATE: a recorded answer comes while keys are pressed
 - ask MODEL TOKENS PROMPT: a real answer
 - long MESSAGES: a chat of so many messages is opened and scrolled through
 
-OUT gets a JSON object. Times are those of CLOCK_MONOTONIC, which all processes share.
+OUT gets a JSON object, and OUT.ready is made when keys have an effect. Times are those of
+CLOCK_MONOTONIC, which all processes share.
 """
 
 from __future__ import annotations
@@ -42,11 +44,13 @@ _FRAMES = 120
 class MeasuredApp(IngotApp):
     """Runs ``job`` once the chat is there, then leaves."""
 
-    def __init__(self, services: Services, job: Callable[[MeasuredApp], Awaitable[Any]]) -> None:
+    def __init__(
+        self, services: Services, job: Callable[[MeasuredApp], Awaitable[Any]], ready: Path
+    ) -> None:
         super().__init__(services, driver_class=terminal.driver())
-        self._job = job
+        self._job, self._marker = job, ready
         self.result: Any = None
-        self.keys: list[tuple[str, float]] = []
+        self.keys: list[tuple[int, float]] = []  # length of the prompt, and when it had that
 
     def on_mount(self) -> None:
         """Begin."""
@@ -55,6 +59,7 @@ class MeasuredApp(IngotApp):
     async def _measure(self) -> None:
         while not isinstance(self.screen, ChatScreen) or not self.chat.prompt.has_focus:
             await asyncio.sleep(0.01)
+        self._marker.touch()
         self.result = await self._job(self)
         self.exit()
 
@@ -66,7 +71,7 @@ class MeasuredApp(IngotApp):
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         """A key has taken effect: the prompt has another text. Painting follows within a frame."""
-        self.keys.append((event.text_area.text[-1:], time.monotonic()))
+        self.keys.append((len(event.text_area.text), time.monotonic()))
 
 
 async def stream(app: MeasuredApp, engine: recorded.RecordedEngine) -> dict[str, Any]:
@@ -92,7 +97,6 @@ async def stream(app: MeasuredApp, engine: recorded.RecordedEngine) -> dict[str,
         "lost": differs(view, "".join(engine.given)),
         "stored": screen.path[-1].text == "".join(engine.given),
         "keys": app.keys,
-        "dbg": [str(app.focused), screen.prompt.text, str(app.screen)],
     }
 
 
@@ -100,7 +104,7 @@ async def ask(app: MeasuredApp, tokens: int, prompt: str) -> dict[str, Any]:
     """A real answer's figures."""
     screen = app.chat
     while app.services.host.state is not HostState.READY:
-        assert app.services.host.state is HostState.LOADING, app.services.host.error
+        assert app.services.host.state is not HostState.FAILED, app.services.host.error
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.5)
     screen.conversation.update(sampling={"temperature": 0.0, "max_tokens": tokens})
@@ -196,9 +200,11 @@ def main(job: str, out: str, *arguments: str) -> None:
                 return await ask(app, int(arguments[1]), arguments[2])
             return await scroll(app, long_chat(store, int(arguments[0])))
 
-        app = MeasuredApp(services, run)
-        with terminal.stderr_to(Path("/tmp/w/C6/log")):
+        app = MeasuredApp(services, run, Path(f"{out}.ready"))
+        with terminal.stderr_to(folder / "log"):
             app.run()
+        if app.result is None:
+            raise SystemExit((folder / "log").read_text(encoding="utf-8")[-2000:])
         result = app.result
     Path(out).write_text(json.dumps(result), encoding="utf-8")
 

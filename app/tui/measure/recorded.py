@@ -1,4 +1,4 @@
-"""An engine that answers with a recorded text at a fixed rate, so that only the screen is measured."""
+"""An engine that answers with a recorded text at a fixed rate: so only the screen is measured."""
 
 from __future__ import annotations
 

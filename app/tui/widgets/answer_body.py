@@ -32,7 +32,8 @@ class AnswerBody(Vertical):
     """``ended`` when ``parts`` is all of it; else ``show`` it again and again as it grows."""
 
     DEFAULT_CSS = """
-    AnswerBody { height: auto; }
+    AnswerBody { height: auto; visibility: hidden; }
+    AnswerBody > * { visibility: visible; }
     AnswerBody > .language { padding: 0 1; margin: 0 2; color: $text-muted; background: $panel; }
     """
 

@@ -31,6 +31,7 @@ class Entry:
 class MessageView(Vertical, can_focus=True):
     """Shows an ``Entry``; with the focus on it, it is the selected message."""
 
+    BLANK = True  # it has no look of its own: cheaper to draw under its parts
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Message above", id="message.up", show=False),
         Binding("down", "move(1)", "Message below", id="message.down", show=False),

@@ -42,7 +42,8 @@ class Prose(Vertical):
     """``text`` so far; ``ended`` when nothing more comes."""
 
     DEFAULT_CSS = """
-    Prose { height: auto; }
+    Prose { height: auto; visibility: hidden; }
+    Prose > * { visibility: visible; }
     Prose > Tail { display: none; margin: 0 0 1 0; }
     Prose > Tail.-shown { display: block; }
     """

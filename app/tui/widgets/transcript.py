@@ -30,6 +30,7 @@ class Transcript(VerticalScroll, can_focus=True):
     one reads stays where it is when messages are mounted above it.
     """
 
+    BLANK = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("end", "follow", "To the end", id="transcript.end", show=False),
         Binding("home", "top", "To the beginning", id="transcript.home", show=False),

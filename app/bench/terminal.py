@@ -1,0 +1,88 @@
+"""A program in a terminal that nobody looks at: what it writes is read and thrown away, and keys
+are pressed."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import select
+import struct
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_LAST = 4000  # bytes of output that are kept
+_LIMIT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """``keys`` are the monotonic times at which one was pressed; ``last`` is the end of the output
+    without escape sequences."""
+
+    code: int
+    keys: list[float]
+    written: int
+    last: str
+
+
+def run_in_terminal(
+    command: list[str],
+    *,
+    columns: int = 120,
+    rows: int = 40,
+    keys_per_s: float = 0.0,
+    ready: Path | None = None,
+) -> Ran:
+    """Run ``command`` until it ends, pressing letters at about ``keys_per_s`` as soon as there is a
+    file ``ready``.
+
+    Not on Windows. The program is killed when it has not ended after 15 minutes.
+    """
+    import fcntl
+    import pty
+    import termios
+
+    terminal, its_end = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    child = subprocess.Popen(
+        command,
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        start_new_session=True,
+    )
+    os.close(its_end)
+    draw = random.Random(0)
+    pressed: list[float] = []
+    last, written = b"", 0
+    limit, due = time.monotonic() + _LIMIT_S, None
+    try:
+        while time.monotonic() < limit:
+            if select.select([terminal], [], [], 0.002)[0]:
+                try:
+                    data = os.read(terminal, 1 << 16)
+                except OSError:  # its end is closed
+                    break
+                if not data:
+                    break
+                written += len(data)
+                last = (last + data)[-_LAST:]
+            if due is None and keys_per_s and ready is not None and ready.exists():
+                due = time.monotonic()
+            if due is not None and time.monotonic() >= due:
+                key = _LETTERS[len(pressed) % len(_LETTERS)]
+                pressed.append(time.monotonic())
+                os.write(terminal, key.encode())
+                due = time.monotonic() + draw.uniform(0.5, 1.5) / keys_per_s
+    finally:
+        if time.monotonic() >= limit:
+            child.kill()
+        os.close(terminal)
+        child.wait()
+    return Ran(child.returncode, pressed, written, _ESCAPES.sub("", last.decode(errors="replace")))
