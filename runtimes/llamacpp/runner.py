@@ -43,7 +43,8 @@ _NO_SLOT, _OUT_OF_MEMORY = 1, -2
 _MAX_SLOTS = 256  # LLAMA_MAX_SEQ
 
 
-def _free(lib: Any, context: Any, model: Any) -> None:
+def _free(lib: Any, context: Any, model: Any, spinning: Spinning) -> None:
+    spinning.close()
     lib.llama_free(context)
     lib.llama_model_free(model)
 
@@ -78,7 +79,7 @@ class LlamaRunner:
         self._outputs = outputs  # rows of logits that a call may ask for
         self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
         self._views: dict[tuple[int, int], Logits] = {}
-        self._finalizer = weakref.finalize(self, _free, self._lib, context, model)
+        self._finalizer = weakref.finalize(self, _free, self._lib, context, model, spinning)
 
     @classmethod
     def open(cls, model_file: ModelFile, settings: RunnerSettings) -> LlamaRunner:
@@ -217,7 +218,6 @@ class LlamaRunner:
 
     def close(self) -> None:
         """Free context and model."""
-        self._spinning.close()
         self._views.clear()
         self._finalizer()
 
