@@ -62,11 +62,17 @@ class Stage:
 
 @dataclass(slots=True)
 class Melt:
-    """A run so far. ``notes`` are what the user should know, ``kept_back`` why a recipe's file is
-    not published, ``files`` the published ones by recipe, ``sizes`` their bytes."""
+    """A run so far. ``state`` changes when its process has ended; until then ``outcome`` says what
+    it will be, once that is known.
+
+    ``notes`` are what the user should know, ``kept_back`` why a recipe's file is not published,
+    ``files`` the published ones by recipe, ``sizes`` their bytes, ``already`` those that an earlier
+    run has built.
+    """
 
     recipes: tuple[str, ...]
     state: State = State.RUNNING
+    outcome: State | None = None
     stages: list[Stage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
@@ -92,11 +98,11 @@ class Melt:
         self.exit_code = code
         for stage in self.running():
             stage.state = StageState.FAILED
-        if stopped:
-            self.state, self.error = State.STOPPED, ""
-        if self.state is not State.RUNNING:
+        self.state = State.STOPPED if stopped else self.outcome or State.FAILED
+        if self.state is State.STOPPED:
+            self.error = ""
+        if self.outcome is not None or stopped:
             return
-        self.state = State.FAILED
         how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
         self.error = last_words.strip() or f"the run {how} and said nothing"
 
@@ -160,13 +166,13 @@ class Melt:
     def _take_error(self, event: Mapping[str, Any]) -> None:
         self.error, self.exit_code = str(event["text"]), int(event["exit_code"])
         if self.exit_code in (_INTERRUPTED, _TERMINATED):
-            self.state, self.error = State.STOPPED, ""
+            self.outcome = State.STOPPED
             return
         self._keep_back(self.error.splitlines())
-        self.state = State.PARTLY if event.get("kind") == "QualityError" else State.FAILED
+        self.outcome = State.PARTLY if event.get("kind") == "QualityError" else State.FAILED
 
     def _take_done(self, event: Mapping[str, Any]) -> None:
-        self.state, self.manifest = State.DONE, Path(event["manifest"])
+        self.outcome, self.manifest = State.DONE, Path(event["manifest"])
 
     def _keep_back(self, lines: Iterable[str]) -> None:
         """Lines such as "q4_0 is too far from the float model: ..."."""

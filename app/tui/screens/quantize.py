@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import DataTable, Footer, TabbedContent, TabPane
+from textual.widgets import Footer, TabbedContent, TabPane
 
 from app.melts.child import MeltProcess
 from app.melts.progress import State
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.25
 _TABS = ("form", "run", "result")
+_FOCUS = {"form": "#model", "run": "#log", "result": "#files-table"}
 _WAIT_S = 3.0  # for a run that is stopped because the app ends
 
 
@@ -222,13 +223,8 @@ class QuantizeScreen(Screen[None]):
         """Show a page, and put the cursor where one works on it."""
         self.query_one(TabbedContent).active = name
         self.refresh_bindings()
-        match name:
-            case "form":
-                self.query_one("#model").focus()
-            case "run":
-                self.query_one("#log").focus()
-            case "result":
-                self.query_one("#result DataTable", DataTable).focus()
+        # What is not shown yet takes no focus.
+        self.call_after_refresh(self.query_one(_FOCUS[name]).focus)
 
 
 def _forecast(settings: Settings) -> Forecast:

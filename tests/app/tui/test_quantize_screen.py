@@ -1,0 +1,315 @@
+"""The quantize screen, with real runs from a half-precision GGUF file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input, Static, TabbedContent
+
+from app.melts.forecast import Forecast
+from app.melts.progress import Melt, Stage, StageState, State
+from app.melts.results import read_result
+from app.melts.text import forecast_lines
+from app.tui.app import IngotApp
+from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.quantize import QuantizeScreen
+from app.tui.widgets.quantize_fields import Check
+from app.tui.widgets.quantize_form import QuantizeForm
+from app.tui.widgets.quantize_recipes import RecipeTable
+from app.tui.widgets.quantize_result import QuantizeResult
+from app.tui.widgets.quantize_run import QuantizeRun
+from tests.app.tui.conftest import SIZES, wait_until
+
+
+@pytest.fixture
+def app(services: Any) -> IngotApp:
+    return IngotApp(services)
+
+
+def screen_of(app: IngotApp) -> QuantizeScreen:
+    found = next(s for s in app.screen_stack if isinstance(s, QuantizeScreen))
+    assert isinstance(found, QuantizeScreen)
+    return found
+
+
+async def open_screen(pilot: Pilot[Any]) -> QuantizeScreen:
+    await pilot.press("f5")
+    await wait_until(lambda: isinstance(pilot.app.screen, QuantizeScreen))
+    await pilot.pause()
+    return screen_of(pilot.app)  # type: ignore[arg-type]
+
+
+def text_of(screen: QuantizeScreen, selector: str) -> str:
+    return str(screen.query_one(selector, Static).render())
+
+
+def fill(screen: QuantizeScreen, model: Path, out: Path, *recipes: str) -> None:
+    screen.query_one("#model", Input).value = str(model)
+    screen.query_one("#out", Input).value = str(out)
+    screen.query_one(RecipeTable).choose(recipes)
+    if screen.query_one("#measure", Check).value:
+        screen.query_one("#measure", Check).action_tick()
+
+
+def state_of(screen: QuantizeScreen) -> State | None:
+    process = screen._process
+    return process.melt.state if process is not None else None
+
+
+def page(screen: QuantizeScreen) -> str:
+    return screen.query_one(TabbedContent).active
+
+
+async def test_the_form_follows_what_is_typed(app: IngotApp, pebble: Path) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        line = screen.query_one("#model", Input)
+        assert screen.focused is line
+        await pilot.press(*str(pebble)[:-2])
+        await wait_until(lambda: line._suggestion)
+        assert line._suggestion == f"{pebble}/"  # the folders come by name
+        await pilot.press("tab")
+        assert line.value == f"{pebble}/"
+        await wait_until(lambda: "4.9 M weights" in text_of(screen, "#forecast"))
+        assert "pebble-built" in text_of(screen, "#forecast")
+        table = screen.query_one(RecipeTable)
+        await pilot.press("tab")
+        assert screen.focused is table
+        assert str(table.get_cell("q8_0", "size")) == "5.2 MB"
+
+        await pilot.press("down", "space")
+        assert table.chosen == ("q4_k_m", "onnx-int4", "onnx-int8")
+        assert str(table.get_cell("q8_0", "tick")) == "[ ]"
+        assert "q8_0: 8-bit" in text_of(screen, "#advice")
+        await pilot.press("enter")
+        assert str(table.get_cell("q8_0", "tick")) == "[x]"
+
+        screen.query_one("#out", Input).value = str(pebble.parent / "elsewhere")
+        await wait_until(lambda: "elsewhere" in text_of(screen, "#forecast"))
+        needed = text_of(screen, "#forecast")
+        assert "free memory (building ONNX files)" in needed
+        screen.query_one("#measure").focus()
+        await pilot.press("space")
+        await wait_until(lambda: text_of(screen, "#forecast") != needed)
+        screen.query_one("#model", Input).value = "/no/such"
+        await wait_until(lambda: "✗ there is no folder /no/such" in text_of(screen, "#forecast"))
+        assert str(table.get_cell("q8_0", "size")) == ""
+
+
+async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
+    app: IngotApp, float_gguf: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        fill(screen, float_gguf, tmp_path / "o", "q4_0")
+        await pilot.press("ctrl+b")
+        await wait_until(lambda: screen.running)
+        first = screen._process
+        await pilot.press("ctrl+b")  # a second one at the same time
+        await wait_until(lambda: any("is going on" in n.message for n in app._notifications))
+        assert screen._process is first
+        await pilot.press("escape")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("n")
+        await wait_until(lambda: app.screen is screen)
+        assert first is not None
+        assert not first.stopping
+        await pilot.press("escape")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await wait_until(lambda: state_of(screen) is State.STOPPED)
+        assert "stopped; starting it again goes on" in text_of(screen, "#files")
+
+        await pilot.press("ctrl+b")
+        await wait_until(lambda: screen.running)
+        await pilot.press("ctrl+c")
+        await wait_until(lambda: state_of(screen) is State.STOPPED)
+        assert app.is_running
+
+        await pilot.press("ctrl+b")
+        await wait_until(lambda: page(screen) == "run" and screen.running)
+        await wait_until(lambda: page(screen) == "result", 90)
+        assert state_of(screen) is State.DONE
+        told = text_of(screen, "#files")
+        assert "1 of 1 file ready" in told
+        assert "q4_0  done: 2.8 MB" in told
+        assert "✓ quantizing to q4_0" in text_of(screen, "#stages")
+        table = screen.query_one("#files-table", DataTable)
+        await wait_until(lambda: screen.focused is table)
+        assert table.row_count == 1
+
+        await pilot.press("r")
+        report = str(tmp_path / "o" / "report.html")
+        await wait_until(lambda: any(report in n.message for n in app._notifications))
+        assert app.clipboard == report
+
+        await pilot.press("enter")
+        await wait_until(lambda: app.current_mode == "chat")
+        await wait_until(lambda: app.services.host.engine is not None, 60)
+        assert "q4_0" in app.services.host.label
+
+
+async def test_leaving_while_it_builds_asks_and_ends_the_run(
+    app: IngotApp, float_gguf: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
+        assert screen.leaving() is None
+        await pilot.press("ctrl+b")
+        await wait_until(lambda: screen.running)
+        await pilot.press("f2", "ctrl+q")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("n")
+        await wait_until(lambda: not isinstance(app.screen, ConfirmScreen))
+        assert app.is_running
+        assert screen._process is not None
+        pid = screen._process.pid
+        await pilot.press("ctrl+q")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await wait_until(lambda: not app.is_running)
+    await wait_until(lambda: not psutil.pid_exists(pid))
+
+
+async def test_what_would_be_refused_is_not_started(
+    app: IngotApp, float_gguf: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        await pilot.press("ctrl+b")
+        await wait_until(lambda: any("name a model" in n.message for n in app._notifications))
+        fill(screen, float_gguf, tmp_path / "o", "iq1_s")
+        await wait_until(lambda: "✗ iq1_s cannot be made" in text_of(screen, "#forecast"))
+        await pilot.press("ctrl+b")
+        await wait_until(lambda: any("importance matrix" in n.message for n in app._notifications))
+        assert screen._process is None
+        assert page(screen) == "form"
+
+
+async def test_a_run_that_fails_says_so(app: IngotApp, float_gguf: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut-f16.gguf"
+    cut.write_bytes(float_gguf.read_bytes()[:-1_000_000])
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        fill(screen, cut, tmp_path / "o", "q8_0")
+        await pilot.press("ctrl+b")
+        await wait_until(lambda: any(n.severity == "error" for n in app._notifications), 60)
+        if screen._process is not None:  # where the header alone did not tell
+            assert state_of(screen) is State.FAILED
+            assert "What went wrong" in text_of(screen, "#stages")
+
+
+async def test_pages_turn_by_keys(app: IngotApp, pebble: Path, pebble_built: Path) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        seen = []
+        for _ in range(3):
+            await pilot.press("f8")
+            await pilot.pause()
+            seen.append(page(screen))
+        await pilot.press("f7")
+        assert [*seen, page(screen)] == ["run", "result", "form", "result"]
+        screen.query_one("#out", Input).value = str(pebble_built)
+        screen.query_one("#model", Input).value = str(pebble)
+        await wait_until(lambda: screen.query_one("#files-table", DataTable).row_count >= 4)
+
+
+# Pictures, with figures that stand still
+
+FORECAST = Forecast(
+    "river-7b",
+    "LlamaForCausalLM",
+    6_738_000_000,
+    13_476_000_000,
+    Path("/models/river-7b-built"),
+    {"half-precision GGUF": 14_150_000_000, "q4_k_m": 4_330_000_000, "q8_0": 7_520_000_000},
+    412_000_000_000,
+    {"running the float model": 15_500_000_000},
+    61_000_000_000,
+)
+
+
+def melt_in_the_middle() -> Melt:
+    melt = Melt(("q4_k_m", "q8_0", "onnx-int4", "onnx-int8"), begin=1000.0, end=1300.0)
+    done = StageState.DONE
+    melt.stages = [
+        Stage(1, "reading the model", 1000.0, state=done, seconds=8.1),
+        Stage(2, "converting to GGUF, half precision", 1008.0, state=done, seconds=71.0),
+        Stage(3, "quantizing to q4_k_m", 1079.0, recipe="q4_k_m", state=done, seconds=94.3),
+        Stage(
+            *(4, "comparing q4_k_m with the float model", 1173.0, 0, "q4_k_m", done, 62.0),
+        ),
+        Stage(
+            *(5, "quantizing to q8_0", 1235.0, 0, "q8_0", StageState.RUNNING, None),
+            *(131.0, 291.0, "tensors", 3.9, 41.0),
+        ),
+    ]
+    melt.files, melt.sizes = {"q4_k_m": Path("/o/q4_k_m.gguf")}, {"q4_k_m": 4_370_000_000}
+    melt.notes = ["1 of 291 tensors has rows that are no multiple of 256 weights"]
+    return melt
+
+
+def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
+    async def show(pilot: Pilot[Any]) -> None:
+        screen = await open_screen(pilot)
+        screen._turn_to(name)
+        await pilot.pause()
+        if name == "form":
+            form = screen.query_one(QuantizeForm)
+            form.query_one("#model", Input).placeholder = "river-7b"
+            form.query_one(RecipeTable).set_parameters(FORECAST.parameters)
+            form.query_one("#forecast", Static).update("\n".join(forecast_lines(FORECAST)))
+        elif name == "run":
+            screen.query_one(QuantizeRun).show(melt_in_the_middle(), 1270.0)
+        else:
+            screen.query_one(QuantizeResult).show(read_result(folder))
+        await pilot.pause()
+
+    return show
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The figures of Pebble's files as they were measured, in a folder of a fixed name."""
+    folder = Path("river")
+    monkeypatch.chdir(tmp_path)
+    folder.mkdir()
+    (folder / "manifest.json").write_text(MANIFEST.read_text())
+    return folder
+
+
+MANIFEST = Path(__file__).with_name("quantized.json")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["form", "run", "result"])
+def test_picture(
+    app: IngotApp, snap: Any, measured: Path, name: str, size: tuple[int, int]
+) -> None:
+    assert snap(app, terminal_size=size, run_before=picture_app(app, name, measured))
+
+
+async def test_without_colour_ticks_and_the_page_can_be_told(
+    services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        await pilot.pause()
+        lines = ["".join(s.text for s in strip) for strip in screen._compositor.render_strips()]
+        assert sum("[x]" in line for line in lines) == 5  # four recipes, and to measure
+        assert any("[ ] Build anew" in line for line in lines)
+        reverse = [
+            segment.text
+            for segment in screen._compositor.render_strips()[0]
+            if segment.style and segment.style.reverse
+        ]
+        assert "1 Choose" in "".join(reverse)
+    await asyncio.sleep(0)
