@@ -1,4 +1,4 @@
-"""The engines of a job, loaded: on this machine."""
+"""The engines of a job, loaded: on this machine, or on a cluster."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ def load_crew(plan: Plan, rows: int) -> Crew:
 
     Raises RequestError, ModelError, RuntimeMissingError or OutOfMemoryError.
     """
+    if plan.ray is not None:
+        from app.batch.cluster.crew import load_cluster_crew
+
+        return load_cluster_crew(plan, rows)
     choice = plan.choice
     # Nobody waits for a single row: prompts go in as fast as they can.
     scheduling = replace(choice.scheduling, max_stall_s=None)

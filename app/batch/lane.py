@@ -4,17 +4,51 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from app.batch.work import Counts, Work
-from runtimes.api import EngineApi
 from runtimes.chat import Message
 from runtimes.errors import IngotError
-from runtimes.request import Completion
+from runtimes.metrics import EngineStats
+from runtimes.request import Completion, Request
+from runtimes.stream import Stream
 
 _log = logging.getLogger(__name__)
+
+
+class RowEngine(Protocol):
+    """The part of ``runtimes.api.EngineApi`` that a job needs. ``pid`` is None while there is no
+    process, and another one after each death; ``encode`` waits for the next process."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that one request may hold."""
+
+    @property
+    def slots(self) -> int:
+        """Requests that run at the same time."""
+
+    @property
+    def pid(self) -> int | None:
+        """What tells its processes apart."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a plain text."""
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation."""
+
+    def submit(self, request: Request) -> Stream:
+        """Queue a request."""
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request."""
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the figures."""
 
 
 class LaneState(StrEnum):
@@ -48,7 +82,7 @@ class Active:
 class Lane:
     """An engine and its rows. Belongs to the thread of the job, but for ``revive``'s own."""
 
-    def __init__(self, engine: EngineApi, name: str = "the engine", where: str = "") -> None:
+    def __init__(self, engine: RowEngine, name: str = "the engine", where: str = "") -> None:
         """``where`` it runs is for people, as is its name."""
         self.engine = engine
         self.name, self.where = name, where

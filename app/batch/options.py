@@ -154,14 +154,25 @@ class RunningOptions:
         ),
     ] = None
     engines: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="N|auto",
             help="Engines that share the job, each with its GPU or its share of the cores; auto is"
-            " one for each GPU or NUMA node.",
+            " one for each GPU or NUMA node (on Ray: GPU or node).",
+            show_default="1; auto on Ray",
             rich_help_panel=_RUNNING,
         ),
-    ] = "1"
+    ] = None
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run the engines on a Ray cluster: its address, auto for the one that this machine"
+            " is part of, or local to start one here. The model must be at the same path on each"
+            " node.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = None
     skip_failed: Annotated[
         bool,
         typer.Option(
@@ -172,10 +183,14 @@ class RunningOptions:
     ] = False
 
     def count(self) -> Count:
-        """How many engines. Raises RequestError."""
+        """How many engines. Raises RequestError, also where Ray is asked for and not there."""
         from app.batch.engines import parse_count
 
-        return parse_count(self.engines)
+        if self.ray is not None:
+            from app.batch.cluster.crew import require_ray
+
+            require_ray()
+        return parse_count(self.engines or ("1" if self.ray is None else "auto"))
 
     def limits(self) -> Limits:
         """The bounds on rows and job."""

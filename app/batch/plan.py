@@ -36,7 +36,7 @@ class Plan:
     """``fixed_slots`` says that the number of slots was given, not planned; ``force`` accepts
     changed settings, ``fresh`` drops old answers, ``strict`` refuses an input with rows that are
     not valid, ``skip_failed`` leaves rows failed that failed before; ``engines`` is how many work
-    on it."""
+    on it, ``ray`` the address of the Ray cluster that they run on."""
 
     source: Source
     choice: Choice
@@ -49,3 +49,4 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
     output: Output = field(default_factory=Output)
     engines: int | Literal["auto"] = 1
+    ray: str | None = None

@@ -161,6 +161,7 @@ def batch(
             limits=running.limits(),
             output=out.output(),
             engines=engines,
+            ray=running.ray,
         )
         if rows.dry_run:
             from app.batch.dryrun import dry_run, planned_figures
