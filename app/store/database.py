@@ -12,6 +12,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,18 +34,30 @@ class Database:
         self.path = path
         self._lock = threading.RLock()
         self._readers: list[sqlite3.Connection] = []
-        self._lent: set[sqlite3.Connection] = set()
         self._pool_lock = threading.Lock()
         self._closed = False
         with explained(path):
             _make_private(path)
-            self._writer = self._connect()
+            self._writer = self._open(migrations)
+
+    def _open(self, migrations: Sequence[Sequence[str]]) -> sqlite3.Connection:
+        limit = time.monotonic() + _BUSY_S
+        while True:
+            db = self._connect()
             try:
-                require_ours(self._writer, path, len(migrations))
-                _set_wal(self._writer)
-                _migrate(self._writer, path, migrations)
+                require_ours(db, self.path, len(migrations))
+                _set_wal(db)
+                _migrate(db, migrations)
+                return db
+            except sqlite3.OperationalError as error:
+                db.close()
+                # SQLite does not wait by itself while another process makes or closes the file.
+                code = getattr(error, "sqlite_errorcode", 0)
+                if code & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > limit:
+                    raise
+                time.sleep(0.02)
             except BaseException:
-                self._writer.close()
+                db.close()
                 raise
 
     @contextlib.contextmanager
@@ -74,7 +87,6 @@ class Database:
             with self._pool_lock:
                 self._require_open()
                 db = self._readers.pop() if self._readers else self._connect(readonly=True)
-                self._lent.add(db)
             try:
                 db.execute("BEGIN")
                 yield db
@@ -82,7 +94,6 @@ class Database:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 with self._pool_lock:
-                    self._lent.discard(db)
                     if self._closed:
                         db.close()
                     else:
@@ -138,13 +149,18 @@ def _version(db: sqlite3.Connection) -> int:
 def require_ours(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATIONS)) -> None:
     """Refuse what is not ours to change, before anything is written to it: raises StoreError for a
     version above ``newest`` and for what another program wrote."""
-    found = _version(db)
+    db.execute("BEGIN")  # both from one moment: another process may be making the tables
+    try:
+        found = _version(db)
+        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    finally:
+        db.execute("ROLLBACK")
     if found > newest:
         raise StoreError(
             f"{path} was written by a newer Ingot (its version is {found}, this one knows"
             f" {newest}); it is left as it is: update Ingot, or set INGOT_HOME to another folder"
         )
-    if found == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    if found == 0 and tables:
         raise StoreError(f"{path} is a database of another program; it is left as it is")
 
 
@@ -157,7 +173,7 @@ def _set_wal(db: sqlite3.Connection) -> None:
         )
 
 
-def _migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Sequence[str]]) -> None:
+def _migrate(db: sqlite3.Connection, migrations: Sequence[Sequence[str]]) -> None:
     while _version(db) < len(migrations):
         db.execute("BEGIN IMMEDIATE")
         try:

@@ -187,7 +187,9 @@ def test_another_file_can_be_named(
 
 def test_changing_one_leaves_the_rest_as_it_was(file: Path) -> None:
     file.chmod(0o640)
-    set_value("theme", "gruvbox")
+    with file.open() as reader:
+        set_value("theme", "gruvbox")
+        assert reader.read() == _FULL  # replaced, not written over
     assert file.read_text() == _FULL.replace('"nord"', '"gruvbox"')
     set_value("sampling.temperature", 0)
     set_value("keymap.chat.copy", "f4")

@@ -84,24 +84,26 @@ def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
     Store.open(path).close()
 
 
-def test_many_open_a_new_store_at_once(path: Path) -> None:
+def test_many_open_a_new_store_at_once(tmp_path: Path) -> None:
     failed: list[BaseException] = []
 
-    def work() -> None:
+    def work(path: Path) -> None:
         try:
             with Store.open(path) as store:
                 store.new_chat()
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
-    with Store.open(path) as store:
-        assert len(store.chats()) == 8
+    for attempt in range(5):
+        path = tmp_path / str(attempt) / "chats.db"
+        threads = [threading.Thread(target=work, args=(path,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed, failed
+        with Store.open(path) as store:
+            assert len(store.chats()) == 8
 
 
 def _refused(path: Path) -> StoreError:
@@ -352,11 +354,17 @@ def test_another_program_that_holds_the_file(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("app.store.database._BUSY_S", 0.1)
     with Store.open(path) as store:
         chat = store.new_chat(title="x")
+        answer = store.begin_answer(chat.id, None)
+        store.save_answer(answer.id, "one", [1])
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="another program"):
             store.new_chat()
-        assert store.chats() == [chat]
+        with pytest.raises(StoreError, match="another program"):
+            store.save_answer(answer.id, "one two", [1, 2])
+        assert store.chats() == [store.chat(chat.id)]
         other.execute("ROLLBACK")
         other.close()
+        store.save_answer(answer.id, "one two three", [1, 2, 3])
+        assert store.message(answer.id).text == "one two three"
         store.new_chat()

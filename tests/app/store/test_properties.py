@@ -125,12 +125,17 @@ class Chats(RuleBasedStateMachine):
     @precondition(lambda self: self.chats)
     @rule(pick=_pick, deleted=st.booleans())
     def delete_or_restore(self, pick: int, deleted: bool) -> None:
-        chat = self._one(self.chats, pick)
+        self.delete_or_restore_chat(self._one(self.chats, pick), deleted)
+
+    def delete_or_restore_chat(self, chat: int, deleted: bool) -> None:
         (self.store.delete_chat if deleted else self.store.restore_chat)(chat)
         self.chats[chat]["deleted"] = deleted
 
-    @rule()
-    def purge(self) -> None:
+    @precondition(lambda self: self.messages)
+    @rule(pick=_pick)
+    def purge(self, pick: int) -> None:
+        chat = self.messages[self._one(self.messages, pick)]["chat"]
+        self.delete_or_restore_chat(chat, True)
         self.store.purge(0)
         self.chats = {id: chat for id, chat in self.chats.items() if not chat["deleted"]}
         self.messages = {
