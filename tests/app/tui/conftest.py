@@ -98,10 +98,9 @@ def chat_app(home: Path, gguf_file: Path) -> Iterator[IngotApp]:
     from app.configwriting import set_value
     from app.tui.services import Start, open_services
 
-    # So hot that it hardly ever ends by itself.
-    set_value("sampling.temperature", 5.0)
-    set_value("sampling.top_p", 1.0)
-    set_value("sampling.seed", 1)
+    # Whatever was said becomes likelier, so that it goes on until the context is full.
+    set_value("sampling.temperature", 0.0)
+    set_value("sampling.frequency_penalty", -2.0)
     with open_services(Start(str(gguf_file))) as opened:
         yield IngotApp(opened)
 

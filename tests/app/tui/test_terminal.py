@@ -89,14 +89,13 @@ def terminals() -> Iterator[list[Terminal]]:
 
 def _generating(started: list[Terminal], home: Path, model: Path, **env: str) -> Terminal:
     """A program in the middle of a long answer."""
-    # So hot that it hardly ever ends by itself, and with this seed it does not.
-    hot = {"TEMPERATURE": "5", "TOP_P": "1", "SEED": "1"}
-    hot = {f"INGOT_SAMPLING_{name}": value for name, value in hot.items()}
-    one = Terminal("chat", model, env={"INGOT_HOME": str(home), **hot, **env})
+    # Whatever was said becomes likelier, so that it goes on until the context is full.
+    endless = {"INGOT_SAMPLING_TEMPERATURE": "0", "INGOT_SAMPLING_FREQUENCY_PENALTY": "-2"}
+    one = Terminal("chat", model, env={"INGOT_HOME": str(home), **endless, **env})
     started.append(one)
     one.wait("llamacpp")  # in the status line as soon as the model is loaded
     one.press("Tell me a story.\r")
-    one.wait("writing")
+    one.wait("lele")
     return one
 
 
