@@ -15,8 +15,7 @@ from app.tui.screens.confirm import ConfirmScreen
 _TEXT = """\
 A batch job runs: {output}
 
-It can go on without this app: F8 on the batch screen finds it again, and
-`ingot batch status OUT` tells how far it is."""
+It can go on without this app: F8 on the batch screen finds it again."""
 
 
 class BatchLeaveScreen(ConfirmScreen):

@@ -40,7 +40,7 @@ def form_for(source: Path, model: Path, **more: str) -> JobForm:
     return JobForm(input=source.name, model=str(model), **texts)
 
 
-def wait(job: Job, ready: Callable[[], bool], limit: float = 60.0) -> None:
+def wait(job: Job, ready: Callable[[], bool], limit: float = 120.0) -> None:
     """Follow a job until it is as wanted."""
     end = time.monotonic() + limit
     while time.monotonic() < end:

@@ -125,17 +125,7 @@ def test_pause_and_resume_compute_each_row_once(gguf_file: Path, tmp_path: Path)
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
 
 
-def test_stop_gives_up_what_runs(gguf_file: Path, tmp_path: Path) -> None:
-    job = started(tmp_path, gguf_file, rows=6, least=800)
-    wait(job, lambda: job.view().phase is Phase.RUNNING)
-    job.stop()
-    assert job.signalled
-    finish(job)
-    assert job.view().phase is Phase.STOPPED
-    assert job.view().done < 6
-
-
-def test_a_job_started_elsewhere_is_watched_only(
+def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     gguf_file: Path, tmp_path: Path, ingot: Any
 ) -> None:
     source, out = write_rows(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
@@ -162,35 +152,28 @@ def test_a_job_started_elsewhere_is_watched_only(
     assert "kept" in killed.lines[0]
     # The journal says how it was started: it is gone on with from here.
     job.resume()
+    wait(job, lambda: job.view().phase is Phase.RUNNING)
+    # As a later session finds it: its process is no child of the one that looks.
+    later = attach(out)
+    wait(later, lambda: later.view().slots is not None)
+    assert later.own
+    record = records.record_of(out)
+    assert record is not None
+    assert record.pid is not None
+    os.kill(record.pid, signal.SIGKILL)
     finish(job)
-    view = job.view()
+    assert job.view().phase is Phase.DIED
+    assert "signal 9" in job.view().lines[0]
+    finish(later)
+    assert later.view().phase is Phase.DIED
+    later.resume()
+    finish(later)
+    view = later.view()
     assert (view.phase, view.own, view.done) == (Phase.DONE, True, ROWS)
     assert view.cached >= killed.done
     assert answered(out) == Counter(range(ROWS))
     known = {known.output: known for known in known_jobs()}
     assert (known[out].state, known[out].rows) == ("finished", ROWS)
-
-
-def test_an_own_job_is_found_again_and_its_death_is_told(gguf_file: Path, tmp_path: Path) -> None:
-    first = started(tmp_path, gguf_file, least=24)
-    wait(first, lambda: first.view().done >= 1)
-    record = records.record_of(first.output)
-    assert record is not None
-    assert record.pid is not None
-    # As a later session would find it: its process is no child of the one that looks.
-    job = attach(first.output)
-    wait(job, lambda: job.view().slots is not None)
-    assert job.own
-    os.kill(record.pid, signal.SIGKILL)
-    finish(first)
-    assert first.view().phase is Phase.DIED
-    assert "signal 9" in first.view().lines[0]
-    finish(job)
-    assert job.view().phase is Phase.DIED
-    job.resume()
-    finish(job)
-    assert (job.view().phase, job.view().done) == (Phase.DONE, ROWS)
-    assert answered(job.output) == Counter(range(ROWS))
 
 
 def test_there_is_nothing_to_attach_to(tmp_path: Path) -> None:

@@ -1,0 +1,231 @@
+"""The batch screen with real jobs on Pebble: what every key does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input, OptionList, Static
+
+from app.batch.journal import journal_path
+from app.jobs import records
+from app.jobs.rows import RowState
+from app.jobs.view import Phase
+from app.tui.screens.ask import AskScreen
+from app.tui.screens.batch import BatchScreen
+from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.models import ModelsScreen
+from app.tui.widgets.batch_files import BatchFilesScreen
+from app.tui.widgets.batch_form import BatchForm
+from app.tui.widgets.batch_jobs import BatchJobsScreen
+from app.tui.widgets.batch_leave import BatchLeaveScreen
+from app.tui.widgets.batch_row import BatchRowScreen
+from app.tui.widgets.batch_table import BatchTable, line_of
+from tests.app.tui.batch_app import BatchApp
+from tests.app.tui.conftest import wait_until
+
+ROWS = 24
+soon = partial(wait_until, seconds=120)  # a job's process takes its time on a busy machine
+
+
+@pytest.fixture
+def app(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchApp]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    rows = [{"id": f"r{i}", "prompt": f"What is {i} plus {i + 1}?"} for i in range(ROWS)]
+    lines = ['{"nothing": 1}', *(json.dumps(row) for row in rows)]
+    (folder / "in.jsonl").write_text("".join(line + "\n" for line in lines))
+    monkeypatch.chdir(folder)
+    yield BatchApp(services)
+    for record in records.records():
+        if record.pid is not None:
+            try:
+                os.kill(record.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def screen_of(app: BatchApp) -> BatchScreen:
+    screen = app.get_screen_stack("batch")[0]
+    assert isinstance(screen, BatchScreen)
+    return screen
+
+
+def said(screen: BatchScreen, name: str) -> str:
+    return str(screen.query_one(f"#{name}", Static).content)
+
+
+def done(screen: BatchScreen) -> int:
+    return 0 if screen.job is None else screen.job.view().done
+
+
+def active(screen: BatchScreen) -> bool:
+    return screen.job is not None and screen.job.view().phase.active
+
+
+async def choose(pilot: Any, model: Path, **values: str) -> None:
+    """Type the input, and fill in the rest."""
+    screen = screen_of(pilot.app)
+    await soon(lambda: isinstance(screen.focused, Input))
+    await pilot.press(*"in.jsonl")
+    screen.query_one(BatchForm).fill(model=str(model), slots="2", max_tokens="16", **values)
+    await pilot.pause()
+
+
+async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Path) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = screen_of(app)
+        await choose(pilot, Path("none.gguf"))
+        await soon(lambda: "0  ✗ the row has no" in said(screen, "preview"))
+        assert screen.query_one("#output", Input).value == "in.out.jsonl"
+        # What is wrong is told before anything is started, where it is.
+        await pilot.press("ctrl+b")
+        await soon(lambda: "none.gguf" in said(screen, "said"))
+        assert screen.focused is screen.query_one("#model")
+        assert screen.job is None
+        screen.query_one(BatchForm).fill(model=str(gguf_file))
+        await pilot.press("ctrl+l")
+        await soon(lambda: "25 rows: 24 valid, 1 not" in said(screen, "said"))
+
+        await pilot.press("ctrl+b")
+        await soon(lambda: done(screen) >= 4)
+        await pilot.press("p")
+        await soon(lambda: not active(screen))
+        job = screen.job
+        assert job is not None
+        paused = job.view()
+        assert paused.phase is Phase.PAUSED
+        assert 4 <= paused.done < ROWS
+        await soon(lambda: "PAUSED" in said(screen, "totals"))
+        await pilot.press("r")
+        await soon(lambda: job.view().phase is Phase.DONE)
+        counts = Counter(
+            line["index"]
+            for line in map(json.loads, journal_path(job.output).read_text().splitlines())
+            if line.get("ok")
+        )
+        assert counts == Counter(range(1, ROWS + 1))
+        await soon(lambda: "DONE" in said(screen, "totals"))
+        assert "24 answered" in said(screen, "end")
+
+        table = screen.query_one(BatchTable)
+        await soon(lambda: len(table._rows) == ROWS + 1)
+        await pilot.press("home", "down", "down", "pagedown", "pageup", "up", "enter")
+        await soon(lambda: isinstance(app.screen, BatchRowScreen) and app.screen.row)
+        row = app.screen.row
+        record = json.loads(Path("in.out.jsonl").read_text().splitlines()[row.index])
+        assert row.answers == (record["response"],)
+        assert row.prompt == record["prompt"]
+        await pilot.press("ctrl+y", "escape")
+        assert app.clipboard == record["response"]
+
+        await pilot.press("x")
+        assert table._rows == [0]
+        await pilot.press("x", "g")
+        await soon(lambda: isinstance(app.screen, AskScreen))
+        await pilot.press("7", "enter")
+        await soon(lambda: table.index == 7)
+        await pilot.press("f")
+        assert len(table._rows) < ROWS + 1
+        await pilot.press("f", "end")
+        assert table.index == ROWS
+
+        # The job is known from now on.
+        await pilot.press("f8")
+        await soon(lambda: isinstance(app.screen, BatchJobsScreen) and app.screen.found)
+        assert app.screen.found[0].state == "finished"
+        await pilot.press("enter")
+        await soon(lambda: screen.job is not job and "watched" in said(screen, "totals"))
+        await pilot.press("f9")
+        assert screen.query_one("#new").display
+        await pilot.press("f9")
+        assert screen.query_one("#job").display
+
+
+async def test_a_running_job_is_watched_stopped_and_left(
+    app: BatchApp, gguf_file: Path, ingot: Any
+) -> None:
+    out = Path("out.jsonl").absolute()
+    slow = ("--model", gguf_file, "--slots", "2", "--max-tokens", "300", "--min-tokens", "300")
+    process = ingot.start("batch", Path("in.jsonl").absolute(), out, *slow, "--quiet")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = screen_of(app)
+        await soon(lambda: journal_path(out).exists() and journal_path(out).stat().st_size)
+        await pilot.press("f8")
+        await soon(lambda: isinstance(app.screen, BatchJobsScreen) and app.screen.found)
+        assert app.screen.query_one(OptionList).option_count == 1
+        await pilot.press("enter")
+        await soon(lambda: "RUNNING (watched)" in said(screen, "totals"))
+        assert not screen.check_action("pause", ())
+        assert not screen.interrupt()
+        assert screen.leaving() is None
+        process.kill()
+        await soon(lambda: "KILLED" in said(screen, "totals"))
+        assert "kept" in said(screen, "end")
+
+        # Gone on with here, it is ours.
+        await pilot.press("r")
+        await soon(lambda: "RUNNING ·" in said(screen, "totals"))
+        await soon(lambda: "slots 2/2" in said(screen, "totals"))
+        job = screen.job
+        assert job is not None
+        await soon(lambda: job.rows.count(RowState.RUNNING) == 2)
+        await pilot.press("ctrl+q")
+        await soon(lambda: isinstance(app.screen, BatchLeaveScreen))
+        await pilot.press("escape")
+        await soon(lambda: app.screen is screen)
+        await pilot.press("s")
+        await soon(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await soon(lambda: "STOPPED" in said(screen, "totals"))
+
+        # Left alone, it goes on; left with a pause, it ends by itself.
+        await pilot.press("r")
+        await soon(lambda: job.view().phase is Phase.RUNNING)
+        await pilot.press("ctrl+q")
+        await soon(lambda: isinstance(app.screen, BatchLeaveScreen))
+        await pilot.press("r")
+        await soon(lambda: not app.is_running)
+    record = records.record_of(out)
+    assert record is not None
+    assert record.pid is not None
+    os.kill(record.pid, 0)
+    assert active(screen)
+    job.pause()
+    assert job.signalled
+
+
+async def test_files_and_models_are_chosen(app: BatchApp, pebble_built: Path) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = screen_of(app)
+        form = screen.query_one(BatchForm)
+        await pilot.press("f7")
+        await soon(lambda: isinstance(app.screen, BatchFilesScreen))
+        tree = app.screen.query_one("_Tree")
+        await soon(lambda: len(tree.root.children) == 1)
+        await pilot.press("down", "enter")
+        await soon(lambda: form.form.input == "in.jsonl")
+        await pilot.press("f7")
+        await soon(lambda: isinstance(app.screen, BatchFilesScreen))
+        await pilot.press("backspace")
+        tree = app.screen.query_one("_Tree")
+        await soon(lambda: tree.cursor_node and tree.cursor_node.data.path.name != "work")
+        await pilot.press("t")
+        await soon(lambda: form.form.input == str(Path.cwd().parent))
+        form.fill(model=str(pebble_built))
+        await pilot.press("ctrl+t")
+        await soon(lambda: isinstance(app.screen, ModelsScreen))
+        await soon(lambda: app.screen.query_one("#table").row_count >= 4)
+        await pilot.press("enter")
+        await soon(lambda: Path(form.form.model).name in os.listdir(pebble_built))
+
+
+def test_a_row_in_a_line() -> None:
+    assert line_of(7, RowState.WAITING, None).split() == ["7", "waiting"]

@@ -1,0 +1,221 @@
+"""Pictures of the batch screen and its panels, with figures that are given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from app.batch.journal import journal_path
+from app.jobs.job import Job
+from app.jobs.recent import KnownJob
+from app.jobs.speeds import Speed
+from app.jobs.view import JobView, Phase
+from app.tui.screens.batch import BatchScreen
+from app.tui.widgets.batch_files import BatchFilesScreen
+from app.tui.widgets.batch_form import BatchForm
+from app.tui.widgets.batch_jobs import BatchJobsScreen
+from app.tui.widgets.batch_leave import BatchLeaveScreen
+from app.tui.widgets.batch_row import BatchRowScreen
+from app.tui.widgets.batch_table import BatchTable
+from tests.app.tui.batch_app import BatchApp
+from tests.app.tui.conftest import SIZES, wait_until
+
+ROWS = 48
+
+
+class Frozen(Job):
+    """A job whose journal is read once, at a moment that is given."""
+
+    given = JobView(
+        "answers.jsonl",
+        Phase.RUNNING,
+        own=True,
+        rows=ROWS,
+        done=21,
+        failed=1,
+        cached=4,
+        running=2,
+        slots=2,
+        elapsed_s=42.0,
+        left_s=66.0,
+        prefill_now=212.4,
+        prefill=1034.0,
+        decode_now=118.2,
+        decode=113.9,
+        kv_tokens=612,
+        kv_capacity=2048,
+        memory=1_288_490_188,
+        speeds=tuple(Speed(i, 200.0 + 40 * (i % 7), 90.0 + 5 * (i % 6)) for i in range(42)),
+        notes=("questions.jsonl, line 31: the row has no 'prompt' or 'messages'",),
+    )
+
+    @property
+    def own(self) -> bool:
+        return True
+
+    def poll(self) -> bool:
+        return False
+
+    def view(self) -> JobView:
+        return self.given
+
+
+def journal_of(out: Path) -> None:
+    """A job that is under way: rows of an earlier run, answers and an error of this one."""
+    command = ["batch", "questions.jsonl", "answers.jsonl", "--model", "pebble.gguf"]
+    run = {
+        "ingot": "batch-run", "at": 1000.0, "host": "there", "pid": 1, "born": 1.0,
+        "command": command, "folder": ".", "rows": ROWS, "input_rows": ROWS, "invalid": 0,
+        "reused": 0, "shard": None, "format": "jsonl", "input": "questions.jsonl",
+    }  # fmt: skip
+
+    def answer(i: int) -> dict[str, Any]:
+        tokens = 30 + i % 11
+        return {
+            "response": f"{i} plus {i + 1} is {2 * i + 1}.",
+            "finish_reason": "stop",
+            "usage": {
+                "prompt_tokens": 14 + i % 3, "completion_tokens": tokens, "cached_tokens": 8,
+            },
+            "timings": {
+                "prefill_tps": 900.0 + 17 * (i % 9), "decode_tps": 55.0 + i % 8,
+                "ttft_s": 0.05, "total_s": 0.7,
+            },
+            "created": 1001.0 + i,
+        }  # fmt: skip
+
+    def row(i: int, given: dict[str, Any]) -> dict[str, Any]:
+        return {"key": f"{i:032x}", "index": i, "ok": "error" not in given, "answer": given}
+
+    late = {"error": {"code": "timeout", "message": "not finished within 5 s (--row-timeout)"}}
+    lines = [{"ingot": "batch-journal", "version": 2, "settings": {"model": "pebble.gguf"}}, run]
+    lines += [row(i, answer(i)) for i in range(4)]
+    lines += [run, *(row(i, answer(i)) for i in range(4, 20)), row(20, late)]
+    journal_path(out).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def app(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchApp:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    rows = ({"id": f"r{i}", "prompt": f"What is {i} plus {i + 1}?"} for i in range(ROWS))
+    lines = [*map(json.dumps, rows)]
+    lines[2] = '{"question": "What?"}'
+    (folder / "questions.jsonl").write_text("".join(line + "\n" for line in lines))
+    monkeypatch.chdir(folder)
+    return BatchApp(services)
+
+
+def screen_of(app: Any) -> BatchScreen:
+    screen = app.get_screen_stack("batch")[0]
+    assert isinstance(screen, BatchScreen)
+    return screen
+
+
+def frozen() -> Frozen:
+    out = Path("answers.jsonl")
+    journal_of(out)
+    job = Frozen(out, clock=lambda: 1042.0)
+    while job.journal.read():
+        pass
+    job.rows.set_running((21, 22))
+    return job
+
+
+async def show_job(pilot: Any) -> None:
+    screen = screen_of(pilot.app)
+    screen.show(frozen())
+    table = screen.query_one(BatchTable)
+    await wait_until(lambda: table.index is not None)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_new_job(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
+    async def fill(pilot: Any) -> None:
+        screen = screen_of(pilot.app)
+        form = screen.query_one(BatchForm)
+        form.fill(input="questions.jsonl", model="pebble-built", max_tokens="64", slots="2")
+        await wait_until(lambda: "What is 3" in str(screen.query_one("#preview").content))
+        form.say(
+            [
+                "48 rows: 47 valid, 1 not",
+                "716 prompt tokens, at most 3,008 of answers",
+                "longest prompt 17 of a context of 1,024",
+                "memory 0.61 of 12.4 GiB free, 2 slots",
+                "time: at most 26.3 s",
+            ]
+        )
+        screen.query_one("#input", Input).focus()
+
+    assert snap(app, terminal_size=size, run_before=fill)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_job_that_runs(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
+    assert snap(app, terminal_size=size, run_before=show_job)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_row(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
+    async def show(pilot: Any) -> None:
+        await show_job(pilot)
+        pilot.app.push_screen(BatchRowScreen(screen_of(pilot.app).job, 12))  # type: ignore[arg-type]
+        await wait_until(lambda: pilot.app.screen.row)
+
+    assert snap(app, terminal_size=size, run_before=show)
+
+
+def known(states: Sequence[tuple[str, bool, int | None]]) -> list[KnownJob]:
+    return [
+        KnownJob(Path(f"/data/job{i}/answers.jsonl"), state, 1000.0 - 5000 * i, rows, own)  # type: ignore[arg-type]
+        for i, (state, own, rows) in enumerate(states)
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_jobs(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
+    jobs = known(
+        [
+            ("running", True, 48),
+            ("running", False, 1_000_000),
+            ("stopped", False, 200),
+            ("killed", False, 9_000),
+            ("gone", False, None),
+        ]
+    )
+
+    async def show(pilot: Any) -> None:
+        pilot.app.push_screen(BatchJobsScreen(lambda: jobs, clock=lambda: 1010.0))
+        await wait_until(lambda: getattr(pilot.app.screen, "found", None))
+
+    assert snap(app, terminal_size=size, run_before=show)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_files(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
+    Path("texts").mkdir()
+    Path("more.csv").write_text("prompt\nWhat?\n")
+    journal_of(Path("answers.jsonl"))
+
+    async def show(pilot: Any) -> None:
+        pilot.app.push_screen(BatchFilesScreen(Path.cwd()))
+        await pilot.pause()
+        tree = pilot.app.screen.query_one("_Tree")
+        await wait_until(lambda: len(tree.root.children) == 3)
+
+    assert snap(app, terminal_size=size, run_before=show)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_leaving(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
+    async def show(pilot: Any) -> None:
+        await show_job(pilot)
+        pilot.app.push_screen(BatchLeaveScreen("answers.jsonl", lambda: None))
+        await pilot.pause()
+
+    assert snap(app, terminal_size=size, run_before=show)
