@@ -81,8 +81,10 @@ def bar(share: float, width: int) -> str:
 
 def forecast_lines(forecast: Forecast) -> list[str]:
     """What the model is, what the run needs against what there is, and where it goes."""
-    weights = f"{forecast.parameters / 1e6:,.1f} M weights, {human(forecast.bytes)}"
-    lines = [f"{forecast.name}: {forecast.architecture}, {weights}"]
+    count = forecast.parameters
+    weights = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
+    size = human(forecast.bytes)
+    lines = [f"{forecast.name}: {forecast.architecture}, {weights} weights, {size}"]
     if forecast.download:
         free = human(forecast.download_free)
         lines.append(f"Download {human(forecast.download)} first; its disk has {free} free")

@@ -30,7 +30,7 @@ def machine_lines(sample: Sample, samples: Sequence[Sample], width: int) -> list
     loads = [earlier.machine.cpu for earlier in samples]
     room = max(width - _LABEL - 1, 8)
     cores = [use.cores[at : at + room] for at in range(0, len(use.cores), room)]
-    swap = f"swap {_of(use.swap_used, use.swap_total)}" if use.swap_total else "no swap"
+    swap = f"swap {human(use.swap_used)} used" if use.swap_total else "no swap"
     lines = [
         _row("CPU", use.cpu / 100, f"{use.cpu:.0f}%, ours {use.ours:.0f}%"),
         _text("", f"{history(loads, _HISTORY, 100)} last {_HISTORY} s"),
@@ -55,14 +55,14 @@ def engine_lines(sample: Sample, samples: Sequence[Sample], width: int) -> list[
     known = [earlier.engine for earlier in samples if earlier.engine is not None]
     process = f"process {sample.engine_pid}" if sample.engine_pid else "no process: it has died"
     kv = f"{stats.kv_tokens:,} of {stats.kv_capacity:,}"
-    found = f"{stats.prefix_hit_rate:.0%} of prompt tokens"
+    found = f"{stats.prefix_hit_rate:.0%} of prompts"
     lines = [
         sample.label,
         f"{sample.details} · {process}",
         f"queued {stats.queued} prefill {stats.prefilling} decode {stats.decoding}"
         f" slots {stats.slots}",
         _row("KV", _share(stats.kv_tokens, stats.kv_capacity), kv),
-        _text("cached", f"{found}, {human(stats.prefix_bytes)} more"),
+        _text("cached", f"{found}, {human(stats.prefix_bytes)} kept"),
         _speed("decode", stats.decode_tps_now, stats.decode_tps_10s),
         _text("", history([earlier.decode_tps_now for earlier in known], _HISTORY)),
         _speed("prefill", stats.prefill_tps_now, stats.prefill_tps_10s),

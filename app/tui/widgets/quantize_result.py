@@ -85,6 +85,7 @@ class QuantizeResult(Vertical):
             cells = [Text(cell, justify="right") for cell in row.cells]
             table.add_row(Text(row.mark), Text(row.recipe), *cells, key=row.recipe)
         table.move_cursor(row=min(before, len(result.rows) - 1))
+        self.refresh_bindings()
 
     @property
     def row(self) -> Row | None:
