@@ -8,12 +8,14 @@ import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from app.store.records import Attachment
 from runtimes.errors import RequestError
 
 MOST_BYTES = 1_000_000
+_MOST_ENTRIES = 20_000
 _HEAD = 8192  # bytes in which a file shows that it is no text
 _CONTROL = frozenset(range(32)) - frozenset(b"\t\n\r\f\b\x1b")
 _RUNS = re.compile(r"`{3,}|~{3,}")
@@ -106,18 +108,21 @@ def with_attachments(text: str, attachments: Sequence[Attachment]) -> str:
 
 
 def complete_path(text: str, limit: int = 50) -> list[str]:
-    """Paths that ``text`` begins, folders with a slash at their end, hidden ones only after a dot.
+    """Paths that ``text`` begins, in any case of letters: folders first, with a slash at their end;
+    hidden ones only after a dot.
 
-    They are written as ``text`` is (relative, ``~``), sorted, folders first; none on any error.
+    They are written as ``text`` is (relative, ``~``), sorted; none on any error. Of a folder with
+    very many entries, some are looked at.
     """
     head, _, start = text.rpartition("/")
     folder = f"{head}/" if "/" in text else ""
     found: list[tuple[bool, str]] = []
     try:
         with os.scandir(Path(folder or ".").expanduser()) as entries:
-            for entry in entries:
+            for entry in islice(entries, _MOST_ENTRIES):
                 hidden = entry.name.startswith(".") and not start.startswith(".")
-                if entry.name.startswith(start) and not hidden and entry.name.isprintable():
+                fits = entry.name.lower().startswith(start.lower())
+                if fits and not hidden and entry.name.isprintable():
                     found.append((not entry.is_dir(), entry.name))
     except (OSError, ValueError, RuntimeError):
         return []

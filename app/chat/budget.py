@@ -73,7 +73,7 @@ class Way(StrEnum):
     """How to make room."""
 
     DROP_TURNS = "drop turns"  # leave the oldest out of the prompt: ``Conversation.drop(ids)``
-    DROP_FILES = "drop files"  # send the draft without its files
+    DROP_FILES = "drop files"  # ask without the question's files, ``Conversation.edit`` if stored
     SHORTER = "shorter"  # allow an answer of ``after.max_tokens`` only
     NEW_CHAT = "new chat"  # ask in an empty chat
 
@@ -115,10 +115,13 @@ def ways_out(
     if 16 <= now.room < max_tokens:
         says = f"allow an answer of {now.room:,} tokens only"
         found.append(WayOut(Way.SHORTER, says, replace(now, max_tokens=now.room)))
-    if draft.attachments and draft.text.strip():
-        after = budget((), replace(draft, attachments=()))
+    asked = draft
+    if draft.empty and path:
+        asked = Draft(path[-1].text, path[-1].attachments, path[-1].parent)
+    if asked.attachments and asked.text.strip():
+        after = budget((), replace(asked, attachments=()))
         if after.room > now.room and not after.over:
-            names = ", ".join(one.name for one in draft.attachments)
+            names = ", ".join(one.name for one in asked.attachments)
             found.append(WayOut(Way.DROP_FILES, f"send it without {names}", after))
     if turns:
         # The more is dropped, the more room there is.
@@ -133,10 +136,7 @@ def ways_out(
             says = f"leave {oldest} out of the prompt"
             found.append(WayOut(Way.DROP_TURNS, says, after, _ids(turns[:count]), count))
     if path and not (len(path) == 1 and draft.empty):
-        alone = Draft(draft.text, draft.attachments)
-        if draft.empty:
-            alone = Draft(path[-1].text, path[-1].attachments)
-        after = budget((), alone)
+        after = budget((), replace(asked, parent=None))
         if after.room > now.room and not after.over:
             found.append(WayOut(Way.NEW_CHAT, "ask in a new chat", after))
     return found

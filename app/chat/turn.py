@@ -192,9 +192,10 @@ class Turn:
         completion = self._stream.result(0) if ended else None
         if completion is not None and self._again(completion):
             return
+        added = "".join(chunk.text for chunk in chunks)
+        self._text += added
+        self._unshown += added
         for chunk in chunks:
-            self._text += chunk.text
-            self._unshown += chunk.text
             self._ids += chunk.token_ids
         self._pieces += chunks
         if chunks and self._first is None:
@@ -226,26 +227,26 @@ class Turn:
         state, error = state_of(completion), completion.error
         if state is State.STOPPED and not self._stop_asked:
             error = "the model was closed before the answer was whole"
-        if state is State.DONE:
+        if state is State.DONE or not self._give_up_half_characters():
+            # The pieces have not named tokens without text at the end.
             self._ids = [*self._begun.token_ids, *completion.token_ids]
-        else:
-            self._give_up_half_characters()
         self._store(state, continued(self._begun.figures, figures_of(completion)), error)
 
-    def _give_up_half_characters(self) -> None:
+    def _give_up_half_characters(self) -> bool:
         """Take back the pieces with a character of which only a part has come, and their tokens:
-        when the answer goes on, it comes whole."""
+        when the answer goes on, it comes whole. Whether there were any."""
         # With stop strings, what was held back may belong to tokens of earlier pieces.
-        if not self._pieces or self._request.params.stop:
-            return
-        lost = [self._pieces[-1]] if self._pieces[-1].text.endswith("\ufffd") else []
-        if lost and not lost[0].token_ids:  # its token has given the piece before, too
-            lost = list(self._pieces)
+        half = self._pieces and self._pieces[-1].text.endswith("\ufffd")
+        if not half or self._request.params.stop:
+            return False
+        # A piece without tokens: its token has given the piece before, too.
+        lost = [self._pieces[-1]] if self._pieces[-1].token_ids else list(self._pieces)
         text = "".join(piece.text for piece in lost)
         count = sum(len(piece.token_ids) for piece in lost)
         self._text = self._text[: len(self._text) - len(text)]
         self._unshown = self._unshown[: max(0, len(self._unshown) - len(text))]
         self._ids = self._ids[: len(self._ids) - count]
+        return True
 
     @property
     def _kept_ids(self) -> list[int]:

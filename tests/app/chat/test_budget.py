@@ -104,6 +104,16 @@ def test_a_question_that_was_refused_finds_room(
     assert message.figures.prompt_tokens == ways[0].after.prompt_tokens
 
 
+def test_a_stored_question_may_be_asked_without_its_files(
+    host: EngineHost, conversation: Conversation
+) -> None:
+    asked = conversation.say("Read this.", [Attachment("a.txt", "Count. " * 600)])
+    (way,) = ways_out(host, conversation, Draft(parent=asked.id), 100)
+    assert way.way is Way.DROP_FILES
+    edited = conversation.edit(asked.id, asked.text, ())
+    assert measure(host, conversation, Draft(parent=edited.id), 100) == way.after
+
+
 def test_what_is_too_long_by_itself_has_no_way_out(
     host: EngineHost, conversation: Conversation
 ) -> None:

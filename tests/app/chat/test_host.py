@@ -15,8 +15,11 @@ import pytest
 from app.chat.host import EngineHost, HostState, LoadCancelledError
 from app.chat.labels import label_of
 from app.options import ModelOptions, PlanOptions
+from app.planning import plan_files, task_for
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.modelfile import ModelFile
+from runtimes.plan import Figures, Plan
+from runtimes.planner.known import remember_plan
 
 SMALL = {"context": 256, "threads": 1}
 
@@ -96,6 +99,34 @@ def test_another_model_takes_the_place_of_the_first(fresh: EngineHost, pebble_bu
     fresh.close()
     assert fresh.state is HostState.EMPTY
     assert not workers()
+
+
+def test_it_loads_what_was_planned(fresh: EngineHost, pebble_built: Path) -> None:
+    files = plan_files(str(pebble_built), ModelOptions(), None)
+    chosen = next(str(m.path) for m in files.models if m.runtime == "onnx")
+    plan = Plan(
+        workload="chat",
+        profile="balanced",
+        runtime="onnx",
+        path=chosen,
+        threads=1,
+        slots=4,
+        context=320,
+        batch=64,
+        kv_type="f16",
+        unified_kv=False,
+        gpu_layers=0,
+        extra_buffers=True,
+        memory=1000,
+        figures=Figures(100.0, {1: 10.0}),
+    )
+    remember_plan(files.models, task_for("chat", "balanced"), plan)
+    choice = fresh.load(str(pebble_built))
+    assert choice.planned
+    assert (fresh.label, fresh.details) == ("pebble · onnx-int4", "onnx · 1 thread")
+    assert fresh.engine is not None
+    assert (fresh.engine.slots, fresh.engine.context) == (1, 320)
+    assert fresh.model == str(pebble_built.resolve())
 
 
 def test_a_load_that_fails_leaves_a_usable_host(
