@@ -39,7 +39,7 @@ from runtimes.paths import config_dir
 if TYPE_CHECKING:
     from runtimes.request import SamplingParams
 
-Source = Literal["command line", "environment", "file", "default"]
+Source = Literal["command line", "environment", "preset", "file", "default"]
 
 
 class ConfigError(IngotError):
@@ -50,7 +50,9 @@ class ConfigError(IngotError):
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What a new chat starts with."""
+    """What a new chat starts with. What ``preset`` says of system prompt and sampling is in
+    ``system`` and in the sampling already, unless the environment or the command line says
+    otherwise."""
 
     model: str | None = None
     system: str | None = None

@@ -75,30 +75,49 @@ class Reading:
     def result(self) -> Loaded:
         """What holds."""
         self.presets.update(dict.fromkeys(filter(None, map(preset_name, self.values))))
-        chosen = self.values.get("chat.preset")
-        if chosen is not None and chosen not in (known := [*self.presets, *_built_in()]):
-            source = self.sources["chat.preset"]
-            where = self.path if source == "file" else f"the {source}"
-            self.problems.append(
-                f"{where}: chat.preset is {chosen!r}, which is no preset; there are:"
-                f" {', '.join(known)}"
+        presets = tuple(
+            Preset(
+                name,
+                self.values.get(f"presets.{name}.system"),
+                self._below(f"presets.{name}.sampling"),
             )
-            del self.values["chat.preset"], self.sources["chat.preset"]
+            for name in self.presets
+        )
+        self._begin_with_preset(presets)
         config = Config(
             **{key: value for key, value in self.values.items() if "." not in key},
             chat=ChatSettings(**self._below("chat")),
             sampling=Sampling(**self._below("sampling")),
             keymap=self._below("keymap"),
-            presets=tuple(
-                Preset(
-                    name,
-                    self.values.get(f"presets.{name}.system"),
-                    self._below(f"presets.{name}.sampling"),
-                )
-                for name in self.presets
-            ),
+            presets=presets,
         )
         return Loaded(config, self.path, self.sources, tuple(self.problems))
+
+    def _begin_with_preset(self, own: tuple[Preset, ...]) -> None:
+        """What ``chat.preset`` says comes before what the file says of new chats in general."""
+        name = self.values.get("chat.preset")
+        if name is None:
+            return
+        known = {preset.name: preset for preset in (*_built_in(), *own)}
+        if name not in known:
+            source = self.sources["chat.preset"]
+            where = self.path if source == "file" else f"the {source}"
+            self.problems.append(
+                f"{where}: chat.preset is {name!r}, which is no preset; there are:"
+                f" {', '.join(known)}"
+            )
+            del self.values["chat.preset"], self.sources["chat.preset"]
+            return
+        preset = known[name]
+        said = {
+            f"sampling.{key}": check(f"sampling.{key}", value)
+            for key, value in preset.sampling.items()
+        }
+        if preset.system is not None:
+            said["chat.system"] = preset.system
+        for key, value in said.items():
+            if self.sources.get(key, "default") in ("default", "file"):
+                self.values[key], self.sources[key] = value, "preset"
 
     def _below(self, table: str) -> dict[str, Any]:
         prefix = f"{table}."
@@ -109,10 +128,10 @@ class Reading:
         }
 
 
-def _built_in() -> list[str]:
+def _built_in() -> tuple[Preset, ...]:
     from app.chat.presets import BUILT_IN
 
-    return [preset.name for preset in BUILT_IN]
+    return BUILT_IN
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -141,9 +141,24 @@ def test_what_is_wrong_is_told_and_the_rest_holds(file: Path, text: str, told: s
     assert raised.value.exit_code == 2
 
 
-def test_a_preset_that_comes_with_the_app_can_be_the_default(file: Path) -> None:
-    file.write_text("chat.preset = 'coder'")
-    assert load().checked().chat.preset == "coder"
+def test_a_preset_can_be_what_chats_begin_with(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("chat.preset = 'coder'")  # which comes with the app
+    config = load().checked()
+    assert config.chat.preset == "coder"
+    assert config.chat.system is not None
+    assert config.sampling.temperature == 0.2
+    file.write_text(
+        "[chat]\npreset = 'own'\nsystem = 'plain'\n"
+        "[sampling]\ntop_k = 1\ntemperature = 2\nseed = 3\n"
+        "[presets.own]\nsampling = { top_k = 5, temperature = 0 }\n"
+    )
+    monkeypatch.setenv("INGOT_SAMPLING_TOP_K", "9")
+    loaded = load()
+    config = loaded.checked()
+    assert config.chat.system == "plain"
+    assert (config.sampling.top_k, config.sampling.temperature, config.sampling.seed) == (9, 0, 3)
+    assert loaded.sources["sampling.temperature"] == "preset"
+    assert loaded.sources["sampling.top_k"] == "environment"
 
 
 def test_the_order_is_flag_environment_file_default(

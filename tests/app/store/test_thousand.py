@@ -39,7 +39,7 @@ def test_a_deleted_chat_of_a_thousand_is_purged(store: Store) -> None:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "chats.db"
     with Store.open(path) as store:
-        for seed in range(4):
+        for seed in range(2):
             fill(store, 500, seed=seed)
         fill(store, 1000, seed=99)
     return path
