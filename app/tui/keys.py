@@ -41,7 +41,7 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
     not, and keys that two bindings of one place now share. Empty for an empty keymap."""
     if not keymap:
         return []
-    owners = dict(_bindings())
+    owners = dict(declared())
     known = {binding.id: binding for found in owners.values() for binding in found if binding.id}
     told = []
     for name, wanted in keymap.items():
@@ -71,7 +71,7 @@ def _clashes(owners: Mapping[type, list[Binding]], keymap: Mapping[str, str]) ->
         yield f"keymap: {shown(key)} is both {other} and {name}; only one of them works"
 
 
-def _bindings() -> Iterator[tuple[type, list[Binding]]]:
+def declared() -> Iterator[tuple[type, list[Binding]]]:
     """The bindings that each class of the app declares; imports the whole of it."""
     import app.tui
 

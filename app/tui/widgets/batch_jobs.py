@@ -31,7 +31,7 @@ class BatchJobsScreen(ModalScreen[Path | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="batch.jobs_back"),
-        Binding("f5", "again", "Look again", id="batch.jobs_again", priority=True),
+        Binding("ctrl+r", "again", "Look again", id="batch.jobs_again", priority=True),
     ]
     DEFAULT_CSS = """
     BatchJobsScreen {

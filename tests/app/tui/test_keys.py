@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+import re
+from pathlib import Path
 
-from app.tui.keys import problems, shown
+import pytest
+from textual.binding import Binding
+
+from app.tui.app import IngotApp
+from app.tui.keys import declared, problems, shown
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "chat.md"
 
 
 @pytest.mark.parametrize(
@@ -36,3 +43,35 @@ def test_a_key_that_does_not_exist_is_told() -> None:
 def test_two_bindings_with_one_key_are_told() -> None:
     [told] = problems({"app.quit": "f2"})
     assert "F2 is both app.chat and app.quit" in told
+
+
+def test_no_key_of_a_screen_is_one_of_the_whole_app() -> None:
+    everywhere = {b.key for b in Binding.make_bindings(IngotApp.BINDINGS) if b.priority}
+    hidden = [
+        f"{owner.__name__}: {binding.key}"
+        for owner, found in declared()
+        for binding in found
+        if owner is not IngotApp and binding.key in everywhere
+    ]
+    assert hidden == []
+
+
+def test_every_binding_that_can_be_mapped_is_in_the_documentation() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE))
+    for _, found in declared():
+        for binding in found:
+            if binding.id is not None:
+                area, name = binding.id.split(".")
+                assert f"`{name}` " in rows.get(area, ""), f"{binding.id} is not in {DOCS.name}"
+                assert shown(binding.key) in rows[area]
+
+
+def test_every_binding_has_an_id() -> None:
+    without = [
+        f"{owner.__name__}: {binding.key}"
+        for owner, found in declared()
+        for binding in found
+        if binding.id is None
+    ]
+    assert without == []
