@@ -48,8 +48,8 @@ class QuantizeScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+b", "build", "Build", id="quantize.build"),
         Binding("escape", "stop", "Stop", id="quantize.stop"),
-        Binding("ctrl+pagedown,f8", "tab(1)", "Next page", id="quantize.next"),
-        Binding("ctrl+pageup,f7", "tab(-1)", "Page before", id="quantize.before", show=False),
+        Binding("f9,ctrl+pagedown", "tab(1)", "Next page", id="quantize.next"),
+        Binding("ctrl+pageup", "tab(-1)", "Page before", id="quantize.before", show=False),
     ]
 
     def __init__(self) -> None:

@@ -210,10 +210,10 @@ async def test_pages_turn_by_keys(app: IngotApp, pebble: Path, pebble_built: Pat
         screen = await open_screen(pilot)
         seen = []
         for _ in range(3):
-            await pilot.press("f8")
+            await pilot.press("f9")
             await pilot.pause()
             seen.append(page(screen))
-        await pilot.press("f7")
+        await pilot.press("ctrl+pageup")
         assert [*seen, page(screen)] == ["run", "result", "form", "result"]
         screen.query_one("#out", Input).value = str(pebble_built)
         screen.query_one("#model", Input).value = str(pebble)
