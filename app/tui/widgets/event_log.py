@@ -27,10 +27,6 @@ LEVELS = (
 class EventLogView(Vertical):
     """A filter line and the events. ``add`` takes events that are newer than all before."""
 
-    HELP = """
-    What the planner chose and why, fallbacks, restarts of the engine's process and the safer
-    settings that follow, steps that hung, and warnings. **/** filters by words, **l** by level.
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "clear", "Clear the filter", id="events.clear", show=False),
     ]
