@@ -1,0 +1,41 @@
+"""A program that has a model answer at length, and says on stdout what one would see of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from app.chat.conversation import Conversation
+from app.chat.host import EngineHost
+from app.chat.turn import Turn
+from app.options import ModelOptions
+from app.store.store import Store
+from runtimes.request import SamplingParams
+
+
+def main(path: Path, model: str) -> None:
+    """Polls as a screen does, ten times a second."""
+    host = EngineHost()
+    host.load(model, ModelOptions(context=2048, threads=1))
+    with Store.open(path) as store:
+        conversation = Conversation.new(store)
+        while True:
+            asked = conversation.say("Tell me a story about a fox.")
+            turn = Turn.start(
+                host, conversation, asked, SamplingParams(max_tokens=1900, ignore_eos=True)
+            )
+            done = False
+            while not done:
+                progress = turn.poll()
+                done = progress.done
+                seen = {"id": turn.message.id, "at": time.time(), "text": progress.text}
+                sys.stdout.write(json.dumps(seen) + "\n")
+                sys.stdout.flush()
+                time.sleep(0.1)
+            conversation.show(None)  # begin anew beside it
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
