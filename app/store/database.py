@@ -20,6 +20,7 @@ from app.store.errors import StoreError, explained
 from app.store.schema import MIGRATIONS, SQL_FUNCTIONS
 
 _BUSY_S = 5.0  # how long a write waits for the one of another process; they take milliseconds
+_OLDEST = (3, 38, 0)  # RETURNING, JSON functions
 
 
 class Database:
@@ -31,6 +32,11 @@ class Database:
         Raises StoreError for a file that a newer version wrote, that is something else, that is
         damaged, or that cannot be written.
         """
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise StoreError(
+                f"this Python has SQLite {sqlite3.sqlite_version}; chats need"
+                f" {'.'.join(map(str, _OLDEST))}: use a newer Python"
+            )
         self.path = path
         self._lock = threading.RLock()
         self._readers: list[sqlite3.Connection] = []

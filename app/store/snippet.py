@@ -35,7 +35,7 @@ def _with_signs(line: str, end: int) -> int:
 
 
 def _around(text: str, at: int) -> str:
-    start = max(0, at - _BEFORE)
+    start = max(0, min(at - _BEFORE, len(text) - _LENGTH))
     if start:  # begin with a whole word, when there is one
         space = re.compile(r"\s").search(text, start, at)
         start = space.end() if space else start
