@@ -70,25 +70,25 @@ class HelpScreen(ModalScreen[None]):
 def groups(screen: Screen[Any]) -> list[Group]:
     """What keys do on ``screen`` now, from the focused widget outwards; last the many keys that
     Textual's own widgets have."""
-    by_node: dict[DOMNode, dict[tuple[str, str], list[str]]] = {}
+    ours: dict[DOMNode, dict[tuple[str, str], list[str]]] = {}
+    theirs: dict[DOMNode, dict[tuple[str, str], list[str]]] = {}
     for node, binding, enabled, tooltip in screen.active_bindings.values():
         if not binding.description or not enabled:
             continue
         does = " · ".join(part for part in (binding.description, tooltip) if part)
-        rows = by_node.setdefault(node, {})
+        rows = (ours if binding.id else theirs).setdefault(node, {})
         rows.setdefault((binding.action, does), []).append(shown(binding.key))
     return [
         Group(_title(node), tuple((" ".join(keys), does) for (_, does), keys in rows.items()))
-        for node, rows in sorted(by_node.items(), key=lambda item: _is_textuals(item[0]))
+        for found in (ours, theirs)
+        for node, rows in found.items()
     ]
 
 
-def _is_textuals(node: DOMNode) -> bool:
-    return type(node).__module__.startswith("textual.")
-
-
 def _title(node: DOMNode) -> str:
-    return node.BINDING_GROUP_TITLE or type(node).__name__.removesuffix("Screen")
+    if node is node.app:
+        return "Everywhere"
+    return node.BINDING_GROUP_TITLE or type(node).__name__.strip("_").removesuffix("Screen")
 
 
 def _text(node: DOMNode) -> str:

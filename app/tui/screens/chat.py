@@ -44,19 +44,19 @@ class ChatScreen(ChatCommands):
         Binding("ctrl+o", "chats", "Chats", id="chat.chats", priority=True),
         Binding("ctrl+t", "models", "Model", id="chat.models", priority=True),
         Binding("ctrl+r", "regenerate", "Again", id="chat.regenerate", priority=True),
-        Binding("ctrl+e", "edit", "Edit", id="chat.edit", priority=True),
-        Binding("ctrl+g", "continue", "Go on", id="chat.continue", priority=True),
+        Binding("ctrl+e", "edit", "Edit", id="chat.edit", show=False, priority=True),
+        Binding("ctrl+g", "continue", "Go on", id="chat.continue", show=False, priority=True),
         Binding(
             "alt+left", "branch(-1)", "Branch before", id="chat.before", show=False, priority=True
         ),
         Binding(
             "alt+right", "branch(1)", "Branch after", id="chat.after", show=False, priority=True
         ),
-        Binding("ctrl+y", "copy", "Copy", id="chat.copy", priority=True),
+        Binding("ctrl+y", "copy", "Copy", id="chat.copy", show=False, priority=True),
         Binding("ctrl+s", "sampling", "Sampling", id="chat.sampling", priority=True),
-        Binding("f7", "system", "System", id="chat.system", priority=True),
+        Binding("f7", "system", "System", id="chat.system", show=False, priority=True),
         Binding("f8", "attach", "Attach", id="chat.attach", priority=True),
-        Binding("f9", "export", "Export", id="chat.export", priority=True),
+        Binding("f9", "export", "Export", id="chat.export", show=False, priority=True),
         Binding("pageup", "page(-1)", "Page up", id="chat.pageup", show=False, priority=True),
         Binding("pagedown", "page(1)", "Page down", id="chat.pagedown", show=False, priority=True),
         Binding("ctrl+end", "end", "To the end", id="chat.end", show=False, priority=True),

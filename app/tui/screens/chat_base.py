@@ -24,7 +24,9 @@ _WELCOME = """\
 Write below; enter sends.
 
 ctrl+t  choose a model      ctrl+o  earlier chats      F7  system prompt
-ctrl+s  sampling            F8      attach a file      F1  all keys"""
+ctrl+s  sampling            F8      attach a file      F1  all keys
+
+F3 compare files   F4 batch jobs   F5 quantize   F6 monitor   F2 back here"""
 
 
 class ChatBase(Screen[None]):

@@ -20,6 +20,8 @@ from app.chat.attachments import complete_path
 class _Line(Input):
     """Tab completes as far as it is clear; down goes to the list."""
 
+    BINDING_GROUP_TITLE = "Path"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", "Complete the path", id="path.complete"),
         Binding("down", "list", "To the list", id="path.list"),

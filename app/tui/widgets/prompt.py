@@ -25,7 +25,9 @@ class Prompt(TextArea):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="chat.send"),
-        Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", id="chat.newline"),
+        Binding(
+            "ctrl+j,shift+enter,alt+enter", "new_line", "New line", id="chat.newline", show=False
+        ),
         Binding("up", "older", "Earlier prompt", id="chat.older", show=False),
         Binding("down", "newer", "Later prompt", id="chat.newer", show=False),
         Binding("ctrl+up", "leave", "Select a message", id="chat.select", show=False),
