@@ -20,7 +20,7 @@ from app.store.errors import StoreError, explained
 from app.store.schema import MIGRATIONS, SQL_FUNCTIONS
 
 _BUSY_S = 5.0  # how long a write waits for the one of another process; they take milliseconds
-_OLDEST = (3, 38, 0)  # RETURNING, JSON functions
+_OLDEST = (3, 35, 0)  # RETURNING
 
 
 class Database:
