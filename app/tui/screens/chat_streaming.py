@@ -295,7 +295,7 @@ class ChatStreaming(ChatBase):
                 return "the model did not load (ctrl+t)"
         if self._starting or (self.turn is not None and self._figures.ttft_s is None):
             return "reading the prompt"
-        return "writing" if self.turn is not None else ""
+        return ""
 
     def forget_figures(self) -> None:
         """Another chat: its last answer's figures, if it has any."""

@@ -39,16 +39,16 @@ def status_text(figures: StatusFigures, width: int) -> str:
     parts: list[tuple[int, str]] = [
         (0, figures.note),
         (1, speed),
-        (7, sparkline(figures.history, 12) if figures.history else ""),
+        (7, sparkline(figures.history, 10) if figures.history else ""),
         (4, f"first {duration(figures.ttft_s)}" if figures.ttft_s is not None else ""),
-        (5, f"prefill {figures.prefill_tps:,.0f} tok/s" if figures.prefill_tps else ""),
+        (5, f"prefill {figures.prefill_tps:,.0f}/s" if figures.prefill_tps else ""),
         (2, context_text(figures)),
         (3, figures.model),
         (6, figures.details),
     ]
     there = [part for part in parts if part[1]]
     while there:
-        line = " · ".join(text for _, text in there)
+        line = "  ".join(text for _, text in there)
         if cell_len(line) <= width:
             return line
         if len(there) == 1:
@@ -63,8 +63,8 @@ def context_text(figures: StatusFigures) -> str:
         return ""
     share = min(1.0, figures.used / figures.context)
     about = "≈" if figures.estimated else ""
-    numbers = f"{about}{figures.used:,}/{figures.context:,} ({figures.used / figures.context:.0%})"
-    return f"{gauge(share, 6)} {numbers}"
+    numbers = f"{about}{figures.used:,}/{figures.context:,} {figures.used / figures.context:.0%}"
+    return f"{gauge(share, 4)} {numbers}"
 
 
 def gauge(share: float, width: int) -> str:

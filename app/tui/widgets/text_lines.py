@@ -125,6 +125,8 @@ class TextLines(Widget):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows of ``crop``; drawn once each, until they or the style change."""
+        if not self.is_attached:  # taken away since the picture was laid out
+            return [Strip.blank(crop.width)] * crop.height
         base, background = self.rich_style, self.background_colors[1]
         filters = self.get_line_filters()
         key = (base, background, self.size.width, *map(id, filters), self.app.theme)

@@ -1,0 +1,66 @@
+"""Chats for tests of the chat screen, and what its widgets show."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from textual.widgets import Static
+
+from app.store import Store
+from app.store.records import Figures, Message, Role, State
+from app.tui.app import IngotApp
+from app.tui.screens.chat import ChatScreen
+from app.tui.widgets.message_view import MessageView
+from tests.app.tui.conftest import wait_until
+
+FIGURES = Figures(120, 20, 248, 0.135, 1250.0, 42.5, 6.0, "stop")
+ANSWER = """Long ago, a **small boat** went down the river.
+
+1. It passed the mill.
+2. It passed the old bridge.
+
+```python
+def row(boat, strokes):
+    return boat.speed * strokes  # metres
+```
+
+That was *all*.
+"""
+
+
+def chat_of(app: IngotApp) -> ChatScreen:
+    assert isinstance(app.screen, ChatScreen)
+    return app.screen
+
+
+async def shown(app: IngotApp) -> ChatScreen:
+    """The chat screen, once one can type."""
+    await wait_until(lambda: isinstance(app.screen, ChatScreen) and chat_of(app).prompt.has_focus)
+    return chat_of(app)
+
+
+async def answered(screen: ChatScreen, messages: int) -> Message:
+    """The last message, once there are so many and the last is written."""
+    await wait_until(lambda: len(screen.path) >= messages and not screen.busy)
+    await wait_until(lambda: len(screen.transcript.entries) == len(screen.path))
+    return screen.path[-1]
+
+
+def text_of(view: MessageView, part: str) -> str:
+    """The header, figures or state line, with single spaces."""
+    widget = view.query_one(f".{part}", Static)
+    return re.sub(r"\s+", " ", str(widget.visual)) if widget.display else ""
+
+
+def add_turn(
+    store: Store, chat: int, parent: int | None, question: str, answer: str, **end: Any
+) -> int:
+    """A question with its answer; the answer's number."""
+    asked = store.add_message(chat, parent, Role.USER, question)
+    begun = store.begin_answer(
+        chat, asked.id, model="pebble · q8_0", file="/models/pebble-q8_0.gguf", runtime="llamacpp"
+    )
+    values = {"state": State.DONE, "figures": FIGURES} | end
+    store.end_answer(begun.id, answer, (1, 2, 3), **values)
+    return begun.id

@@ -1,0 +1,368 @@
+"""Every action of the chat, with a real model that is loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual import events
+
+from app.chat.host import EngineHost
+from app.config import Config, Sampling
+from app.monitor import Monitor
+from app.store import Store
+from app.store.records import Role, State
+from app.tui.app import IngotApp
+from app.tui.screens.copy_choice import CopyChoice
+from app.tui.screens.overflow import OverflowScreen
+from app.tui.services import Services, Start
+from app.tui.widgets.transcript import Transcript
+from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
+from tests.app.tui.conftest import wait_until
+
+SIZE = (100, 30)
+SHORT = Sampling(max_tokens=24, temperature=0.0)
+# So hot that it hardly ever ends by itself.
+LONG = Sampling(max_tokens=900, temperature=5.0, top_p=1.0, seed=1)
+
+
+class KeptHost(EngineHost):
+    """Stays loaded when an app ends."""
+
+    def close(self) -> None:
+        pass
+
+    def load(self, model: str, *options: Any) -> Any:
+        return self.choice if self.choice else super().load(model, *options)
+
+
+@pytest.fixture(scope="module")
+def host(gguf_file: Path) -> Iterator[EngineHost]:
+    kept = KeptHost()
+    kept.load(str(gguf_file))
+    yield kept
+    EngineHost.close(kept)
+
+
+@pytest.fixture
+def make(home: Path, host: EngineHost) -> Iterator[Callable[..., IngotApp]]:
+    """Makes an app around the loaded model and one store."""
+    with Store.open() as store:
+
+        def made(sampling: Sampling = SHORT, **start: Any) -> IngotApp:
+            config = Config(sampling=sampling)
+            return IngotApp(
+                Services(config, store, host, Monitor(host), Start(str(host.model), **start))
+            )
+
+        yield made
+
+
+async def test_a_message_is_answered_with_its_figures(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press(*"Hello", "ctrl+j", *"you")
+        assert screen.prompt.text == "Hello\nyou"
+        await pilot.press("enter")
+        answer = await answered(screen, 2)
+        await pilot.pause()
+        assert screen.prompt.text == ""
+        assert [m.text for m in app.services.store.messages(answer.chat)] == [
+            "Hello\nyou",
+            answer.text,
+        ]
+        assert answer.state is State.CUT
+        assert answer.figures is not None
+        assert answer.figures.completion_tokens == 24
+        view = screen.transcript.view_of(answer.id)
+        assert view is not None
+        assert view.body.text.strip() == answer.text.strip()
+        assert text_of(view, "header").startswith("pebble")
+        figures = text_of(view, "figures")
+        assert "tok/s" in figures
+        assert "first token" in figures
+        assert "24 tokens" in figures
+        assert "ctrl+g" in text_of(view, "state")
+        assert "tok/s" in screen.status.line
+        await wait_until(lambda: f"/{app.services.host.engine.context:,}" in screen.status.line)
+        title = screen.query_one("#chat-title").visual
+        assert "Hello" in str(title)
+
+
+async def test_a_paste_of_many_lines_is_not_sent(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        app.post_message(events.Paste("one\ntwo\nthree\n"))
+        await pilot.pause()
+        assert screen.prompt.text == "one\ntwo\nthree\n"
+        assert not screen.busy
+        assert not screen.path
+
+
+async def test_esc_stops_and_keeps_what_came_and_the_draft(make: Any):
+    app = make(LONG)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.send("Tell me everything")
+        await wait_until(lambda: screen.path and len(screen.path[-1].text) > 40)
+        await pilot.press(*"next")
+        await pilot.press("escape")
+        answer = await answered(screen, 2)
+        await pilot.pause()
+        assert answer.state is State.STOPPED
+        assert len(answer.text) > 40
+        assert app.services.store.message(answer.id).text == answer.text
+        assert screen.prompt.text == "next"
+        view = screen.transcript.view_of(answer.id)
+        assert view is not None
+        assert "Stopped" in text_of(view, "state")
+        # It goes on from where it was.
+        before = answer.text
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: len(screen.path[-1].text) > len(before) + 20)
+        assert screen.interrupt()
+        answer = await answered(screen, 2)
+        await pilot.pause()
+        assert answer.text.startswith(before[:-4])
+        assert view.body.text.strip() == answer.text.strip()
+        assert screen.prompt.text == "next"
+
+
+async def test_another_answer_and_an_edit_are_branches(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.send("First")
+        first = await answered(screen, 2)
+        await pilot.press("ctrl+r")
+        await wait_until(lambda: screen.path[-1].id != first.id and not screen.busy)
+        await pilot.pause()
+        second = screen.path[-1]
+        assert second.parent == first.parent
+        view = screen.transcript.view_of(second.id)
+        assert view is not None
+        assert "2/2" in text_of(view, "header")
+        await pilot.press("alt+left")
+        await wait_until(lambda: screen.path[-1].id == first.id)
+        await wait_until(lambda: screen.transcript.view_of(first.id) is not None)
+        view = screen.transcript.view_of(first.id)
+        assert view is not None
+        assert "1/2" in text_of(view, "header")
+        # Edit: esc leaves it and the draft is back; enter makes a branch.
+        await pilot.press(*"draft", "ctrl+e")
+        assert screen.prompt.text == "First"
+        await pilot.press("escape")
+        assert screen.prompt.text == "draft"
+        await pilot.press("ctrl+e", *" again", "enter")
+        await wait_until(lambda: len(screen.path) == 2 and screen.path[0].text == "First again")
+        answer = await answered(screen, 2)
+        assert answer.id not in (first.id, second.id)
+        assert screen.prompt.text == "draft"
+        assert len(app.services.store.messages(first.chat)) == 5
+        await pilot.press("ctrl+up", "up", "alt+left")
+        await wait_until(lambda: screen.path[0].text == "First")
+
+
+async def test_messages_and_code_are_copied(make: Any):
+    app = make()
+    chat = app.services.store.new_chat(title="Boats").id
+    add_turn(app.services.store, chat, None, "How?", ANSWER)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.open_chat(chat)
+        await pilot.press("ctrl+y")
+        assert isinstance(app.screen, CopyChoice)
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert app.clipboard == (
+            "def row(boat, strokes):\n    return boat.speed * strokes  # metres"
+        )
+        await pilot.press("ctrl+up", "up", "c")
+        await pilot.pause()
+        assert app.clipboard == "How?"
+
+
+async def test_messages_are_selected_by_keys(make: Any):
+    app = make()
+    store = app.services.store
+    chat = store.new_chat().id
+    last = None
+    for number in range(11):
+        last = add_turn(store, chat, last, f"Question {number}", "One line.\n\nAnd another.")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.open_chat(chat)
+        await pilot.press("ctrl+up")
+        path = screen.path
+        assert screen.transcript.selected.message.id == path[-1].id
+        for back in range(2, 23):
+            await pilot.press("up")
+            await wait_until(lambda id=path[-back].id: screen.transcript.selected.message.id == id)
+        await pilot.pause()
+        view = screen.transcript.selected
+        assert view.region.overlaps(screen.transcript.region)
+        await pilot.press("down")
+        await wait_until(lambda: screen.transcript.selected.message.id == path[1].id)
+        assert isinstance(screen.focused.parent, Transcript)
+        screen.transcript.action_follow()
+        await wait_until(lambda: screen.transcript.following)
+        await wait_until(lambda: screen.transcript.view_of(path[-1].id) is not None)
+        screen.transcript.select(screen.transcript.view_of(path[-1].id))
+        await pilot.press("down")
+        await pilot.pause()
+        assert screen.prompt.has_focus
+
+
+async def test_thinking_is_collapsed_and_opens(make: Any):
+    app = make()
+    store = app.services.store
+    chat = store.new_chat().id
+    add_turn(store, chat, None, "Why?", "<think>\nHm, a river.\n</think>\n\nBecause.")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.open_chat(chat)
+        await pilot.press("ctrl+up")
+        view = screen.transcript.selected
+        thought = view.body.thought
+        assert view.body.text == "Because."
+        assert thought.text.strip() == "Hm, a river."
+        assert not thought.opened
+        assert "tokens" in str(thought.query_one(".title").visual)
+        await pilot.press("space")
+        await pilot.pause()
+        assert thought.opened
+        assert thought.query_one("TextLines").region.height == 1
+
+
+async def test_earlier_prompts_and_drafts(make: Any):
+    app = make()
+    store = app.services.store
+    old = store.new_chat().id
+    add_turn(store, old, None, "Older question", "Yes.")
+    add_turn(store, old, None, "Newer question", "No.")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press(*"typed", "up")
+        assert screen.prompt.text == "Newer question"
+        await pilot.press("up")
+        assert screen.prompt.text == "Older question"
+        await pilot.press("down", "down")
+        assert screen.prompt.text == "typed"
+        await screen.open_chat(old)
+        assert screen.prompt.text == ""
+        await pilot.press(*"other")
+        await pilot.press("ctrl+n")
+        await pilot.pause()
+        assert screen.prompt.text == "typed"
+        await screen.open_chat(old)
+        assert screen.prompt.text == "other"
+
+
+async def test_slash_commands_do_it_or_say_what_is_wrong(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press(*"/reg")
+        await pilot.pause()
+        assert "/regen" in str(screen.menu.visual)
+        await pilot.press("tab")
+        assert screen.prompt.text == "/regen"
+        screen.prompt.fill("/settt temperature 1")
+        await pilot.press("enter")
+        await wait_until(lambda: "did you mean" in str(screen.menu.visual))
+        assert screen.prompt.text == "/settt temperature 1"
+        assert screen.menu.display
+        screen.prompt.fill("/set temperature 0.25")
+        await pilot.press("enter")
+        await wait_until(lambda: screen.conversation.chat.sampling == {"temperature": 0.25})
+        assert screen.prompt.text == ""
+        screen.prompt.fill("/set temperature lots")
+        await pilot.press("enter")
+        await wait_until(lambda: "temperature" in str(screen.menu.visual))
+        screen.prompt.fill("/system Be brief.")
+        await pilot.press("enter")
+        await wait_until(lambda: screen.conversation.chat.system == "Be brief.")
+        screen.prompt.fill("//not a command")
+        await pilot.press("enter")
+        await answered(screen, 2)
+        assert screen.path[0].text == "/not a command"
+
+
+async def test_files_go_with_a_message(make: Any, tmp_path: Path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("A mill by the river.", encoding="utf-8")
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        for _ in range(2):
+            screen.prompt.fill(f"/attach {notes}")
+            await pilot.press("enter")
+        await wait_until(lambda: len(screen.attached) == 2)
+        await pilot.pause()
+        assert "notes.txt" in str(screen.notice.visual)
+        await pilot.press("backspace")
+        await wait_until(lambda: len(screen.attached) == 1)
+        await screen.send("What is there?")
+        await answered(screen, 2)
+        assert [a.name for a in screen.path[0].attachments] == ["notes.txt"]
+        assert not screen.attached
+
+
+async def test_what_does_not_fit_is_asked_about(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        long = "the river was wide " * 150
+        screen.prompt.fill(long)
+        await wait_until(lambda: "Nearly full" in str(screen.notice.visual))
+        await pilot.press("enter")
+        await wait_until(lambda: isinstance(app.screen, OverflowScreen))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert [m.role for m in screen.path] == [Role.USER]
+        assert not screen.busy
+
+
+async def test_one_can_send_while_the_model_loads(chat_app: IngotApp):
+    async with chat_app.run_test(size=SIZE) as pilot:
+        screen = await shown(chat_app)
+        await screen.send("Hello")
+        await pilot.pause()
+        assert screen.busy
+        assert "Waits for the model" in str(screen.notice.visual)
+        await wait_until(lambda: screen.path[-1].role is Role.ASSISTANT and screen.path[-1].text)
+        await pilot.pause()
+        assert not screen.notice.display
+        assert chat_app.services.store.messages(screen.path[0].chat)
+
+
+async def test_an_answer_goes_on_behind_another_mode_and_another_chat(make: Any):
+    app = make(LONG)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.send("Go on")
+        await wait_until(lambda: screen.turn is not None)
+        message = screen.turn.message.id
+        seen = len(app.services.store.message(message).text)
+        await pilot.press("f6")
+        await wait_until(lambda: app.screen is not screen)
+        await wait_until(lambda: len(app.services.store.message(message).text) > seen + 20)
+        await pilot.press("f2")
+        await wait_until(lambda: app.screen is screen)
+        view = screen.transcript.view_of(message)
+        await wait_until(lambda: len(view.body.text) > seen)
+        chat = screen.chat_id
+        await pilot.press("ctrl+n")
+        await wait_until(lambda: not screen.path)
+        assert screen.busy
+        await screen.open_chat(chat)
+        assert screen.writes_here or not screen.busy
+        screen.interrupt()
+        answer = await answered(screen, 2)
+        await wait_until(
+            lambda: screen.transcript.view_of(message).body.text.strip() == answer.text.strip()
+        )

@@ -1,0 +1,95 @@
+"""Pictures of the chat screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.config import Config
+from app.monitor import Monitor
+from app.store import Store
+from app.store.records import Role, State
+from app.tui.app import IngotApp
+from app.tui.measure.recorded import RecordedEngine, RecordedHost
+from app.tui.screens.chat import ChatScreen
+from app.tui.services import Services, Start
+from app.tui.widgets.status_text import StatusFigures
+from tests.app.tui.chat_app import ANSWER, add_turn, shown
+from tests.app.tui.conftest import SIZES, wait_until
+
+FIGURES = StatusFigures(
+    decode_tps=42.5,
+    history=(20.0, 31.0, 40.0, 42.0, 41.0, 42.5),
+    ttft_s=0.135,
+    prefill_tps=1250.0,
+    used=388,
+    context=4096,
+    model="pebble · q8_0",
+    details="llamacpp · 2 threads",
+)
+
+
+def made(home: Any) -> IngotApp:
+    host = RecordedHost(RecordedEngine([], 1))
+    host.label, host.details = FIGURES.model, FIGURES.details
+    return IngotApp(Services(Config(), Store.open(), host, Monitor(host), Start("recorded")))
+
+
+async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
+    """The line as it is given from now on; code highlighted."""
+    if screen._pause is not None:
+        screen._pause.stop()
+    screen.status.show(figures, now=True)
+    screen.status.show = lambda *a, **k: None  # type: ignore[method-assign]
+    for view in screen.transcript.views:
+        for block in getattr(view.body, "code_blocks", []):
+            await wait_until(lambda block=block: block.line_content(0).spans)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_empty(home: Any, snap: Any, size: tuple[int, int]):
+    async def before(pilot: Any) -> None:
+        screen = await shown(pilot.app)
+        await freeze(screen, StatusFigures(model=FIGURES.model, details=FIGURES.details))
+
+    assert snap(made(home), terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_conversation(home: Any, snap: Any, size: tuple[int, int]):
+    app = made(home)
+    store = app.services.store
+    chat = store.new_chat().id
+    first = add_turn(store, chat, None, "Tell me of the river", "<think>\nA boat.\n</think>\nYes.")
+    store.add_message(chat, first, Role.USER, "Longer")
+    add_turn(store, chat, first, "Longer, with code", ANSWER, state=State.STOPPED)
+
+    async def before(pilot: Any) -> None:
+        screen = await shown(pilot.app)
+        await screen.open_chat(chat)
+        await pilot.pause()
+        await freeze(screen, FIGURES)
+
+    assert snap(app, terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_streaming(home: Any, snap: Any, size: tuple[int, int]):
+    app = made(home)
+    store = app.services.store
+    chat = store.new_chat().id
+    asked = store.add_message(chat, None, Role.USER, "Tell me of the river")
+    begun = store.begin_answer(
+        chat, asked.id, model=FIGURES.model, file="pebble-q8_0.gguf", runtime="llamacpp"
+    )
+    store.save_answer(begun.id, ANSWER + "\nAnd **then** it went *further*, past the `mill`", (1,))
+
+    async def before(pilot: Any) -> None:
+        screen = await shown(pilot.app)
+        await screen.open_chat(chat)
+        screen.prompt.fill("/s")
+        await pilot.pause()
+        await freeze(screen, FIGURES)
+
+    assert snap(app, terminal_size=size, run_before=before)

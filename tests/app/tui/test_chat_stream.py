@@ -1,0 +1,196 @@
+"""Streaming into the transcript: nothing is lost, the end is followed, long chats stay small."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.widgets import Markdown
+from textual.widgets.markdown import MarkdownBlock
+
+from app.config import Config
+from app.monitor import Monitor
+from app.store import Store
+from app.tui.app import IngotApp
+from app.tui.measure.recorded import RecordedEngine, RecordedHost, tokens
+from app.tui.measure.shown import differs
+from app.tui.services import Services, Start
+from app.tui.widgets.prose import Prose
+from tests.app.store.long_chats import fill
+from tests.app.tui.chat_app import ANSWER, shown
+from tests.app.tui.conftest import wait_until
+
+PROSE = """# A heading
+
+A paragraph with **bold** words
+over two lines.
+
+- a list
+- of items
+  - one below
+
+1. numbered
+
+2. loosely
+
+> a quotation
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+    indented code
+
+The end, without a line end"""
+
+
+def recorded(home: Any, pieces: list[str], rate: float) -> tuple[IngotApp, RecordedEngine]:
+    engine = RecordedEngine(pieces, rate)
+    host = RecordedHost(engine)
+    store = Store.open()
+    return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded"))), engine
+
+
+@pytest.mark.parametrize("kind", ["code", "prose", "list"])
+async def test_what_was_fed_is_what_is_shown(home: Any, kind: str):
+    app, engine = recorded(home, tokens(kind, 1500), rate=1500)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await shown(app)
+        await screen.send("Go")
+        await wait_until(lambda: screen.path and len(screen.path) == 2 and not screen.busy)
+        await pilot.pause()
+        given = "".join(engine.given)
+        assert len(engine.given) == 1500
+        assert screen.path[-1].text == given
+        view = screen.transcript.view_of(screen.path[-1].id)
+        assert view is not None
+        assert differs(view, given) == 0
+        assert screen.transcript.following
+        assert screen.transcript.scroll_offset.y == screen.transcript.max_scroll_y
+
+
+class Both(App[None]):
+    """The same text, streamed and at once."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.streamed, self.whole = Prose(), Markdown(text)
+
+    def compose(self) -> ComposeResult:
+        yield self.streamed
+        yield self.whole
+
+
+def blocks(widget: Any) -> list[tuple[str, str]]:
+    return [(type(b).__name__, b._content.plain) for b in widget.query(MarkdownBlock)]
+
+
+@pytest.mark.parametrize("size", [1, 40])
+async def test_streamed_blocks_are_those_of_the_whole_text(size: int):
+    text = PROSE + "\n\n" + PROSE[:120]
+    app = Both(text)
+    draw = random.Random(size)
+    async with app.run_test() as pilot:
+        at = 0
+        while at < len(text):
+            step = draw.randrange(1, size + 1)
+            await app.streamed.append(text[at : at + step])
+            at += step
+        await app.streamed.end()
+        await pilot.pause()
+        assert app.streamed.text == text
+        assert blocks(app.streamed) == blocks(app.whole)
+        assert not app.streamed.tail_text
+
+
+async def test_scrolling_up_stops_following_and_end_follows_again(home: Any):
+    app, _ = recorded(home, tokens("code", 4000), rate=800)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await shown(app)
+        await screen.send("Go")
+        transcript = screen.transcript
+        await wait_until(lambda: transcript.max_scroll_y > 60)
+        await pilot.press("pageup", "pageup")
+        await pilot.pause()
+        assert not transcript.following
+        stays = transcript.scroll_offset.y
+        grown = transcript.max_scroll_y
+        await wait_until(lambda: transcript.max_scroll_y > grown + 20)
+        assert transcript.scroll_offset.y == stays
+        await pilot.press("ctrl+end")
+        await wait_until(lambda: transcript.following)
+        await pilot.press("escape")
+        await wait_until(lambda: not screen.busy)
+        await pilot.pause()
+        assert transcript.scroll_offset.y == transcript.max_scroll_y
+
+
+async def test_of_a_thousand_messages_few_are_mounted_and_reading_stays_in_place(home: Any):
+    app, _ = recorded(home, [], rate=1)
+    chat = fill(app.services.store, 1000).id
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await shown(app)
+        await screen.open_chat(chat)
+        await pilot.pause()
+        transcript = screen.transcript
+        assert len(transcript.entries) == 1000
+        assert len(transcript.views) < 60
+        assert transcript.views[-1].message.id == screen.path[-1].id
+        await wait_until(lambda: transcript.max_scroll_y > 20)
+        for _ in range(15):
+            transcript.scroll_relative(y=-25, animate=False)
+            await pilot.pause()
+            top = [v for v in transcript.views if v.region.overlaps(transcript.region)]
+            assert top, "there is something to read at every moment"
+            assert len(transcript.views) < 60
+        assert transcript.views[0].message.id < screen.path[-60].id
+        # Whatever is mounted above: the message at the top edge stays where it is.
+        await wait_until(lambda: not transcript._moving)
+        await pilot.pause()
+        view = next(v for v in transcript.views if v.region.overlaps(transcript.region))
+        before = view.region.y
+        transcript._hold()
+        await transcript._more_above()
+        await pilot.pause()
+        assert view.region.y == before
+        transcript.focus()
+        await pilot.press("home")
+        await wait_until(lambda: transcript.views[0].message.id == screen.path[0].id)
+        await wait_until(lambda: transcript.scroll_offset.y == 0)
+        await pilot.press("end")
+        await wait_until(lambda: transcript.views[-1].message.id == screen.path[-1].id)
+        assert transcript.following
+
+
+async def test_a_found_message_is_shown_where_it_stands(home: Any):
+    app, _ = recorded(home, [], rate=1)
+    chat = fill(app.services.store, 400).id
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await shown(app)
+        wanted = app.services.store.messages(chat)[100]
+        await screen.open_chat(chat, wanted.id)
+        await wait_until(lambda: screen.transcript.selected is not None)
+        await pilot.pause()
+        view = screen.transcript.selected
+        assert view is not None
+        assert view.message.id == wanted.id
+        assert view.region.overlaps(screen.transcript.region)
+
+
+async def test_code_is_highlighted_and_can_be_selected(home: Any):
+    app, _ = recorded(home, [ANSWER], rate=100)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await shown(app)
+        await screen.send("Go")
+        await wait_until(lambda: len(screen.path) == 2 and not screen.busy)
+        await pilot.pause()
+        view = screen.transcript.view_of(screen.path[-1].id)
+        assert view is not None
+        block = view.body.code_blocks[0]
+        assert block.language == "python"
+        assert block.code == "def row(boat, strokes):\n    return boat.speed * strokes  # metres\n"
+        await wait_until(lambda: block.line_content(0).spans)
+        screen.text_select_all()
+        assert "return boat.speed" in (screen.get_selected_text() or "")

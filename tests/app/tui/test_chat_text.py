@@ -1,0 +1,180 @@
+"""What the chat's widgets make of text, without a terminal."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from app.store.records import Message, Role, State
+from app.tui.screens.copy_choice import choices
+from app.tui.widgets.figures_text import figures_text, header_text, state_text
+from app.tui.widgets.pace import Pace
+from app.tui.widgets.prompt_history import PromptHistory
+from app.tui.widgets.segments import Kind, Splitter, settled
+from app.tui.widgets.status_text import StatusFigures, gauge, sparkline, status_text
+from app.tui.widgets.wrapping import shown, wrap
+from tests.app.tui.chat_app import FIGURES
+
+MARKDOWN = st.text(st.sampled_from("ab `~\n-*1.#"), max_size=80)
+
+
+@settings(max_examples=200, deadline=None)
+@given(MARKDOWN, st.randoms(use_true_random=False))
+def test_however_text_is_cut_it_falls_into_the_same_sections(text: str, draw: random.Random):
+    def kinds(pieces: list[str]) -> list[tuple[Kind, str]]:
+        splitter = Splitter()
+        found: list[tuple[Kind, str]] = []
+        raw = ""
+        for number, piece in enumerate(pieces):
+            for event in splitter.feed(piece, last=number == len(pieces) - 1):
+                raw += event.raw
+                same = found and found[-1][0] is event.kind in (Kind.PROSE, Kind.CODE)
+                found[-1:] = (
+                    [(event.kind, found[-1][1] + event.text)]
+                    if same
+                    else [
+                        *found[-1:],
+                        (event.kind, event.text),
+                    ]
+                )
+        assert raw == text
+        return found
+
+    cuts = sorted(draw.randrange(len(text) + 1) for _ in range(4))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert kinds(pieces) == kinds([text])
+
+
+def test_fences_are_those_of_commonmark():
+    def code(text: str) -> list[str]:
+        return [e.text for e in Splitter().feed(text, last=True) if e.kind is Kind.CODE]
+
+    assert code("```py\na\n```\n") == ["a\n"]
+    assert code("~~~\na\n```\nb\n~~~~\nc") == ["a\n```\nb\n"]
+    assert code("````\n```\n````") == ["```\n"]
+    assert code("``` not `a` fence\n") == []
+    assert code("- item\n  ```\n  a\n  ```\n") == []
+    assert code("```\nnever closed") == ["never closed"]
+
+
+def test_blocks_settle_when_they_have_ended():
+    assert settled("one\n\ntwo") == len("one\n\n")
+    assert settled("one\ntwo") == 0
+    assert settled("- a\n\n- b") == 0, "a list goes on over blank lines"
+    assert settled("- a\n\n  more of a\n\nafter") == len("- a\n\n  more of a\n\n")
+    assert settled("one\n\n-") == 0, "it may become an item"
+    long = "- item of a list\n" * 400
+    assert 0 < settled(long) < len(long), "a long list does not wait for its end"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("ab \t漢字é"), max_size=60), st.integers(2, 20), st.booleans())
+def test_wrapping_keeps_every_character_within_the_width(line: str, width: int, words: bool):
+    rows = wrap(line, width, words=words)
+    assert "".join(line[a:b] for a, b in rows) == line
+    assert all(cell_len(line[a:b].rstrip()) <= width for a, b in rows)
+
+
+def test_what_a_terminal_would_obey_is_shown():
+    assert shown("a\x1b]52;c;AAAA\x07b\x9b1m") == "a\ufffd]52;c;AAAA\ufffdb\ufffd1m"
+    assert shown("tab\tand\nline\r\n") == "tab\tand\nline\n"
+
+
+def test_the_status_line_leaves_out_what_matters_least():
+    figures = StatusFigures(
+        note="loading",
+        decode_tps=42.512,
+        history=(10.0, 20.0, 40.0),
+        ttft_s=0.135,
+        prefill_tps=1250.0,
+        used=300,
+        context=1024,
+        model="pebble · q8_0",
+        details="llamacpp · 2 threads",
+    )
+    wide = status_text(figures, 118)
+    assert wide == (
+        "loading  42.5 tok/s  ▂▄█  first 135 ms  prefill 1,250/s  ▕█▏  ▏ 300/1,024 29%"
+        "  pebble · q8_0  llamacpp · 2 threads"
+    )
+    narrow = status_text(figures, 78)
+    assert cell_len(narrow) <= 78
+    assert "42.5 tok/s" in narrow
+    assert "300/1,024" in narrow
+    assert "threads" not in narrow
+    for width in range(1, 120):
+        assert cell_len(status_text(figures, width)) <= width
+    assert gauge(0.5, 6) == "▕███   ▏"
+    assert gauge(2.0, 4) == "▕████▏"
+    assert sparkline([], 5) == ""
+    assert len(sparkline([1.0] * 50, 12)) == 12
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (State.STOPPED, "ctrl+g"),
+        (State.CUT, "ctrl+g"),
+        (State.FAILED, "no memory"),
+        (State.LOST, "Ingot ended"),
+        (State.DONE, ""),
+    ],
+)
+def test_every_state_says_what_one_can_do(state: State, says: str):
+    message = Message(1, 1, None, Role.ASSISTANT, "x", state, 0.0, "m", error="no memory")
+    message = replace(message, figures=FIGURES)
+    assert says in state_text(message)
+    assert bool(state_text(message)) is (state is not State.DONE)
+    assert "Left out" in state_text(replace(message, dropped=True))
+    assert header_text(message, 1, 1) == "m"
+    assert "2/3" in header_text(message, 2, 3)
+    assert figures_text(message) == (
+        "42.5 tok/s · first token 135 ms · prefill 1,250 tok/s (100 tokens) · 248 tokens"
+        " · ended by itself"
+    )
+
+
+def test_earlier_prompts_are_walked_through_and_what_was_typed_comes_back():
+    history = PromptHistory(["new", "old"])
+    assert history.step("typed", older=True) == "new"
+    assert history.step("new", older=True) == "old"
+    assert history.step("old", older=True) is None
+    assert history.step("old", older=False) == "new"
+    assert history.step("new", older=False) == "typed"
+    assert history.step("typed", older=False) is None
+    assert history.step("typed", older=True) == "new"
+    assert history.step("new, changed", older=True) == "new", "a changed one counts as typed"
+
+
+def test_showing_gets_rarer_where_it_costs_much(monkeypatch: pytest.MonkeyPatch):
+    clock = {"wall": 0.0, "cpu": 0.0}
+    monkeypatch.setattr("app.tui.widgets.pace.time.monotonic", lambda: clock["wall"])
+    monkeypatch.setattr("app.tui.widgets.pace.time.thread_time", lambda: clock["cpu"])
+
+    def shows(cost: float) -> float:
+        pace, count, begin = Pace(), 0, clock["wall"]
+        while clock["wall"] - begin < 30:
+            clock["wall"] += 0.1
+            if pace.due(clock["wall"]):
+                count += 1
+                with pace.measured():
+                    clock["cpu"] += cost
+        return count / 30
+
+    assert shows(0.005) == pytest.approx(10, abs=0.5)
+    assert shows(0.03) * 0.03 < 0.13, "about a tenth of a core"
+    assert shows(0.5) >= 1.9, "at least twice a second"
+
+
+def test_a_message_or_one_of_its_blocks_of_code_is_copied():
+    text = "Look:\n```python\nprint(1)\n```\nand\n```\n\nlast"
+    whole, first, second = choices(text)
+    assert whole.text == text
+    assert first.text == "print(1)"
+    assert first.label == "Code 1, python, 1 lines: print(1)"
+    assert second.text == "\nlast"
