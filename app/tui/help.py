@@ -78,10 +78,14 @@ def groups(screen: Screen[Any]) -> list[Group]:
         does = " · ".join(part for part in (binding.description, tooltip) if part)
         rows = (ours if binding.id else theirs).setdefault(node, {})
         rows.setdefault((binding.action, does), []).append(shown(binding.key))
+    outwards = list((screen.focused or screen).ancestors_with_self)
     return [
-        Group(_title(node), tuple((" ".join(keys), does) for (_, does), keys in rows.items()))
+        Group(
+            _title(node), tuple((" ".join(keys), does) for (_, does), keys in found[node].items())
+        )
         for found in (ours, theirs)
-        for node, rows in found.items()
+        for node in outwards
+        if node in found
     ]
 
 

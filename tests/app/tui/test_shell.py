@@ -14,7 +14,7 @@ from app.chat.host import HostState
 from app.store.records import Role, State
 from app.tui import app as shell
 from app.tui.app import IngotApp
-from app.tui.help import HelpScreen
+from app.tui.help import HelpScreen, groups
 from app.tui.modes import MODES
 from app.tui.services import Start, open_services
 from app.tui.widgets.too_small import TooSmall
@@ -182,6 +182,8 @@ async def test_the_palette_has_every_command_with_its_key(chat_app: IngotApp) ->
             if binding.id and binding.description and enabled and binding.id != "app.palette":
                 assert binding.description in named
         assert "ctrl+q" in named["Quit"]
+        titles = [group.title for group in groups(screen)]
+        assert titles[:3] == ["Prompt", "Chat", "Everywhere"]
         assert {mode.title for mode in MODES} <= named.keys()
 
 
