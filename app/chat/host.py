@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,7 @@ class EngineHost:
         self._stats: EngineStats | None = None
         self._asked = 0.0  # when figures were last asked for
         self._asking = False
+        self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="ingot-stats")
         self.choice: Choice | None = None
         self.model: str | None = None
         self.label = ""
@@ -124,7 +126,8 @@ class EngineHost:
         finally:
             with self._lock:
                 self._coming = None
-        stats = engine.stats()
+        # This also starts the thread, which takes time on a busy machine.
+        stats = self._fetcher.submit(engine.stats).result()
         with self._lock:
             if wish == self._wish:
                 self._engine, self._stats, self._asked = engine, stats, time.monotonic()
@@ -178,9 +181,7 @@ class EngineHost:
                 return None
             if not self._asking and now - self._asked >= _STATS_S:
                 self._asking, self._asked = True, now
-                threading.Thread(
-                    target=self._fetch, args=(engine,), name="ingot-stats", daemon=True
-                ).start()
+                self._fetcher.submit(self._fetch, engine)
             return self._stats
 
     def _fetch(self, engine: WorkerEngine) -> None:

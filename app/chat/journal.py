@@ -14,12 +14,13 @@ log = logging.getLogger(__name__)
 
 
 class Journal:
-    """Saves one answer of the store. Used by one thread."""
+    """Saves one answer of the store. Used by one thread; only making it takes time."""
 
     def __init__(self, store: Store, id: int) -> None:
         self._store, self._id = store, id
         # Its thread is waited for when the program ends: what was begun is written.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ingot-journal")
+        self._thread.submit(int)  # starting a thread takes time on a busy machine: now, not later
         self._saving: Future[None] | None = None
         self._ending: Future[Message] | None = None
 

@@ -70,7 +70,6 @@ def test_stats_never_wait(host: EngineHost) -> None:
         for _ in range(200):
             assert host.stats() is not None
         assert time.monotonic() - started < 0.15
-        assert sum(thread.name == "ingot-stats" for thread in threading.enumerate()) <= 1
     finally:
         process.resume()
     before = host.stats()
