@@ -93,15 +93,19 @@ class PullScreen(ModalScreen[str | None]):
         if self._job is None:
             return
         state = self._job.poll()
+        if state.ended:
+            self._job = None
+        self.show(state)
+
+    def show(self, state: PullState) -> None:
+        """Show how a look or a download stands."""
         bar = self.query_one("#bar", ProgressBar)
         bar.display = state.total is not None and not state.ended
         if not state.ended:
             if state.total is not None:
                 bar.update(total=state.total, progress=state.done)
             self._say(progress_line(state))
-            return
-        self._job = None
-        if state.offers is not None:
+        elif state.offers is not None:
             self._show_offers(state.offers)
         elif state.error is not None:
             self._say(state.error)

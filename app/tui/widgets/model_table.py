@@ -40,7 +40,7 @@ class ModelTable(DataTable[Text]):
         self._entries: dict[str, Entry] = {}
         self._fits: dict[str, Fit] = {}
         self._words: tuple[str, ...] = ()
-        self._listed: list[Entry] = []
+        self._listed: list[str] = []  # keys, in the order of the rows
 
     def on_mount(self) -> None:
         """The columns; the name's takes what is left."""
@@ -90,7 +90,16 @@ class ModelTable(DataTable[Text]):
     @property
     def highlighted(self) -> Entry | None:
         """The entry under the cursor."""
+        return self._entries.get(self._key) if self._key is not None else None
+
+    @property
+    def _key(self) -> str | None:
         return self._listed[self.cursor_row] if 0 <= self.cursor_row < len(self._listed) else None
+
+    @property
+    def listed(self) -> list[Entry]:
+        """Those that match the filter, in the order of the rows."""
+        return [self._entries[key] for key in self._listed]
 
     def entries(self, keys: Collection[str]) -> tuple[Entry, ...]:
         """Those of these keys that still exist, in the order of ``keys``."""
@@ -102,9 +111,8 @@ class ModelTable(DataTable[Text]):
 
     def go_to(self, key: str) -> None:
         """Move the cursor to an entry, if it is listed."""
-        row = next((i for i, entry in enumerate(self._listed) if entry.key == key), None)
-        if row is not None:
-            self.move_cursor(row=row)
+        if key in self._listed:
+            self.move_cursor(row=self._listed.index(key))
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Tell the screen in its own terms."""
@@ -114,14 +122,15 @@ class ModelTable(DataTable[Text]):
     def _rebuild(self) -> None:
         if not self.columns:
             return
-        before = self.highlighted
+        before = self._key
         entries = [entry for entry in self._entries.values() if entry.matches(self._words)]
-        self._listed = _sorted(entries, self.order)
+        ordered = _sorted(entries, self.order)
+        self._listed = [entry.key for entry in ordered]
         self.clear()
-        for entry in self._listed:
+        for entry in ordered:
             self.add_row(*self._cells(entry), key=entry.key)
         if before is not None:
-            self.go_to(before.key)
+            self.go_to(before)
         self.post_message(self.Shown(self.highlighted))
 
     def _cells(self, entry: Entry) -> list[Text]:

@@ -12,6 +12,7 @@ import pytest
 import textual
 from textual.app import App
 from textual.screen import Screen
+from textual.widgets import TextArea
 
 from app.tui.app import IngotApp
 
@@ -61,6 +62,10 @@ def snap(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             for widget in app.screen.walk_children():
                 if hasattr(widget, "cursor_blink"):
                     widget.cursor_blink = False
+                if isinstance(widget, TextArea):
+                    # Its lines may be kept as they were drawn without the cursor.
+                    widget._line_cache.clear()
+                    widget.refresh()
             await pilot.pause()
 
         return bool(snap_compare(app, run_before=prepare, **options))

@@ -1,0 +1,191 @@
+"""The list of chats: search, open, rename, delete and bring back, with a real store."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from typing import Any
+
+import pytest
+from textual.widgets import Input, Static
+
+from app.store.records import Chat, Hit, Role
+from app.store.store import Store
+from app.tui.screens.ask import AskScreen
+from app.tui.screens.chats import ChatChoice, ChatsScreen
+from app.tui.widgets.chat_list import ChatList, _lines, when
+from tests.app.tui.conftest import SIZES, wait_until
+
+QUESTIONS = ("What is tin?", "Who was Ada Lovelace?", "Is rain wet?")
+
+
+@pytest.fixture
+def store(services: Any) -> Store:
+    """Three chats; in the middle one Ada's answer speaks of an engine."""
+    store: Store = services.store
+    for text in QUESTIONS:
+        chat = store.new_chat(model="pebble")
+        asked = store.add_message(chat.id, None, Role.USER, text)
+        if "Ada" in text:
+            answer = "She wrote of the Analytical Engine, long before there was one."
+            store.add_message(chat.id, asked.id, Role.ASSISTANT, answer)
+    return store
+
+
+def listed(screen: ChatsScreen) -> list[str]:
+    return [hit.chat.title for hit in screen.query_one(ChatList)._hits]
+
+
+def notes(app: Any) -> list[str]:
+    return [note.message for note in app._notifications]
+
+
+async def opened(pilot: Any, store: Store, current: int | None = None) -> ChatsScreen:
+    screen = ChatsScreen(store, current)
+    pilot.app.show(screen)
+    await wait_until(lambda: screen.query(ChatList) and screen.query_one("#box").border_title)
+    await pilot.pause()
+    return screen
+
+
+async def test_the_newest_first_and_enter_opens(bare: Any, store: Store) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store)
+        assert listed(screen) == list(reversed(QUESTIONS))
+        await pilot.press("down", "down", "enter")
+        await wait_until(lambda: bare.ended_with is not None)
+    assert bare.ended_with.chat.title == "What is tin?"
+    assert bare.ended_with.message is None
+
+
+async def test_a_search_in_all_chats_opens_at_the_message(bare: Any, store: Store) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store)
+        await pilot.press(*"analytical", "space", *"engi")
+        await wait_until(lambda: listed(screen) == ["Who was Ada Lovelace?"])
+        (hit,) = screen.query_one(ChatList)._hits
+        marked = " ".join(hit.snippet[start:end] for start, end in hit.marks)
+        assert marked.lower().startswith("analytical engi")
+        await pilot.press("enter")
+        await wait_until(lambda: bare.ended_with is not None)
+    (message,) = [m for m in store.messages(hit.chat.id) if m.role is Role.ASSISTANT]
+    assert bare.ended_with == ChatChoice(hit.chat, message.id)
+
+
+async def test_a_search_for_nothing_says_so_and_esc_empties_it(bare: Any, store: Store) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store)
+        await pilot.press(*"zebra")
+        said = screen.query_one("#said", Static)
+        await wait_until(lambda: "No chat has all these words" in str(said.content))
+        await pilot.press("enter")  # there is nothing to open
+        await pilot.pause()
+        assert bare.screen is screen
+        await pilot.press("escape")
+        await wait_until(lambda: len(listed(screen)) == 3)
+        await pilot.press("escape")
+        await wait_until(lambda: bare.screen is not screen)
+    assert bare.ended_with is None
+
+
+async def test_rename(bare: Any, store: Store) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store)
+        await pilot.press("ctrl+r")
+        await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
+        await pilot.pause()
+        bare.screen.query_one(Input).value = "Weather"
+        await pilot.press("enter")
+        await wait_until(lambda: bare.screen is screen and "Weather" in listed(screen))
+    assert store.chats()[0].title == "Weather"
+
+
+async def test_delete_and_undo(bare: Any, store: Store) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store)
+        await pilot.press("ctrl+d")
+        await wait_until(lambda: len(listed(screen)) == 2)
+        assert "Deleted: Is rain wet?. ctrl+z brings it back." in notes(bare)
+        await pilot.press("ctrl+d")
+        await wait_until(lambda: listed(screen) == ["What is tin?"])
+        await pilot.press("ctrl+z", "ctrl+z")
+        await wait_until(lambda: len(listed(screen)) == 3)
+    assert store.deleted() == []
+
+
+async def test_deleted_chats_are_listed_and_come_back(bare: Any, store: Store) -> None:
+    store.delete_chat(store.chats()[0].id)  # at another time: ctrl+z knows nothing of it
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store)
+        await pilot.press("ctrl+z")
+        await pilot.pause()
+        assert len(listed(screen)) == 2
+        await pilot.press("ctrl+l")
+        await wait_until(lambda: listed(screen) == ["Is rain wet?"])
+        await pilot.press("ctrl+d")  # it is deleted already
+        await pilot.pause()
+        await pilot.press("enter")
+        await wait_until(lambda: listed(screen) == [])
+        await pilot.press("escape")
+        await wait_until(lambda: len(listed(screen)) == 3)
+        assert bare.screen is screen
+
+
+async def test_a_new_chat(bare: Any, store: Store) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, store)
+        await pilot.press("ctrl+n")
+        await wait_until(lambda: bare.ended_with == ChatChoice(None))
+
+
+async def test_leaving_after_the_open_chat_was_deleted_asks_for_a_new_one(
+    bare: Any, store: Store
+) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store, store.chats()[0].id)
+        await pilot.press("ctrl+d")
+        await wait_until(lambda: len(listed(screen)) == 2)
+        await pilot.press("escape")
+        await wait_until(lambda: bare.ended_with == ChatChoice(None))
+
+
+def test_dates() -> None:
+    now = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
+    assert when(now - 3600, now) == "11:00"
+    assert when(now - 3 * 86400, now) == "01 May"
+    assert when(now - 300 * 86400, now).startswith("2025-")
+
+
+def test_a_match_far_behind_is_in_sight() -> None:
+    snippet = "x " * 60 + "here it is"
+    at = snippet.index("here")
+    hit = Hit(Chat(1, "T", 0.0, 0.0), 7, snippet, ((at, at + 4),))
+    lines = _lines(hit, 60, 0.0)
+    second = lines.plain.split("\n")[1]
+    assert len(second) <= 60
+    assert "here" in second
+    (marked,) = [lines.plain[span.start : span.end] for span in lines.spans]
+    assert marked == "here"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_picture(
+    bare: Any, services: Any, snap: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    noon = float(calendar.timegm((2025, 5, 4, 12, 0, 0)))
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: noon)
+        for number in range(14):
+            chat = services.store.new_chat(model="pebble")
+            text = f"Question {number}: who was Ada Lovelace, and what did she write about engines?"
+            services.store.add_message(chat.id, None, Role.USER, text)
+
+    async def open_it(pilot: Any) -> None:
+        screen = ChatsScreen(services.store, clock=lambda: noon + 400 * 86400)
+        pilot.app.show(screen)
+        await wait_until(lambda: screen.query(ChatList) and len(listed(screen)) == 14)
+        screen.query_one(Input).value = "engin"
+        await wait_until(lambda: screen.query_one(ChatList)._hits[0].marks)
+        await pilot.press("down")
+
+    assert snap(bare, terminal_size=size, run_before=open_it)

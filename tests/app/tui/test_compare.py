@@ -1,0 +1,266 @@
+"""The compare screen: every key of it with Pebble's files, and pictures of a frozen comparison."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input, Static
+
+from app.compare.records import (
+    Agreement,
+    Contender,
+    Parting,
+    Question,
+    Report,
+    Side,
+    SideFigures,
+    SideState,
+)
+from app.entries import Entry, Origin
+from app.tui.app import IngotApp
+from app.tui.screens.ask import AskScreen
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.models import ModelsScreen
+from app.tui.widgets.compare_pane import ComparePane, body
+from app.tui.widgets.model_table import ModelTable
+from tests.app.tui.conftest import SIZES, ask, is_ready, wait_until
+
+STORY = "Tell me a story about a fox and a tailor in Rome"
+
+
+@pytest.fixture(autouse=True)
+def only_pebble(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pebble_built: Path
+) -> None:
+    """The picker lists Pebble's four files; what is saved goes to an empty folder."""
+    from app.recent import note_used
+
+    note_used(pebble_built)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("app.catalog._ROOT", tmp_path)
+
+
+def panes(screen: CompareScreen) -> list[ComparePane]:
+    return list(screen.query(ComparePane))
+
+
+def text(pane: ComparePane, part: str = ".answer") -> str:
+    return str(pane.query_one(part, Static).content)
+
+
+def agreement(screen: CompareScreen) -> str:
+    return str(screen.query_one("#agreement", Static).content)
+
+
+async def opened(pilot: Any) -> CompareScreen:
+    screen = CompareScreen()
+    pilot.app.show(screen)
+    await wait_until(lambda: screen.is_mounted and screen.query("#panes"))
+    await pilot.pause()
+    return screen
+
+
+async def choose(pilot: Any, screen: CompareScreen, *recipes: str) -> None:
+    """Through the picker, as a user does."""
+    await pilot.press("ctrl+t")
+    app = pilot.app
+    await wait_until(lambda: isinstance(app.screen, ModelsScreen) and app.screen.query(ModelTable))
+    table = app.screen.query_one(ModelTable)
+    await wait_until(lambda: table.row_count == 4)
+    for recipe in recipes:
+        table.go_to(next(entry.key for entry in table.listed if entry.recipe == recipe))
+        await pilot.press("ctrl+x")
+    await pilot.press("enter")
+    await wait_until(lambda: len(panes(screen)) == len(recipes))
+    await pilot.pause()
+
+
+async def test_a_whole_comparison(bare: Any, tmp_path: Path) -> None:
+    async with bare.run_test(size=(120, 40)) as pilot:
+        screen = await opened(pilot)
+        assert "ctrl+t chooses the files" in str(screen.query_one("#hint", Static).content)
+        await choose(pilot, screen, "q4_k_m", "q8_0")
+        screen.action_length()
+        await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
+        bare.screen.query_one(Input).value = "48"
+        await pilot.press("enter")
+        await wait_until(lambda: bare.screen is screen)
+        await ask(pilot, STORY)
+        assert screen.running
+        assert screen.leaving() is not None
+        await pilot.press("enter")  # not now
+        assert any("esc stops it" in note.message for note in bare._notifications)
+        await wait_until(lambda: not screen.running)
+        await pilot.pause()
+        assert screen.leaving() is None
+        one, other = panes(screen)
+        # The place where they part is marked by a sign, in both.
+        before, _, after = text(one).partition("▶")
+        assert text(other).partition("▶")[0] == before
+        assert text(other).partition("▶")[2] != after != ""
+        for pane in (one, other):
+            for figure in ("tok/s", "first token", "prefill", "MB memory", "48 tokens"):
+                assert figure in text(pane, ".figures")
+            assert pane.border_subtitle == "done"
+        assert "pebble · q8_0: equal for" in agreement(screen)
+        first = screen.report
+        for name in ("kept.md", "kept.json"):
+            await pilot.press("f9")
+            await wait_until(lambda: isinstance(bare.screen, AskScreen))
+            await wait_until(lambda: bare.screen.query("#text"))
+            bare.screen.query_one(Input).value = name
+            await pilot.press("enter")
+            await wait_until((tmp_path / name).exists)
+        assert f"> {STORY}" in (tmp_path / "kept.md").read_text()
+        data = json.loads((tmp_path / "kept.json").read_text())
+        assert [side["text"] for side in data["files"]] == [side.text for side in first.sides]  # type: ignore[union-attr]
+        await pilot.press("ctrl+r")
+        await wait_until(lambda: screen.running)
+        await wait_until(lambda: not screen.running)
+        assert [side.text for side in screen.report.sides] == [s.text for s in first.sides]  # type: ignore[union-attr]
+
+
+async def test_stop_keeps_what_has_come(bare: Any) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot)
+        await choose(pilot, screen, "q4_k_m", "q8_0")
+        screen.params = replace(screen.params, max_tokens=950, ignore_eos=True)
+        await ask(pilot, STORY)
+        await wait_until(lambda: text(panes(screen)[0]))
+        assert panes(screen)[0].border_subtitle == "answering ..."
+        await pilot.press("escape")
+        await wait_until(lambda: not screen.running)
+        await pilot.pause()
+        assert [pane.border_subtitle for pane in panes(screen)] == ["stopped", "stopped"]
+        assert text(panes(screen)[0])
+        assert not screen.interrupt()
+
+
+async def test_an_error_stays_in_its_pane(bare: Any, tmp_path: Path, pebble_built: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\3\0\0\0 and no more")
+    good = Entry(str(pebble_built), "pebble", "q8_0", Origin.BUILT, pebble_built, picked="q8_0")
+    bad = Entry(str(broken), "broken", "", Origin.FILE, broken, "gguf")
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot)
+        await ask(pilot, "2+2?")
+        assert any("Choose two files" in note.message for note in bare._notifications)
+        await screen.choose([good, bad])
+        await ask(pilot, "2+2?")
+        await wait_until(lambda: screen.report is not None and not screen.running)
+        await pilot.pause()
+        one, other = panes(screen)
+        assert one.border_subtitle == "done"
+        assert text(one)
+        assert other.border_subtitle == "failed"
+        assert "broken.gguf" in text(other)
+
+
+async def test_ways_of_asking(bare: Any) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot)
+        how = screen.query_one("#how", Static)
+        await pilot.press("ctrl+g")
+        assert "all at once" in str(how.content)
+        await pilot.press("ctrl+g")
+        assert "one after another" in str(how.content)
+        screen.take([{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}])
+        assert "after 1 message of the chat" in str(how.content)
+        assert screen.prompt.text == "Hi"
+        await pilot.press("ctrl+n")
+        assert "of the chat" not in str(how.content)
+        assert screen.prompt.text == ""
+        await pilot.press("ctrl+s")
+        await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
+        bare.screen.query_one(Input).value = "none"
+        await pilot.press("enter")
+        await wait_until(lambda: bare.screen is screen)
+        assert any("whole number" in note.message for note in bare._notifications)
+
+
+async def test_the_question_of_the_chat_to_files_of_its_model(chat_app: IngotApp) -> None:
+    """F3 offers the loaded file and one with more bits; F8 takes what was asked in the chat."""
+    async with chat_app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: is_ready(chat_app))
+        await pilot.pause()
+        await pilot.press("f3")
+        await wait_until(lambda: isinstance(chat_app.screen, CompareScreen))
+        screen = chat_app.screen
+        assert isinstance(screen, CompareScreen)
+        await wait_until(lambda: len(panes(screen)) == 2)
+        assert screen.entries[0].recipe == "q8_0"
+        await pilot.press("f8")
+        assert any("Nothing was asked" in note.message for note in chat_app._notifications)
+        await pilot.press("f2")
+        await wait_until(lambda: not isinstance(chat_app.screen, CompareScreen))
+        await pilot.pause()
+        await ask(pilot, "Who are you?")
+        await pilot.pause()
+        await pilot.press("f3")
+        await wait_until(lambda: chat_app.screen is screen)
+        await pilot.press("f8")
+        await wait_until(lambda: screen.prompt.text == "Who are you?")
+
+
+FIGURES = SideFigures(41, 245, 1.5, 0.041, 1009.0, 90.9, 2.7, 66_408_448, "stop")
+SAME = 'Once a fox named Rita found a letter. "'
+
+
+def frozen() -> Report:
+    """Three files: one parts from the first, one failed."""
+    rest = ("I must find out where this comes from," + " said Rita." * 3, "This is not mine.")
+    words = [SAME, rest[0][:1], rest[0][1:]], [SAME, rest[1][:4], rest[1][4:]]
+    sides = [
+        Side(
+            Contender("m"), f"pebble · {name}", SideState.DONE, "f", "llamacpp", "".join(parts),
+            (1, 2 + number, 3), (0, len(parts[0]), len(parts[0] + parts[1])), FIGURES,
+        )
+        for number, (name, parts) in enumerate(zip(("q4_k_m", "q8_0"), words, strict=True))
+    ]  # fmt: skip
+    failed = Side(
+        Contender("m"), "pebble · onnx-int8", SideState.FAILED,
+        error="it needs 45 MB of memory, 40 MB are free",
+    )  # fmt: skip
+    parting = Parting(1, "I", "This", (0.043, 0.015), ((-1.13, -1.18), (-1.19, -1.17)))
+    found = Agreement("tokens", 64, 245, 161, parting)
+    asked = Question(({"role": "user", "content": STORY},))
+    return Report(asked, (*sides, failed), (found, None), ended=True)
+
+
+def test_the_difference_is_marked_by_a_sign_and_not_by_colour() -> None:
+    report = frozen()
+    found = report.agreements[0]
+    assert found is not None
+    marked = [body(side, found.parting) for side in report.sides[:2]]
+    assert [str(one).partition("▶")[2].split()[0] for one in marked] == ["I", "This"]
+    for one, word in zip(marked, ("▶I", "▶This"), strict=True):
+        (span,) = one.spans
+        assert one.plain[span.start : span.end] == word
+        assert span.style == "bold reverse"
+    ended = replace(report.sides[0], token_ids=(1,), starts=(0,), text=SAME)
+    assert str(body(ended, found.parting)).endswith("▶the end")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_picture(bare: Any, snap: Any, size: tuple[int, int]) -> None:
+    async def open_it(pilot: Any) -> None:
+        screen = await opened(pilot)
+        report = frozen()
+        entries = [
+            Entry("m", "pebble", side.label.split()[-1], Origin.BUILT, Path("f"), picked=side.label)
+            for side in report.sides
+        ]
+        count = 3 if size[0] > 100 else 2
+        report = replace(
+            report, sides=report.sides[:count], agreements=report.agreements[: count - 1]
+        )
+        await screen.choose(entries[:count])
+        screen.prompt.fill(STORY)
+        screen.show(report)
+        await pilot.pause()
+
+    assert snap(bare, terminal_size=size, run_before=open_it)

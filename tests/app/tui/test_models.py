@@ -1,0 +1,237 @@
+"""The picker of models: every key of it, on real files and a real library."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input, Static
+
+from app import library
+from app.entries import Entry, Measured, Origin
+from app.fitting import Fit
+from app.tui.screens.models import ModelsScreen
+from app.tui.screens.pull import PullScreen
+from app.tui.widgets.model_table import ModelTable
+from quantize.manifest import Fidelity, Perplexity, Quality, Speed, TokenParity
+from runtimes.modelfile import ModelFile
+from runtimes.plan import Figures
+from tests.app.tui.conftest import SIZES, wait_until
+
+GB = 10**9
+
+
+@pytest.fixture(autouse=True)
+def nothing_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """Only what a test names is there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("app.catalog._ROOT", tmp_path)
+
+
+@pytest.fixture
+def pulled(home: Path, pebble_built: Path) -> library.Model:
+    """Two builds in the library, one of them cut off."""
+    model = library.Model("org/tiny-GGUF")
+    model.folder.mkdir(parents=True)
+    builds = []
+    for label, name in (("Q4_K_M", "pebble-q4_k_m.gguf"), ("Q8_0", "pebble-q8_0.gguf")):
+        file = Path(shutil.copyfile(pebble_built / name, model.folder / name))
+        builds.append(library.Kept(label, "gguf", name, "c", {name: file.stat().st_size}, {}))
+    (model.folder / "pebble-q8_0.gguf").write_bytes(b"cut")
+    model = replace(model, builds=tuple(builds))
+    library.write(model)
+    return model
+
+
+def table(screen: ModelsScreen) -> ModelTable:
+    return screen.query_one(ModelTable)
+
+
+def rows(screen: ModelsScreen) -> list[str]:
+    names = (table(screen).get_row_at(i)[0] for i in range(table(screen).row_count))
+    return [str(name) for name in names]
+
+
+def about(screen: ModelsScreen) -> str:
+    return str(screen.query_one("#details", Static).content)
+
+
+async def opened(pilot: Any, screen: ModelsScreen, count: int) -> ModelsScreen:
+    pilot.app.show(screen)
+    await wait_until(lambda: screen.query(ModelTable) and table(screen).row_count == count)
+    await pilot.pause()
+    return screen
+
+
+async def test_typing_filters_and_enter_chooses(bare: Any, pebble_built: Path) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
+        assert all(str(row).startswith("pebble · ") for row in rows(screen))
+        await pilot.press(*"onnx", "space", *"8-b")
+        await wait_until(lambda: rows(screen) == ["pebble · onnx-int8"])
+        assert "onnx 8-bit" in about(screen)
+        await pilot.press("escape")  # empties the filter first
+        await wait_until(lambda: len(rows(screen)) == 4)
+        await pilot.press(*"q")
+        await wait_until(lambda: rows(screen) == ["pebble · q4_k_m", "pebble · q8_0"])
+        await pilot.press("down")
+        await wait_until(lambda: "gguf 8-bit" in about(screen))
+        await wait_until(lambda: "fits" in about(screen))
+        await pilot.press("enter")
+        await wait_until(lambda: bare.ended_with is not None)
+    (entry,) = bare.ended_with
+    assert (entry.model, entry.options.recipe) == (str(pebble_built), "q8_0")
+
+
+async def test_leaving_chooses_nothing(bare: Any, pebble_built: Path) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
+        await pilot.press("escape")
+        await wait_until(lambda: bare.ended_with == ())
+
+
+async def test_the_loaded_one_is_marked_and_under_the_cursor(bare: Any, pebble_built: Path) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        loaded = str(pebble_built / "onnx-int8")
+        screen = await opened(pilot, ModelsScreen([str(pebble_built)], loaded), 4)
+        assert [row for row in rows(screen) if row.startswith("●")] == ["● pebble · onnx-int8"]
+        assert table(screen).highlighted.recipe == "onnx-int8"  # type: ignore[union-attr]
+
+
+async def test_other_orders(bare: Any, pebble_built: Path) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
+        await pilot.press("down", "ctrl+s")
+        assert screen.query_one("#box").border_subtitle == "order: size"
+        sizes = [table(screen).listed[i].bytes for i in range(4)]
+        assert sizes == sorted(sizes)  # type: ignore[type-var]
+        await pilot.press("ctrl+s", "ctrl+s", "ctrl+s")
+        assert table(screen).order == "name"
+
+
+async def test_several(bare: Any, pebble_built: Path) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen([str(pebble_built)], several=True), 4)
+        await pilot.press("down", "ctrl+x", "down", "ctrl+x", "up", "up", "ctrl+x", "ctrl+x")
+        assert sum(row.startswith("✓") for row in rows(screen)) == 2
+        second, third = (table(screen).listed[i].key for i in (1, 2))
+        await pilot.press("enter")
+        await wait_until(lambda: bare.ended_with is not None)
+    assert [entry.key for entry in bare.ended_with] == [second, third]
+
+
+async def test_what_is_broken_says_why_and_is_not_chosen(bare: Any, pulled: library.Model) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen(), 2)
+        await pilot.press("down")
+        await wait_until(lambda: "`ingot pull org/tiny-GGUF:Q8_0`" in about(screen))
+        assert str(table(screen).get_row_at(1)[-1]) == "broken"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert bare.screen is screen
+        assert any("another size" in note.message for note in bare._notifications)
+
+
+async def test_removing_asks_first(bare: Any, pulled: library.Model) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen(), 2)
+        for answer in ("n", "y"):
+            await pilot.press("ctrl+d")
+            await wait_until(lambda: bare.screen is not screen)
+            await pilot.pause()
+            await pilot.press(answer)
+            await wait_until(lambda: bare.screen is screen)
+            await pilot.pause()
+            assert len(rows(screen)) == 2 or answer == "y"
+        await wait_until(lambda: rows(screen) == ["org/tiny-GGUF · Q8_0"])
+    assert not (pulled.folder / "pebble-q4_k_m.gguf").exists()
+    assert (pulled.folder / "pebble-q8_0.gguf").exists()
+
+
+async def test_only_pulled_files_are_removed_and_not_the_loaded_one(
+    bare: Any, pulled: library.Model, pebble_built: Path
+) -> None:
+    loaded = pulled.path(pulled.builds[0])
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen([str(pebble_built)], str(loaded)), 6)
+        await pilot.press("ctrl+d")
+        await pilot.pause()
+        table(screen).go_to(table(screen).listed[-1].key)
+        await pilot.press("ctrl+d")
+        await pilot.pause()
+        said = [note.message for note in bare._notifications]
+        assert bare.screen is screen
+    assert any("is loaded" in text for text in said)
+    assert any("Only pulled models" in text for text in said)
+    assert loaded.exists()
+
+
+async def test_nothing_there(bare: Any) -> None:
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen(), 0)
+        await wait_until(lambda: "ctrl+g gets one from the hub" in about(screen))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert bare.screen is screen
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: isinstance(bare.screen, PullScreen))
+        await pilot.pause()
+        await pilot.press("escape")
+        await wait_until(lambda: bare.screen is screen)
+
+
+async def test_files_that_cannot_be_read_turn_out_to_be_broken(bare: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF\3\0\0\0 and no more")
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, ModelsScreen([str(tmp_path / "bad.gguf")]), 1)
+        await wait_until(lambda: str(table(screen).get_row_at(0)[-1]) == "broken")
+        await wait_until(lambda: "Cannot be used" in about(screen))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_picture(
+    bare: Any, snap: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    noon = 1_780_000_000.0
+    text = Perplexity(12.3, 0.4, 4096, "evaluation.txt", "0")
+    four = Entry(
+        "built", "qwen2.5-0.5b", "q4_k_m", Origin.BUILT, Path("built/qwen2.5-0.5b-q4_k_m.gguf"),
+        "gguf", 4, 397 * 10**6, "q4_k_m", Quality(0.412, 500),
+        Fidelity(text, 0.02, 0.001, 0.2, 0.93),
+        TokenParity(403, 0), Speed(250.0, 35.0, 139.0), ("1 tensor got a larger type",),
+        Measured(Figures(900.0, {1: 68.5}), noon, chosen=True),
+    )  # fmt: skip
+    eight = replace(
+        four, recipe="q8_0", path=Path("built/q8_0.gguf"), bits=8, bytes=531 * 10**6, picked="q8_0",
+        quality=None, speed=None, measured=None, notes=(),
+    )  # fmt: skip
+    library_one = Entry(
+        "org/a-model-with-a-rather-long-name-GGUF:Q4_K_M",
+        "org/a-model-with-a-rather-long-name-GGUF",
+        "Q4_K_M", Origin.LIBRARY, Path("m/x.gguf"), "gguf", 4, 40 * GB,
+    )  # fmt: skip
+    broken = replace(library_one, model="org/b", name="org/b", broken="a file is missing")
+    file = ModelFile(
+        four.path, "llamacpp", "qwen", "qwen2", "Q4_K", 397 * 10**6, 32768, 24, 14, 2, 64, 151936,
+        None, None,
+    )  # fmt: skip
+    listed = [four, eight, library_one, broken]
+    monkeypatch.setattr("app.tui.screens.models.catalog", lambda given: listed)
+    monkeypatch.setattr(
+        "app.tui.screens.models.fit",
+        lambda entry: Fit(file, 4096, int(entry.bytes * 1.4), 16 * GB),
+    )
+    monkeypatch.setenv("TZ", "UTC")
+
+    async def open_it(pilot: Any) -> None:
+        screen = await opened(pilot, ModelsScreen(current="built/q8_0.gguf"), 4)
+        await wait_until(lambda: str(table(screen).get_row_at(2)[-1]) == "too big")
+        await pilot.press("up")
+        await wait_until(lambda: "needs" in about(screen))
+        screen.query_one(Input).value = ""
+        await pilot.pause()
+
+    assert snap(bare, terminal_size=size, run_before=open_it)
