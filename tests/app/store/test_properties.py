@@ -202,7 +202,7 @@ class Chats(RuleBasedStateMachine):
 
 
 Chats.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=20,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
