@@ -33,7 +33,8 @@ def choices(text: str) -> list[Copyable]:
     def block() -> Copyable:
         lines = code.count("\n") + (not code.endswith("\n"))
         first = next((line.strip() for line in code.splitlines() if line.strip()), "")
-        what = f"Code {len(found)}{f', {language}' if language else ''}, {lines} lines: {first}"
+        size = f"{lines} line{'s' if lines > 1 else ''}"
+        what = f"Code {len(found)}{f', {language}' if language else ''}, {size}: {first}"
         return Copyable(what, code.removesuffix("\n"))
 
     for event in Splitter().feed(text, last=True):

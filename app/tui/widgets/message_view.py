@@ -142,5 +142,5 @@ def _parts(message: Message, text: str | None = None, tokens: int | None = None)
     if not thinking and not any(part.open for part in found):
         return Parts(whole if message.state is not State.STREAMING else rest)
     about = round(tokens * len(thinking) / max(1, len(whole)))
-    said = f"about {about:,} tokens" if about else ""
+    said = f"about {about:,} token{'s' if about > 1 else ''}" if about else ""
     return Parts(rest, thinking or " ", said, any(part.open for part in found))

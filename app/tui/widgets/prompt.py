@@ -24,7 +24,7 @@ class Prompt(TextArea):
     commands, **tab** completes them.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", id="chat.send"),
+        Binding("enter", "send", "Send", id="chat.send", show=False),
         Binding(
             "ctrl+j,shift+enter,alt+enter", "new_line", "New line", id="chat.newline", show=False
         ),

@@ -53,12 +53,13 @@ class Prose(Vertical):
         self._settled = text if ended else ""
         self._pending = "" if ended else text
         self._markdown = Markdown(shown(self._settled) or None, open_links=False)
-        self._tail = Tail()
+        self._tail = None if ended else Tail()
 
     def compose(self) -> ComposeResult:
         """What has settled, and the block that has not."""
         yield self._markdown
-        yield self._tail
+        if self._tail is not None:
+            yield self._tail
 
     @property
     def text(self) -> str:
@@ -68,11 +69,11 @@ class Prose(Vertical):
     @property
     def tail_text(self) -> str:
         """What is shown as text, not yet as Markdown."""
-        return "\n".join(self._tail.lines) if self._pending.strip() else ""
+        return "\n".join(self._tail.lines) if self._tail and self._pending.strip() else ""
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         """Show what there is."""
-        self._show_tail()
+        await self._show_tail()
 
     async def append(self, text: str) -> None:
         """Add to the end."""
@@ -80,13 +81,13 @@ class Prose(Vertical):
         end = settled(self._pending)
         if end:
             await self._settle(end)
-        self._show_tail()
+        await self._show_tail()
 
     async def end(self) -> None:
         """Nothing more comes: all of it becomes Markdown."""
         if self._pending:
             await self._settle(len(self._pending))
-        self._show_tail()
+        await self._show_tail()
 
     async def _settle(self, end: int) -> None:
         done, self._pending = self._pending[:end], self._pending[end:]
@@ -95,7 +96,12 @@ class Prose(Vertical):
         # puts the next block in the place of the last one.
         await self._markdown.append(shown(done))
 
-    def _show_tail(self) -> None:
+    async def _show_tail(self) -> None:
         text = self._pending.rstrip("\n")
+        if self._tail is None:
+            if not text:
+                return
+            self._tail = Tail()  # an answer that had ended goes on
+            await self.mount(self._tail)
         self._tail.set_text(text)
         self._tail.set_class(bool(text), "-shown")

@@ -18,7 +18,7 @@ from textual.widgets import Static
 
 from app.tui.widgets.message_view import Entry, MessageView
 
-_FIRST = 16  # messages that are mounted when a chat opens
+_FIRST = 8  # messages that are mounted before a chat is painted
 _MORE = 8  # that come at once when one scrolls to either end
 _MOST = 48
 
@@ -115,6 +115,8 @@ class Transcript(VerticalScroll, can_focus=True):
         if same and keep and mounted_to < same:
             return  # the reader is far above the end; what is new comes when scrolling down
         await self._mount_below(len(self._entries) - mounted_to)
+        if not keep and self._low:
+            self.call_after_refresh(self._more_above)
 
     async def reveal(self, message: int) -> None:
         """Select a message of the path, mounted or not."""
@@ -156,7 +158,7 @@ class Transcript(VerticalScroll, can_focus=True):
         """Mount messages from ``low`` on in place of those that are."""
         await self._remove(self._views)
         self._views, self._low, self._held = [], low, None
-        await self._mount_below(_FIRST)
+        await self._mount_below(2 * _FIRST)
 
     def action_select(self, step: int) -> None:
         """Select the last message that can be seen, or the first."""

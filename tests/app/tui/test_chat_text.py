@@ -176,5 +176,5 @@ def test_a_message_or_one_of_its_blocks_of_code_is_copied():
     whole, first, second = choices(text)
     assert whole.text == text
     assert first.text == "print(1)"
-    assert first.label == "Code 1, python, 1 lines: print(1)"
+    assert first.label == "Code 1, python, 1 line: print(1)"
     assert second.text == "\nlast"
