@@ -91,11 +91,20 @@ class ChatCommands(ChatPanels):
                 if not self.interrupt():
                     self.say("Nothing is being written.")
             case slash.Compare():
-                await self.app.run_action("app.switch_mode('compare')")
+                await self._compare()
             case slash.Help():
                 await self.app.run_action("app.help")
             case slash.Quit():
                 self.app.exit()
+
+    async def _compare(self) -> None:
+        """Ask several files what was asked last here."""
+        from app.tui.screens.compare import CompareScreen
+
+        await self.app.run_action("app.switch_mode('compare')")
+        screen = self.app.screen
+        if self.path and isinstance(screen, CompareScreen):
+            screen.call_after_refresh(screen.action_from_chat)
 
     def _set(self, name: str, command: slash.Set) -> None:
         defaults = self.services.config.sampling

@@ -171,6 +171,8 @@ async def test_ways_of_asking(bare: Any) -> None:
         screen.take([{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}])
         assert "after 1 message of the chat" in str(how.content)
         assert screen.prompt.text == "Hi"
+        await pilot.press("f8")
+        assert any("Nothing was asked" in note.message for note in bare._notifications)
         await pilot.press("ctrl+n")
         assert "of the chat" not in str(how.content)
         assert screen.prompt.text == ""
@@ -183,25 +185,22 @@ async def test_ways_of_asking(bare: Any) -> None:
 
 
 async def test_the_question_of_the_chat_to_files_of_its_model(chat_app: IngotApp) -> None:
-    """F3 offers the loaded file and one with more bits; F8 takes what was asked in the chat."""
+    """/compare and F8 take what was asked in the chat; the loaded file is compared with the one
+    that has more bits."""
     async with chat_app.run_test(size=(80, 24)) as pilot:
         await wait_until(lambda: is_ready(chat_app))
         await pilot.pause()
-        await pilot.press("f3")
+        await ask(pilot, "Who are you?")
+        await pilot.pause()
+        await ask(pilot, "/compare")
         await wait_until(lambda: isinstance(chat_app.screen, CompareScreen))
         screen = chat_app.screen
         assert isinstance(screen, CompareScreen)
+        await wait_until(lambda: screen.prompt.text == "Who are you?")
         await wait_until(lambda: len(panes(screen)) == 2)
         assert screen.entries[0].recipe == "q8_0"
-        await pilot.press("f8")
-        assert any("Nothing was asked" in note.message for note in chat_app._notifications)
-        await pilot.press("f2")
-        await wait_until(lambda: not isinstance(chat_app.screen, CompareScreen))
-        await pilot.pause()
-        await ask(pilot, "Who are you?")
-        await pilot.pause()
-        await pilot.press("f3")
-        await wait_until(lambda: chat_app.screen is screen)
+        await pilot.press("ctrl+n")
+        assert screen.prompt.text == ""
         await pilot.press("f8")
         await wait_until(lambda: screen.prompt.text == "Who are you?")
 
