@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from app.planning import Choice, choose
 from quantize.hub.store import human
 from runtimes.errors import IngotError, RequestError
 from runtimes.memory import estimate_settings
+
+logger = logging.getLogger(__name__)
 
 
 class Comparison:
@@ -123,6 +126,10 @@ class Comparison:
                 needs = estimate_settings(choice.file, choice.settings).total
             except IngotError as error:
                 file.fail(str(error))
+                continue
+            except Exception as error:
+                logger.exception("comparing %s", contender.model)
+                file.fail(f"internal error: {type(error).__name__}: {error}")
                 continue
             if needs > free:
                 beside = " beside the others" if self.together else ""
