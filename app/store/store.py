@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,21 +15,28 @@ from app.store.errors import StoreError
 from app.store.records import Attachment, Chat, Figures, Hit, Message, Role, State
 from app.store.rows import (
     CHAT,
-    MESSAGE,
     chat_of,
     clean,
-    message_of,
     pack_attachments,
     pack_figures,
     pack_sampling,
 )
 from app.store.search import search
+from app.store.steps import (
+    empty_chats,
+    insert_message,
+    read_chat,
+    read_message,
+    read_messages,
+    require_in_chat,
+    state_of,
+    title_of,
+    touch,
+)
 from runtimes.paths import data_dir
 
 KEEP_DELETED_S = 30 * 86400.0
 _KEEP_EMPTY_S = 86400.0
-_STATE = MESSAGE.split(", ").index("state")
-_TITLE = 60  # characters of a title that was made from the first message
 
 
 def default_path() -> Path:
@@ -110,7 +116,7 @@ class Store:
                     pack_sampling(sampling),
                 ),
             ).fetchone()
-            return _chat(db, row[0])
+            return read_chat(db, row[0])
 
     def chats(self, limit: int = 100, offset: int = 0) -> list[Chat]:
         """Those that are not deleted, the one with the newest message first."""
@@ -125,7 +131,7 @@ class Store:
     def chat(self, id: int) -> Chat:
         """One chat; a deleted one too."""
         with self._database.reading() as db:
-            return _chat(db, id)
+            return read_chat(db, id)
 
     def update_chat(self, id: int, **changes: Any) -> Chat:
         """Change ``title``, ``model``, ``system``, ``sampling`` or ``leaf``. Its place in the list
@@ -142,18 +148,18 @@ class Store:
         if "sampling" in values:
             values["sampling"] = pack_sampling(values["sampling"])
         with self._database.writing() as db:
-            _chat(db, id)
+            read_chat(db, id)
             if values.get("leaf") is not None:
-                _require_in_chat(db, id, values["leaf"])
+                require_in_chat(db, id, values["leaf"])
             if values:
                 names = ", ".join(f"{name} = ?" for name in values)
                 db.execute(f"UPDATE chats SET {names} WHERE id = ?", (*values.values(), id))
-            return _chat(db, id)
+            return read_chat(db, id)
 
     def delete_chat(self, id: int) -> None:
         """Hide a chat; ``restore_chat`` brings it back for 30 days."""
         with self._database.writing() as db:
-            _chat(db, id)
+            read_chat(db, id)
             db.execute(
                 "UPDATE chats SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL",
                 (time.time(), id),
@@ -162,7 +168,7 @@ class Store:
     def restore_chat(self, id: int) -> None:
         """Undo ``delete_chat``."""
         with self._database.writing() as db:
-            _chat(db, id)
+            read_chat(db, id)
             db.execute("UPDATE chats SET deleted_at = NULL WHERE id = ?", (id,))
 
     def deleted(self) -> list[Chat]:
@@ -189,13 +195,13 @@ class Store:
         """Every branch of a chat, in the order in which they came. Of an answer that streams, what
         was saved last."""
         with self._database.reading() as db:
-            _chat(db, chat_id)
-            return _messages(db, "chat = ?", chat_id)
+            read_chat(db, chat_id)
+            return read_messages(db, "chat = ?", chat_id)
 
     def message(self, id: int) -> Message:
         """One message."""
         with self._database.reading() as db:
-            return _message(db, id)
+            return read_message(db, id)
 
     def add_message(
         self,
@@ -208,8 +214,8 @@ class Store:
     ) -> Message:
         """Store a message that is whole, and show its branch. It is on disk when this returns."""
         with self._database.writing() as db:
-            chat = _chat(db, chat_id)
-            message = _insert(db, chat_id, parent, role, State.DONE, clean(text))
+            chat = read_chat(db, chat_id)
+            message = insert_message(db, chat_id, parent, role, State.DONE, clean(text))
             db.execute(
                 "UPDATE messages SET attachments = ? WHERE id = ?",
                 (pack_attachments(attachments), message),
@@ -217,7 +223,7 @@ class Store:
             if not chat.title and role is Role.USER:
                 title = title_of(text) or next((a.name for a in attachments), "")
                 db.execute("UPDATE chats SET title = ? WHERE id = ?", (clean(title), chat_id))
-            return _message(db, message)
+            return read_message(db, message)
 
     def begin_answer(
         self,
@@ -230,25 +236,25 @@ class Store:
     ) -> Message:
         """An answer without text that streams from now on, and show its branch."""
         with self._database.writing() as db:
-            message = _insert(db, chat_id, parent, Role.ASSISTANT, State.STREAMING, "")
+            message = insert_message(db, chat_id, parent, Role.ASSISTANT, State.STREAMING, "")
             db.execute(
                 "UPDATE messages SET model = ?, file = ?, runtime = ? WHERE id = ?",
                 (model, file, runtime, message),
             )
             answers.begin(db, message)
             self._saved[message] = Saved("", 0)
-            return _message(db, message)
+            return read_message(db, message)
 
     def resume_answer(self, id: int) -> Message:
         """Let an answer that has ended stream again: it keeps its text, and goes on from there."""
         with self._database.writing() as db:
-            message = _message(db, id)
+            message = read_message(db, id)
             if message.role is not Role.ASSISTANT or message.state is State.STREAMING:
                 raise StoreError(f"message {id} is no answer that has ended; it cannot go on")
             answers.begin(db, id)
-            _touch(db, message.chat, id)
+            touch(db, message.chat, id)
             self._saved[id] = Saved(message.text, len(message.token_ids))
-            return _message(db, id)
+            return read_message(db, id)
 
     def save_answer(
         self, id: int, text: str, token_ids: Sequence[int], figures: Figures | None = None
@@ -260,7 +266,7 @@ class Store:
         text = clean(text)
         with self._database.writing(durable=False) as db:
             saved = self._saved.get(id)
-            state = _state(db, id)
+            state = state_of(db, id)
             if state is State.LOST and saved is not None:
                 # Another program took this one for dead, as it may from within a container.
                 answers.begin(db, id)
@@ -287,7 +293,7 @@ class Store:
         if state is State.STREAMING:
             raise ValueError("an answer does not end in the state STREAMING")
         with self._database.writing() as db:
-            chat = _message(db, id).chat
+            chat = read_message(db, id).chat
             answers.end(db, id, clean(text), token_ids, state)
             db.execute(
                 "UPDATE messages SET figures = coalesce(?, figures), error = ? WHERE id = ?",
@@ -295,7 +301,7 @@ class Store:
             )
             db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), chat))
             self._saved.pop(id, None)
-            return _message(db, id)
+            return read_message(db, id)
 
     def set_dropped(self, ids: Iterable[int], dropped: bool) -> None:
         """Whether these messages are left out of what the model is sent."""
@@ -335,7 +341,7 @@ class Store:
             old = db.execute(
                 "SELECT 1 FROM chats WHERE deleted_at <= ? LIMIT 1", (now - KEEP_DELETED_S,)
             ).fetchone()
-            empty = _empty(db, now)
+            empty = empty_chats(db, now - _KEEP_EMPTY_S)
         if lost:
             with self._database.writing() as db:
                 answers.mark_lost(db, answers.orphans(db))
@@ -343,83 +349,7 @@ class Store:
             self.purge()
         if empty:
             with self._database.writing() as db:
-                db.executemany("DELETE FROM chats WHERE id = ?", [(id,) for id in _empty(db, now)])
-
-
-def title_of(text: str) -> str:
-    """A title from what was said first: its first line that says something, cut at a word."""
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    line = " ".join(line.split())
-    if len(line) <= _TITLE:
-        return line
-    head, _, _ = line[:_TITLE].rpartition(" ")
-    return (head if len(head) > _TITLE // 2 else line[: _TITLE - 1]) + "…"
-
-
-def _empty(db: sqlite3.Connection, now: float) -> list[int]:
-    """Chats that were begun a day ago, and in which nothing was ever said or named."""
-    rows = db.execute(
-        "SELECT id FROM chats WHERE updated < ? AND title = '' AND system IS NULL"
-        " AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)",
-        (now - _KEEP_EMPTY_S,),
-    )
-    return [row[0] for row in rows]
-
-
-def _chat(db: sqlite3.Connection, id: int) -> Chat:
-    row = db.execute(f"SELECT {CHAT} FROM chats WHERE id = ?", (id,)).fetchone()
-    if row is None:
-        raise StoreError(f"there is no chat {id}; `ingot chats` lists those that are")
-    return chat_of(row)
-
-
-def _message(db: sqlite3.Connection, id: int) -> Message:
-    found = _messages(db, "id = ?", id)
-    if not found:
-        raise StoreError(f"there is no message {id}")
-    return found[0]
-
-
-def _messages(db: sqlite3.Connection, where: str, value: int) -> list[Message]:
-    rows = db.execute(f"SELECT {MESSAGE} FROM messages WHERE {where} ORDER BY id", (value,))
-    found: list[Message] = []
-    for row in rows.fetchall():
-        pieces: list[tuple[str, bytes]] = []
-        if row[_STATE] == State.STREAMING:
-            pieces = db.execute(
-                "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id", (row[0],)
-            ).fetchall()
-        found.append(message_of(row, pieces))
-    return found
-
-
-def _insert(
-    db: sqlite3.Connection, chat: int, parent: int | None, role: Role, state: State, text: str
-) -> int:
-    _chat(db, chat)
-    if parent is not None:
-        _require_in_chat(db, chat, parent)
-    row = db.execute(
-        "INSERT INTO messages (chat, parent, role, state, created, text)"
-        " VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
-        (chat, parent, role, state, time.time(), text),
-    ).fetchone()
-    _touch(db, chat, row[0])
-    return int(row[0])
-
-
-def _touch(db: sqlite3.Connection, chat: int, leaf: int) -> None:
-    db.execute("UPDATE chats SET leaf = ?, updated = ? WHERE id = ?", (leaf, time.time(), chat))
-
-
-def _require_in_chat(db: sqlite3.Connection, chat: int, message: int) -> None:
-    query = "SELECT 1 FROM messages WHERE id = ? AND chat = ?"
-    if db.execute(query, (message, chat)).fetchone() is None:
-        raise StoreError(f"there is no message {message} in chat {chat}")
-
-
-def _state(db: sqlite3.Connection, message: int) -> State:
-    row = db.execute("SELECT state FROM messages WHERE id = ?", (message,)).fetchone()
-    if row is None:
-        raise StoreError(f"there is no message {message}")
-    return State(row[0])
+                db.executemany(
+                    "DELETE FROM chats WHERE id = ?",
+                    [(id,) for id in empty_chats(db, now - _KEEP_EMPTY_S)],
+                )

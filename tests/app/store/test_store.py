@@ -12,7 +12,8 @@ import pytest
 from app.store import store as store_module
 from app.store.errors import StoreError
 from app.store.records import Attachment, Figures, Role, State
-from app.store.store import Store, default_path, title_of
+from app.store.steps import title_of
+from app.store.store import Store, default_path
 
 FIGURES = Figures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
 
