@@ -132,7 +132,7 @@ class Rows:
 
     def state(self, index: int) -> RowState:
         """The state of a row."""
-        return RowState(self._states[index])
+        return RowState(self._states[index]) if index < len(self._states) else RowState.WAITING
 
     def offset(self, index: int) -> int | None:
         """Where the journal has the row's last record."""
