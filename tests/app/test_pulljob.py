@@ -81,6 +81,9 @@ def test_cancel_keeps_what_has_arrived_and_the_next_one_goes_on(hub: FakeHub):
     first.cancel()
     assert first.poll().cancelled  # at once, though the connection hangs
     assert first.poll().ended
+    first._thread.join(10)  # when the stalled connection is given up; it asks no second time
+    assert not first._thread.is_alive()
+    assert len([r for r in hub.requests if r.storage and r.path.endswith("Q8_0.gguf")]) == 1
     fault.times = 0
     look = ended(job("org/tiny-GGUF", looking=True))
     assert look.offers is not None
