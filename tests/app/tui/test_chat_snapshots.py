@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -45,6 +46,13 @@ async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
     for view in screen.transcript.views:
         for block in getattr(view.body, "code_blocks", []):
             await wait_until(lambda block=block: block.line_content(0).spans)
+    bar, sizes = screen.transcript.vertical_scrollbar, [0.0, 1.0]
+    while sizes[-1] != sizes[-2]:  # what grew a moment ago has been laid out
+        await asyncio.sleep(0.1)
+        sizes.append(screen.transcript.virtual_size.height)
+    bar.window_virtual_size = screen.transcript.virtual_size.height
+    bar.position = screen.transcript.scroll_offset.y
+    bar.refresh()
 
 
 @pytest.mark.parametrize("size", SIZES)
