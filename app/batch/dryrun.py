@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.batch.answering import Plan
+from app.batch.engines import seats
 from app.batch.journal import Entries
 from app.batch.lengths import FileEncoder, Lengths, measure
 from app.batch.slots import free_memory, slots_for
@@ -25,7 +26,8 @@ from runtimes.planner.known import recall_plan
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """``figures`` are those that the plan was chosen by, None without a plan; ``free_bytes`` what
-    memory has now. ``name`` and ``asked_model`` are the user's words for input and model."""
+    memory has now. ``name`` and ``asked_model`` are the user's words for input and model;
+    ``slots`` and ``memory`` are those of each of ``engines``."""
 
     model: str
     found: Survey
@@ -37,6 +39,7 @@ class DryRun:
     name: str
     asked_model: str
     figures: Figures | None = None
+    engines: int = 1
 
     @property
     def invalid(self) -> int:
@@ -73,6 +76,7 @@ class DryRun:
             "most_answer_tokens": lengths.answer_tokens,
             "longest_prompt": {"tokens": lengths.longest, "where": lengths.longest_where},
             "model": self.model,
+            "engines": self.engines,
             "slots": self.slots,
             "context": self.context,
             "memory": self.memory.to_json(),
@@ -101,8 +105,9 @@ class DryRun:
                 f"({lengths.longest_where})"
             )
         memory = self.memory
+        times = f"{self.engines} x " if self.engines > 1 else ""
         lines.append(
-            f"memory:  {gib(memory.total)} of {gib(self.free_bytes)} free: weights "
+            f"memory:  {times}{gib(memory.total)} of {gib(self.free_bytes)} free: weights "
             f"{gib(memory.weights)}, keys and values {gib(memory.kv)} ({self.slots} slots x "
             f"{self.context:,} tokens), the rest {gib(memory.compute + memory.overhead)}"
         )
@@ -134,7 +139,9 @@ def dry_run(plan: Plan, model: str, figures: Figures | None, note: Callable[[str
     found = survey(plan.source, Entries(), plan.settings.digest(), strict=plan.strict)
     encoder = FileEncoder(choice.file, choice.settings)
     lengths = _measure(plan, encoder, note)
-    slots = slots_for(choice, max(1, lengths.rows), fixed=plan.fixed_slots)
+    # What a cluster's nodes have is not known here.
+    engines = 1 if plan.ray is not None else len(seats(plan.engines, choice))
+    slots = slots_for(choice, max(1, lengths.rows), fixed=plan.fixed_slots, engines=engines)
     settings = replace(choice.settings, slots=slots)
     return DryRun(
         model=plan.settings.model,
@@ -147,6 +154,7 @@ def dry_run(plan: Plan, model: str, figures: Figures | None, note: Callable[[str
         name=plan.source.name,
         asked_model=model,
         figures=figures,
+        engines=engines,
     )
 
 

@@ -37,7 +37,8 @@ class EngineFigures:
 
     def line(self) -> str:
         """For people, at the end."""
-        died = f", died {self.crashes} times" if self.crashes else ""
+        times = "once" if self.crashes == 1 else f"{self.crashes} times"
+        died = f", died {times}" if self.crashes else ""
         lost = ", left out since" if self.state == LaneState.LOST.value else ""
         where = f" ({self.where})" if self.where else ""
         return (

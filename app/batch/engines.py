@@ -106,8 +106,8 @@ def require_room(choice: Choice, settings: RunnerSettings, seated: Sequence[Seat
         return
     raise OutOfMemoryError(
         f"{len(seated)} engines with {settings.slots} slots each need {gib(need)} each; {said}. "
-        + (f"What fits: --engines {fit}" if fit else "Not even one fits")
-        + ", or fewer --slots, or a smaller --context"
+        + (f"What fits: --engines {fit}; or try" if fit else "Not even one fits; try")
+        + " fewer --slots or a smaller --context"
     )
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import signal
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _CALLS = 4096  # that an actor may have at the same time
 _PATIENCE_S = 10.0
+_CONNECT_S = 5.0
 _LIMIT = DeathLimit()
 
 
@@ -118,6 +120,7 @@ def _connect(address: str) -> tuple[Any, bool]:
 
     if ray.is_initialized():
         return ray, False
+    _check_address(address)
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
@@ -135,6 +138,21 @@ def _connect(address: str) -> tuple[Any, bool]:
         # Ray puts its own in place, with which the job would not be drained.
         signal.signal(signal.SIGTERM, handler)
     return ray, True
+
+
+def _check_address(address: str) -> None:
+    """Raises RequestError if nothing answers there: Ray itself would try for many minutes."""
+    if address in ("auto", "local"):
+        return
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not (host and colon and port.isascii() and port.isdigit()):
+        raise RequestError(
+            f"--ray takes auto, local or HOST:PORT (on one of the cluster's nodes), not {address!r}"
+        )
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise RequestError(f"there is no Ray cluster at {address}: {error}") from error
 
 
 def _load(ray: Any, engines: Sequence[RayEngine]) -> None:

@@ -187,7 +187,7 @@ def test_memory_is_checked_for_all_together(
     need = engines.estimate_settings(choice.file, settings).total
     monkeypatch.setattr(engines, "free_memory", lambda: 3 * need + need // 2)
     require_room(choice, settings, seats(3, choice))
-    with pytest.raises(OutOfMemoryError, match="What fits: --engines 3,") as caught:
+    with pytest.raises(OutOfMemoryError, match="What fits: --engines 3;") as caught:
         require_room(choice, settings, seats(4, choice))
     assert caught.value.exit_code == 4
 

@@ -62,6 +62,12 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         require_ray()
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "127.0.0.1:99999", "ray://x:1", "here", ":1"])
+def test_an_address_without_a_cluster(address: str) -> None:
+    with pytest.raises(RequestError, match=r"no Ray cluster at|--ray takes auto, local or HOST"):
+        crew._check_address(address)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Ray on this machine, with two workers' worth of processors."""
