@@ -38,8 +38,8 @@ def run_in_terminal(
     keys_per_s: float = 0.0,
     ready: Path | None = None,
 ) -> Ran:
-    """Run ``command`` until it ends, pressing letters at about ``keys_per_s`` as soon as there is a
-    file ``ready``.
+    """Run ``command`` until it ends, pressing letters at about ``keys_per_s`` while there is a file
+    ``ready``.
 
     Not on Windows. The program is killed when it has not ended after 15 minutes.
     """
@@ -61,10 +61,11 @@ def run_in_terminal(
     draw = random.Random(0)
     pressed: list[float] = []
     last, written = b"", 0
-    limit, due = time.monotonic() + _LIMIT_S, None
+    limit, due = time.monotonic() + _LIMIT_S, 0.0
+    pause = 0.002 if keys_per_s else 0.1
     try:
         while time.monotonic() < limit:
-            if select.select([terminal], [], [], 0.002)[0]:
+            if select.select([terminal], [], [], pause)[0]:
                 try:
                     data = os.read(terminal, 1 << 16)
                 except OSError:  # its end is closed
@@ -73,9 +74,7 @@ def run_in_terminal(
                     break
                 written += len(data)
                 last = (last + data)[-_LAST:]
-            if due is None and keys_per_s and ready is not None and ready.exists():
-                due = time.monotonic()
-            if due is not None and time.monotonic() >= due:
+            if keys_per_s and ready is not None and time.monotonic() >= due and ready.exists():
                 key = _LETTERS[len(pressed) % len(_LETTERS)]
                 pressed.append(time.monotonic())
                 os.write(terminal, key.encode())

@@ -21,7 +21,7 @@ from runtimes.errors import IngotError
 
 RATE = 200.0  # tokens per second of the recorded stream
 KEYS = 5.0  # a second
-_WHILE_LEAVING = 8
+_WHILE_LEAVING = 1
 _PROMPT = "Tell me a long story about a river, and leave nothing out."
 _MESSAGES = 1000
 _DECODE = re.compile(r"decode ([\d,.]+) tok/s \((\d+) tokens\)")

@@ -7,7 +7,7 @@ JOB:
 - ask MODEL TOKENS PROMPT: a real answer
 - long MESSAGES: a chat of so many messages is opened and scrolled through
 
-OUT gets a JSON object, and OUT.ready is made when keys have an effect. Times are those of
+OUT gets a JSON object, and OUT.ready is there while keys have an effect. Times are those of
 CLOCK_MONOTONIC, which all processes share.
 """
 
@@ -60,7 +60,10 @@ class MeasuredApp(IngotApp):
         while not isinstance(self.screen, ChatScreen) or not self.chat.prompt.has_focus:
             await asyncio.sleep(0.01)
         self._marker.touch()
-        self.result = await self._job(self)
+        result = await self._job(self)
+        self._marker.unlink()
+        await asyncio.sleep(0.5)  # keys that are on their way
+        self.result = result
         self.exit()
 
     @property
