@@ -191,6 +191,10 @@ def test_the_recipe_of_a_stage_is_the_one_it_names(text: str, recipe: str | None
     assert recipe_in(text, RECIPE_NAMES) == recipe
 
 
+def test_a_part_of_another_recipes_name_is_none() -> None:
+    assert recipe_in("building onnx-int4-rtn", ("onnx-int4",)) is None
+
+
 def test_bars_and_clocks() -> None:
     assert [bar(share, 4) for share in (0, 0.5, 1, 7)] == ["░░░░", "██░░", "████", "████"]
     assert [clock(s) for s in (-1, 59.9, 61, 3723)] == ["0:00", "0:59", "1:01", "1:02:03"]
