@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.tui.app import IngotApp
+from runtimes.paths import state_dir
 
 # The pictures were made by this version; another one draws other details.
 TEXTUAL = "8.2.8"
@@ -31,9 +33,13 @@ async def wait_until(true: Callable[[], Any], seconds: float = 20.0) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """INGOT_HOME, empty."""
+    """INGOT_HOME, empty but for what is known of the runtimes: testing those takes seconds."""
     folder = tmp_path / "home"
+    known = state_dir() / "selftest.json"
     monkeypatch.setenv("INGOT_HOME", str(folder))
+    if known.is_file():
+        state_dir().mkdir(parents=True)
+        shutil.copyfile(known, state_dir() / known.name)
     return folder
 
 

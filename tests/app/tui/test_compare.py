@@ -118,20 +118,12 @@ async def test_a_whole_comparison(bare: Any, tmp_path: Path) -> None:
         assert f"> {STORY}" in (tmp_path / "kept.md").read_text()
         data = json.loads((tmp_path / "kept.json").read_text())
         assert [side["text"] for side in data["files"]] == [side.text for side in first.sides]  # type: ignore[union-attr]
+        # Again, so long that there is time to stop it: what has come stays.
+        screen.params = replace(screen.params, max_tokens=950, ignore_eos=True)
         await pilot.press("ctrl+r")
         await wait_until(lambda: screen.running)
-        await wait_until(lambda: not screen.running)
-        assert [side.text for side in screen.report.sides] == [s.text for s in first.sides]  # type: ignore[union-attr]
-
-
-async def test_stop_keeps_what_has_come(bare: Any) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot)
-        await choose(pilot, screen, "q4_k_m", "q8_0")
-        screen.params = replace(screen.params, max_tokens=950, ignore_eos=True)
-        await ask(pilot, STORY)
+        await wait_until(lambda: panes(screen)[0].border_subtitle == "answering ...")
         await wait_until(lambda: text(panes(screen)[0]))
-        assert panes(screen)[0].border_subtitle == "answering ..."
         await pilot.press("escape")
         await wait_until(lambda: not screen.running)
         await pilot.pause()
