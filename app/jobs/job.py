@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.journal import journal_path
+from app.exitcodes import ExitCode
 from app.jobs import process, records
 from app.jobs.command import Asked, Command
 from app.jobs.events import EventFeed
@@ -180,10 +182,12 @@ class Job:
         events.read()
         if events.end is not None and not events.end.get("ended"):
             return Phase.DONE
-        if events.end is not None or self._signals:
+        code = self.exit_code
+        # Told to end while it loads the model or writes the output, it ends without a word.
+        told = self._signals > 0 and code in (None, ExitCode.INTERRUPTED, -signal.SIGTERM)
+        if events.end is not None or told:
             return Phase.STOPPED if self._stop else Phase.PAUSED
         # Without an end there was an error, which the command tells, or nobody could.
-        code = self.exit_code
         if code is not None:
             return Phase.FAILED if code > 0 else Phase.DIED
         return Phase.FAILED if self.last_words() else Phase.DIED

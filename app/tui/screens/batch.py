@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import HEADER, BatchTable
 from app.tui.widgets.batch_totals import BatchTotals
 from runtimes.errors import IngotError
+
+log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _TALL = 32
@@ -186,10 +189,14 @@ class BatchScreen(Screen[None]):
     async def _follow(self, job: Job) -> None:
         """Read on, a few times a second, until another job is shown."""
         while self.job is job:
-            more = await asyncio.to_thread(job.poll)
-            view = await asyncio.to_thread(job.view)
-            if self.is_attached and (view != self._view or view.phase.active):
-                self._draw(job, view)
+            more = False
+            try:
+                more = await asyncio.to_thread(job.poll)
+                view = await asyncio.to_thread(job.view)
+                if self.is_attached and (view != self._view or view.phase.active):
+                    self._draw(job, view)
+            except Exception:  # a defect must not leave a job unwatched; the monitor shows it
+                log.exception("following %s", job.output)
             await asyncio.sleep(0 if more else _TICK_S)
 
     def _draw(self, job: Job, view: JobView) -> None:

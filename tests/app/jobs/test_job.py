@@ -104,6 +104,11 @@ def test_pause_and_resume_compute_each_row_once(gguf_file: Path, tmp_path: Path)
     finish(job)
     paused = job.view()
     assert paused.phase is Phase.PAUSED
+    # Rows in work were finished, and the command had its say.
+    end = job.events.end
+    assert end is not None
+    assert (end["ended"], end["answered"]) == ("signal", paused.done)
+    assert sum(answered(job.output).values()) == paused.done
     assert 4 <= paused.done < ROWS
     assert not (tmp_path / "out.jsonl").exists()
     with pytest.raises(JobError, match="does not run"):

@@ -91,7 +91,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Pa
         assert screen.focused is screen.query_one("#model")
         assert screen.job is None
         # So hot that answers hardly ever end by themselves: there is time to press keys.
-        screen.query_one(BatchForm).fill(model=str(gguf_file), temperature="5", max_tokens="100")
+        screen.query_one(BatchForm).fill(model=str(gguf_file), temperature="5", max_tokens="60")
         await pilot.press("ctrl+l")
         await soon(lambda: "25 rows: 24 valid, 1 not" in said(screen, "said"))
 
