@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import events, on, work
 from textual.binding import Binding, BindingType
 from textual.timer import Timer
-from textual.widgets import TextArea
+from textual.widgets import Markdown, TextArea
 from textual.worker import get_current_worker
 
 from app.chat import slash
@@ -57,6 +57,7 @@ class ChatScreen(ChatCommands):
         Binding("f7", "system", "System", id="chat.system", show=False, priority=True),
         Binding("f8", "attach", "Attach", id="chat.attach", priority=True),
         Binding("f9", "export", "Export", id="chat.export", show=False, priority=True),
+        Binding("ctrl+l", "rename", "Rename", id="chat.rename", show=False, priority=True),
         Binding("pageup", "page(-1)", "Page up", id="chat.pageup", show=False, priority=True),
         Binding("pagedown", "page(1)", "Page down", id="chat.pagedown", show=False, priority=True),
         Binding("ctrl+end", "end", "To the end", id="chat.end", show=False, priority=True),
@@ -145,6 +146,12 @@ class ChatScreen(ChatCommands):
     @on(Prompt.Detach)
     def _detach(self) -> None:
         self.detach_last()
+
+    @on(Markdown.LinkClicked)
+    def _link(self, event: Markdown.LinkClicked) -> None:
+        """A model may link to anything: the address is copied, not opened."""
+        self.app.copy_to_clipboard(event.href)
+        self.say(f"Address copied: {event.href}")
 
     def action_page(self, step: int) -> None:
         """Scroll the messages by a page."""

@@ -92,6 +92,24 @@ class ChatMessageActions(ChatStreaming):
             await self.transcript.reveal(now.id)
         self.chat_changed()
 
+    async def action_drop(self) -> None:
+        """Leave the selected message out of what the model is sent, or take it in again."""
+        view = self.transcript.selected
+        if view is None or view.message.id in self._written:
+            return
+        message = self.conversation.message(view.message.id)
+        try:
+            self.conversation.drop([message.id], not message.dropped)
+        except IngotError as error:
+            self.tell(error)
+        await self.sync()
+        self.chat_changed()
+
+    @property
+    def _written(self) -> set[int]:
+        """The message that is being written."""
+        return {self.turn.message.id} if self.turn is not None else set()
+
     def action_copy(self) -> None:
         """Copy a message, or a block of code in it."""
         message = self.chosen(Role.ASSISTANT)

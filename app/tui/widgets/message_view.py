@@ -39,6 +39,7 @@ class MessageView(Vertical, can_focus=True):
         Binding("enter,e", "do('edit')", "Edit and branch", id="message.edit"),
         Binding("c", "do('copy')", "Copy", id="message.copy"),
         Binding("r", "do('regenerate')", "Again", id="message.regenerate"),
+        Binding("d", "do('drop')", "Leave out", id="message.drop"),
     ]
 
     class Move(TextualMessage):

@@ -6,6 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from app.tui.app import services_of
 from app.tui.widgets.text_lines import TextLines
 
 
@@ -32,7 +33,11 @@ class Thought(Vertical):
         yield self._lines
 
     def on_mount(self) -> None:
-        """Say what it is."""
+        """Say what it is; opened or hidden where the settings say so."""
+        wanted = services_of(self).config.thinking
+        self.display = wanted != "hidden"
+        if wanted == "shown" and not self.opened:
+            self.toggle()
         self._say()
 
     @property

@@ -184,6 +184,17 @@ async def test_messages_and_code_are_copied(make: Any):
         await pilot.press("ctrl+up", "up", "c")
         await pilot.pause()
         assert app.clipboard == "How?"
+        # Left out of the prompt, and taken in again.
+        await pilot.press("d")
+        await wait_until(lambda: screen.path[0].dropped)
+        assert "Left out" in text_of(screen.transcript.selected, "state")
+        await pilot.press("d")
+        await wait_until(lambda: not app.services.store.message(screen.path[0].id).dropped)
+        await pilot.press("ctrl+l")
+        await wait_until(lambda: app.screen is not screen)
+        await pilot.press("ctrl+u", *"Rivers", "enter")
+        await wait_until(lambda: app.services.store.chat(chat).title == "Rivers")
+        assert "Rivers" in str(screen.bar.visual)
 
 
 async def test_messages_are_selected_by_keys(make: Any):
@@ -231,7 +242,7 @@ async def test_thinking_is_collapsed_and_opens(make: Any):
         assert view.body.text == "Because."
         assert thought.text.strip() == "Hm, a river."
         assert not thought.opened
-        assert "tokens" in str(thought.query_one(".title").visual)
+        assert "token" in str(thought.query_one(".title").visual)
         await pilot.press("space")
         await pilot.pause()
         assert thought.opened
