@@ -89,15 +89,15 @@ def _at_token(first: Side, other: Side, index: int) -> Parting:
         found.append(tuple(None if token is None else top.get(token) for token in pair))
     return Parting(
         index,
-        first.piece(index),
-        other.piece(index),
+        None if first.ends_at(index) else first.piece(index),
+        None if other.ends_at(index) else other.piece(index),
         (gaps[0], gaps[1]),
         ((found[0][0], found[0][1]), (found[1][0], found[1][1])),
     )
 
 
 def _at_character(first: Side, other: Side, index: int) -> Parting:
-    def word(text: str) -> str:
-        return text[index : index + 12].split("\n")[0]
+    def word(text: str) -> str | None:
+        return text[index : index + 12] if index < len(text) else None
 
     return Parting(index, word(first.text), word(other.text))

@@ -103,6 +103,11 @@ class Side:
         """Whether the answer ended by itself, so that its end is part of what it says."""
         return self.figures.finish_reason == "stop"
 
+    def ends_at(self, index: int) -> bool:
+        """Whether the answer ends with the token at ``index``, or has ended before it."""
+        last = len(self.token_ids) - 1
+        return index > last or (self.whole and index == last)
+
     def piece(self, index: int) -> str:
         """The text of the token at ``index``; empty for one that ends the answer."""
         begin = self.starts[index] if index < len(self.starts) else len(self.text)
@@ -126,7 +131,7 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class Parting:
     """The first difference: at ``index`` (in the agreement's unit), the first file has ``mine`` and
-    the other ``theirs``; empty texts stand for the end of an answer.
+    the other ``theirs``: None for the end of an answer, and empty for a token without text.
 
     ``gaps`` are how much likelier (difference of natural log-probabilities) the best token was than
     the second best there, in the first file and in the other; ``logprobs`` those of ``mine`` and
@@ -134,8 +139,8 @@ class Parting:
     """
 
     index: int
-    mine: str
-    theirs: str
+    mine: str | None
+    theirs: str | None
     gaps: tuple[float | None, float | None] = (None, None)
     logprobs: tuple[tuple[float | None, float | None], tuple[float | None, float | None]] = (
         (None, None),

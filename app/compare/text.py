@@ -157,7 +157,9 @@ def _quote(text: str) -> list[str]:
     return [f"> {line}" for line in text.split("\n")]
 
 
-def _quoted(text: str) -> str:
-    if not text:
+def _quoted(text: str | None) -> str:
+    if text is None:
         return "the end"
+    if not text:
+        return "a token without text"
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

@@ -81,7 +81,8 @@ def body(side: Side, parting: Parting | None) -> Content:
         at = place(side, parting.index)
         end = at + max(len(side.piece(parting.index)), 1) if side.starts else at + 1
         if at >= len(text):
-            content = Content(text) + Content(f"{_MARK}the end").stylize(_STYLE)
+            what = "the end" if side.ends_at(parting.index) else "a token without text"
+            content = Content(text) + Content(f"{_MARK}{what}").stylize(_STYLE)
         else:
             marked = text[at:end].replace("\n", "⏎\n")
             content = Content(text[:at]) + Content(_MARK + marked).stylize(_STYLE)

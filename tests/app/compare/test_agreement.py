@@ -56,8 +56,17 @@ def test_one_answer_ends_where_the_other_goes_on():
     found = agreement(side("a ", "b"), side("a ", "b", " c"))
     assert found is not None
     assert found.parting is not None
-    assert (found.parting.index, found.parting.mine, found.parting.theirs) == (2, "", " c")
+    assert (found.parting.index, found.parting.mine, found.parting.theirs) == (2, None, " c")
     assert "the end became ' c'" in agreement_line(found, side("a"), side("a"))
+
+
+def test_a_token_without_text_is_not_the_end():
+    first, other = side("a ", "", reason="length"), side("a ", "b", reason="length")
+    found = agreement(first, other)
+    assert found is not None
+    assert found.parting is not None
+    assert (found.parting.mine, found.parting.theirs) == ("", "b")
+    assert "a token without text became 'b'" in agreement_line(found, other, first)
 
 
 @pytest.mark.parametrize("reason", ["length", "cancelled", "context"])
