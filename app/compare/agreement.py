@@ -91,6 +91,7 @@ def _at_token(first: Side, other: Side, index: int) -> Parting:
         index,
         None if first.ends_at(index) else first.piece(index),
         None if other.ends_at(index) else other.piece(index),
+        (first.place(index), other.place(index)),
         (gaps[0], gaps[1]),
         ((found[0][0], found[0][1]), (found[1][0], found[1][1])),
     )
@@ -100,4 +101,4 @@ def _at_character(first: Side, other: Side, index: int) -> Parting:
     def word(text: str) -> str | None:
         return text[index : index + 12] if index < len(text) else None
 
-    return Parting(index, word(first.text), word(other.text))
+    return Parting(index, word(first.text), word(other.text), (index, index))

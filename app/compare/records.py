@@ -108,9 +108,13 @@ class Side:
         last = len(self.token_ids) - 1
         return index > last or (self.whole and index == last)
 
+    def place(self, index: int) -> int:
+        """Where the token at ``index`` begins in the text."""
+        return self.starts[index] if index < len(self.starts) else len(self.text)
+
     def piece(self, index: int) -> str:
         """The text of the token at ``index``; empty for one that ends the answer."""
-        begin = self.starts[index] if index < len(self.starts) else len(self.text)
+        begin = self.place(index)
         later = (start for start in self.starts[index + 1 :] if start > begin)
         return self.text[begin : next(later, len(self.text))]
 
@@ -133,14 +137,16 @@ class Parting:
     """The first difference: at ``index`` (in the agreement's unit), the first file has ``mine`` and
     the other ``theirs``: None for the end of an answer, and empty for a token without text.
 
-    ``gaps`` are how much likelier (difference of natural log-probabilities) the best token was than
-    the second best there, in the first file and in the other; ``logprobs`` those of ``mine`` and
-    ``theirs`` in the first file and then in the other. None where not known.
+    ``places`` are where these begin in the two texts. ``gaps`` are how much likelier (difference of
+    natural log-probabilities) the best token was than the second best there, in the first file and
+    in the other; ``logprobs`` those of ``mine`` and ``theirs`` in the first file and then in the
+    other. None where not known.
     """
 
     index: int
     mine: str | None
     theirs: str | None
+    places: tuple[int, int]
     gaps: tuple[float | None, float | None] = (None, None)
     logprobs: tuple[tuple[float | None, float | None], tuple[float | None, float | None]] = (
         (None, None),

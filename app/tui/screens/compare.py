@@ -317,4 +317,4 @@ class CompareScreen(Screen[None]):
 def _earliest(partings: Sequence[Parting | None]) -> Parting | None:
     """The first place at which any of the others parts from the first answer."""
     known = [parting for parting in partings if parting is not None]
-    return min(known, key=lambda parting: parting.index) if known else None
+    return min(known, key=lambda parting: parting.places[0]) if known else None

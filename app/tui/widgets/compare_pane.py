@@ -38,8 +38,7 @@ class ComparePane(Vertical):
 
     def show(self, side: Side, parting: Parting | None, *, first: bool) -> None:
         """Show ``side``; ``first`` is the one that the others are compared with."""
-        index = None if parting is None else parting.index
-        key = (side.state, side.error, len(side.text), len(side.token_ids), index, side.figures)
+        key = (side.state, side.error, len(side.text), len(side.token_ids), parting, side.figures)
         if key == self._shown:
             return
         before, self._shown = self._shown, key
@@ -48,9 +47,10 @@ class ComparePane(Vertical):
         self.set_class(side.state is SideState.FAILED, "failed")
         self.query_one(".figures", Static).update(" · ".join(figures_of(side)))
         if before[:5] != key[:5]:
-            self._draw(body(side, parting))
+            self._draw(body(side, parting, first=first))
         if side.state.ended and (not before or before[0] is not side.state):
-            self.call_after_refresh(self._go_to, side, parting)
+            place = parting.places[0 if first else 1] if parting is not None else 0
+            self.call_after_refresh(self._go_to, place, len(side.text))
 
     def _draw(self, answer: Content) -> None:
         """Replace the answer; who reads its end stays there."""
@@ -60,17 +60,14 @@ class ComparePane(Vertical):
         if at_end:
             self.call_after_refresh(scroll.scroll_end, animate=False)
 
-    def _go_to(self, side: Side, parting: Parting | None) -> None:
+    def _go_to(self, place: int, length: int) -> None:
         """At the end show the place of the difference, or the beginning."""
         answer, scroll = self.query_one(".answer", Static), self.query_one(VerticalScroll)
-        share = 0.0
-        if parting is not None and side.text:
-            share = place(side, parting.index) / len(side.text)
-        line = int(share * answer.size.height)
+        line = answer.size.height * place // max(length, 1)
         scroll.scroll_to(y=max(line - scroll.size.height // 2, 0), animate=False)
 
 
-def body(side: Side, parting: Parting | None) -> Content:
+def body(side: Side, parting: Parting | None, *, first: bool) -> Content:
     """The answer, with a sign before the place where it parts; what differs is in reverse."""
     if side.error is not None and not side.text:
         return Content(f"No answer: {side.error}")
@@ -78,20 +75,12 @@ def body(side: Side, parting: Parting | None) -> Content:
     if parting is None:
         content = Content(text)
     else:
-        at = place(side, parting.index)
-        end = at + max(len(side.piece(parting.index)), 1) if side.starts else at + 1
-        if at >= len(text):
-            what = "the end" if side.ends_at(parting.index) else "a token without text"
-            content = Content(text) + Content(f"{_MARK}{what}").stylize(_STYLE)
-        else:
-            marked = text[at:end].replace("\n", "⏎\n")
-            content = Content(text[:at]) + Content(_MARK + marked).stylize(_STYLE)
-            content += Content(text[end:])
+        at = parting.places[0 if first else 1]
+        piece = parting.mine if first else parting.theirs
+        marked = "the end" if piece is None else piece or "a token without text"
+        marked = marked.replace("\n", "⏎\n")
+        content = Content(text[:at]) + Content(_MARK + marked).stylize(_STYLE)
+        content += Content(text[at + len(piece or "") :])
     if side.error is not None:
         content += Content(f"\n\nEnded by an error: {side.error}")
     return content
-
-
-def place(side: Side, index: int) -> int:
-    """Where the token ``index`` begins in the text."""
-    return side.starts[index] if index < len(side.starts) else len(side.text)

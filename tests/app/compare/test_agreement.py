@@ -47,6 +47,7 @@ def test_the_first_differing_token():
     assert found is not None
     assert found.parting is not None
     assert (found.parting.index, found.parting.mine, found.parting.theirs) == (1, "b ", "x ")
+    assert found.parting.places == (2, 2)
     assert (found.same, found.longest, found.common) == (1, 5, 4)
     assert found.same_share == pytest.approx(0.2)
     assert found.share == pytest.approx(0.8)
@@ -91,6 +92,7 @@ def test_other_vocabularies_are_compared_by_characters():
     assert found.parting is not None
     assert (found.unit, found.same, found.longest, found.common) == ("characters", 6, 10, 9)
     assert found.parting.mine == "ords"
+    assert found.parting.places == (6, 6)
     with_bos = replace(first, probe=(99, 1, 2, 3))
     assert agreement(with_bos, first).unit == "tokens"  # type: ignore[union-attr]
 

@@ -216,7 +216,9 @@ def frozen() -> Report:
         Contender("m"), "pebble · onnx-int8", SideState.FAILED,
         error="it needs 45 MB of memory, 40 MB are free",
     )  # fmt: skip
-    parting = Parting(1, "I", "This", (0.043, 0.015), ((-1.13, -1.18), (-1.19, -1.17)))
+    parting = Parting(
+        1, "I", "This", (len(SAME), len(SAME)), (0.043, 0.015), ((-1.13, -1.18), (-1.19, -1.17))
+    )
     found = Agreement("tokens", 64, 245, 161, parting)
     asked = Question(({"role": "user", "content": STORY},))
     return Report(asked, (*sides, failed), (found, None), ended=True)
@@ -226,14 +228,15 @@ def test_the_difference_is_marked_by_a_sign_and_not_by_colour() -> None:
     report = frozen()
     found = report.agreements[0]
     assert found is not None
-    marked = [body(side, found.parting) for side in report.sides[:2]]
+    marked = [body(s, found.parting, first=n == 0) for n, s in enumerate(report.sides[:2])]
     assert [str(one).partition("▶")[2].split()[0] for one in marked] == ["I", "This"]
     for one, word in zip(marked, ("▶I", "▶This"), strict=True):
         (span,) = one.spans
         assert one.plain[span.start : span.end] == word
         assert span.style == "bold reverse"
-    ended = replace(report.sides[0], token_ids=(1,), starts=(0,), text=SAME)
-    assert str(body(ended, found.parting)).endswith("▶the end")
+    assert found.parting is not None
+    end = replace(found.parting, mine=None, places=(len(SAME), len(SAME)))
+    assert str(body(replace(report.sides[0], text=SAME), end, first=True)).endswith("▶the end")
 
 
 @pytest.mark.parametrize("size", SIZES)
