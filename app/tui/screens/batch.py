@@ -5,28 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Static
 
-from app.jobs.form import check
-from app.jobs.job import Job, attach, start_job
-from app.jobs.lookahead import LookaheadRun
+from app.jobs.job import Job, attach
 from app.jobs.view import JobView, Phase
 from app.tui.app import services_of
 from app.tui.screens.ask import AskScreen
+from app.tui.screens.batch_new import NewJobScreen, short
 from app.tui.screens.confirm import ConfirmScreen
-from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_chart import BatchChart
-from app.tui.widgets.batch_files import BatchFilesScreen
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_jobs import BatchJobsScreen
 from app.tui.widgets.batch_leave import BatchLeaveScreen
@@ -42,7 +36,7 @@ _TALL = 32
 _LIVE, _ALL, _FAILED = "live", "all", "failed"
 
 
-class BatchScreen(Screen[None]):
+class BatchScreen(NewJobScreen):
     """Shows one job at a time; what runs here goes on while other screens are shown, and after the
     app has ended if the user wants that."""
 
@@ -70,10 +64,8 @@ class BatchScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.job: Job | None = None
         self._shown = _LIVE
         self._view: JobView | None = None
-        self._busy = False
 
     def compose(self) -> ComposeResult:
         """Two pages: what is to be, and what is."""
@@ -98,71 +90,6 @@ class BatchScreen(Screen[None]):
     def on_resize(self, event: events.Resize) -> None:
         """A higher chart where there is room."""
         self.set_class(event.size.height >= _TALL, "-tall")
-
-    # A new job
-
-    @on(BatchForm.Start)
-    def action_start(self) -> None:
-        """Start what the form asks for, after looking at its files."""
-        if not self._busy:
-            self._start()
-
-    @work(exit_on_error=False, group="start")
-    async def _start(self) -> None:
-        form = self.query_one(BatchForm)
-        job = self.job
-        self._busy = True
-        form.say(["looking at the files ..."])
-        try:
-            command = await asyncio.to_thread(check, form.form, Path.cwd())
-            if job is not None and job.own and job.view().phase.active:
-                question = f"{job.output} goes on by itself while another job is shown; F8 lists it"
-                if not await self.app.push_screen_wait(ConfirmScreen(question, "Start")):
-                    form.say([])
-                    return
-            started = await asyncio.to_thread(start_job, command)
-        except (IngotError, OSError) as error:
-            form.refuse(error)
-            return
-        finally:
-            self._busy = False
-        form.say([])
-        self.show(started)
-
-    @work(exit_on_error=False, exclusive=True, group="dry-run")
-    async def action_dry_run(self) -> None:
-        """What the job would be: rows, tokens, memory, time."""
-        form = self.query_one(BatchForm)
-        form.say(["counting rows and tokens ..."])
-        run = None
-        try:
-            command = await asyncio.to_thread(check, form.form, Path.cwd())
-            run = LookaheadRun(command)
-            form.say((await asyncio.to_thread(run.result)).lines())
-        except (IngotError, OSError) as error:
-            form.refuse(error)
-        finally:
-            if run is not None:
-                run.cancel()
-
-    @work(exit_on_error=False, group="dialog")
-    async def action_model(self) -> None:
-        """Choose among the models that there are."""
-        form = self.query_one(BatchForm)
-        given = [form.form.model] if form.form.model else []
-        chosen = await self.app.push_screen_wait(ModelsScreen(given, form.form.model or None))
-        if chosen:
-            form.fill(model=str(chosen[0].path))
-
-    @work(exit_on_error=False, group="dialog")
-    async def action_files(self) -> None:
-        """Choose the input from the disk."""
-        form = self.query_one(BatchForm)
-        typed = Path(form.form.input).expanduser() if form.form.input else Path()
-        folder = typed if typed.is_dir() else typed.parent
-        path = await self.app.push_screen_wait(BatchFilesScreen(folder.absolute()))
-        if path is not None:
-            form.fill(input=_short(path))
 
     # Any job
 
@@ -202,7 +129,7 @@ class BatchScreen(Screen[None]):
     def _draw(self, job: Job, view: JobView) -> None:
         before, self._view = self._view, view
         with self.app.batch_update():
-            self.query_one(BatchTotals).show(replace(view, output=_short(job.output)))
+            self.query_one(BatchTotals).show(replace(view, output=short(job.output)))
             self.query_one(BatchChart).show(view.speeds, both=view.prefill is not None)
             self.query_one("#end", Static).update("\n".join(view.lines or view.notes[-1:]))
             if self._shown == _LIVE and not view.phase.active:
@@ -362,7 +289,7 @@ class BatchScreen(Screen[None]):
         """Whether to leave, and what becomes of the job then."""
         job = self.job
         assert job is not None
-        return BatchLeaveScreen(_short(job.output), lambda: _pause(job))
+        return BatchLeaveScreen(short(job.output), lambda: _pause(job))
 
     def _refuse(self, error: Exception) -> None:
         self.notify(str(error), severity="error", timeout=10, markup=False)
@@ -371,11 +298,3 @@ class BatchScreen(Screen[None]):
 def _pause(job: Job) -> None:
     with contextlib.suppress(IngotError):  # it has ended meanwhile
         job.pause()
-
-
-def _short(path: Path) -> str:
-    """As one would type it here."""
-    here = Path.cwd()
-    if path.is_relative_to(here):
-        return os.path.relpath(path, here)
-    return str(path)
