@@ -124,6 +124,10 @@ async def test_every_mode_has_its_key(services: Any) -> None:
         for mode in reversed(MODES):
             await pilot.press(mode.key)
             await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
+        await pilot.resize_terminal(200, 60)
+        for mode in MODES:
+            await pilot.press(mode.key)
+            await wait_until(lambda: app.screen.size == (200, 60))
 
 
 async def test_help_shows_the_keys_as_they_are_mapped(bare: Any) -> None:

@@ -137,15 +137,14 @@ def test_an_empty_no_color_means_colours(terminals: list[Terminal], home: Path) 
     assert any(len(set(t)) > 1 for t in triplets), "more than greys"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_order_and_the_answer_is_kept(
-    terminals: list[Terminal], home: Path, gguf_file: Path, number: signal.Signals
+    terminals: list[Terminal], home: Path, gguf_file: Path
 ) -> None:
     one = _generating(terminals, home, gguf_file)
     engine = psutil.Process(one.process.pid).children()
     began = time.monotonic()
-    one.process.send_signal(number)
-    assert one.process.wait(timeout=10) == 128 + number
+    one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(timeout=10) == 128 + signal.SIGTERM
     assert time.monotonic() - began < 2
     assert engine
     assert not any(child.is_running() for child in engine)

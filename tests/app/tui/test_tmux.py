@@ -53,7 +53,7 @@ def test_a_users_way_through_the_app(window: Tmux, home: Path, pebble_built: Pat
     window.keys("C-o")
     window.wait("Search in all chats")
     window.type("story")
-    window.wait("capital", gone=True)
+    window.wait(r" 1 ─╯")  # one chat of the two has the word
     window.keys("Enter")
     window.wait("Tell me a story")
 
@@ -69,24 +69,15 @@ def test_a_users_way_through_the_app(window: Tmux, home: Path, pebble_built: Pat
     window.wait("code=0", 5)
 
 
-def test_sizes_from_too_small_to_large(window: Tmux, home: Path) -> None:
+def test_the_window_may_change_its_size(window: Tmux, home: Path) -> None:
     window.start("chat", "--no-mouse", env={"INGOT_HOME": str(home)})
     window.wait("Models")
     window.keys("Escape")
     window.resize(50, 12)
     window.wait("50x12")
-    for width, height in ((200, 60), (60, 16)):
-        window.resize(width, height)
-        window.wait("Write a message")
-        for key, shown in (
-            ("F3", "What all files"),
-            ("F4", "Input"),
-            ("F5", "Choose"),
-            ("F6", "CPU"),
-            ("F2", "Write a message"),
-        ):
-            window.keys(key)
-            window.wait(shown)
+    window.resize(200, 60)
+    shown = window.wait("Write a message")
+    assert max(map(len, shown.splitlines())) > 150
     window.keys("C-c")
     window.wait("Once more")
     window.keys("C-c")
