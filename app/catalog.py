@@ -52,6 +52,11 @@ def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
 def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
     """The models at ``path``; none when there is none."""
     try:
+        if (path.parent / MANIFEST).is_file():
+            # One of the files of a folder is listed with all that is known of it.
+            beside = _built(path.parent, plans)
+            if same := [entry for entry in beside if entry.path.resolve() == path.resolve()]:
+                return same
         if path.is_file():
             return [_loose(path, plans)] if path.suffix.lower() == ".gguf" else []
         if (path / MANIFEST).is_file():

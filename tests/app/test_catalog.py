@@ -175,7 +175,10 @@ def test_what_was_used_lately(built: Path, pebble_built: Path, tmp_path: Path):
     assert recently_used() == [loose, built]
     loose.unlink()
     assert recently_used() == [built]
-    # Given and used: once.
+    # Given and used: once, and with what the manifest says of it.
+    assert [entry.label for entry in catalog([built / "onnx-int4"])][:2] == [
+        "pebble · q4_k_m", "pebble · onnx-int4"
+    ]  # fmt: skip
     assert len(catalog([built, built / "pebble-q8_0.gguf"])) == 4
 
 

@@ -13,13 +13,15 @@ from textual.widgets import Input, Static
 from app import library
 from app.entries import Entry, Measured, Origin
 from app.fitting import Fit
+from app.store.records import Role
+from app.tui.app import IngotApp
 from app.tui.screens.models import ModelsScreen
 from app.tui.screens.pull import PullScreen
 from app.tui.widgets.model_table import ModelTable
 from quantize.manifest import Fidelity, Perplexity, Quality, Speed, TokenParity
 from runtimes.modelfile import ModelFile
 from runtimes.plan import Figures
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES, ask, is_ready, wait_until
 
 GB = 10**9
 
@@ -181,6 +183,33 @@ async def test_nothing_there(bare: Any) -> None:
         await pilot.pause()
         await pilot.press("escape")
         await wait_until(lambda: bare.screen is screen)
+
+
+async def test_another_model_in_the_middle_of_a_chat(chat_app: IngotApp) -> None:
+    """ctrl+t, a filter, enter: the next answer is the other file's, in the same chat."""
+    host = chat_app.services.host
+    async with chat_app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: is_ready(chat_app))
+        await pilot.pause()
+        await ask(pilot, "Who are you?")
+        store = chat_app.services.store
+        await wait_until(lambda: store.chats() and store.chats()[0].count == 2)
+        await pilot.press("ctrl+t")
+        await wait_until(lambda: isinstance(chat_app.screen, ModelsScreen))
+        screen = chat_app.screen
+        assert isinstance(screen, ModelsScreen)
+        await wait_until(lambda: screen.query(ModelTable) and len(rows(screen)) == 4)
+        assert [row for row in rows(screen) if row.startswith("●")] == ["● pebble · q8_0"]
+        await pilot.press(*"onnx-int8")
+        await wait_until(lambda: rows(screen) == ["pebble · onnx-int8"])
+        await pilot.press("enter")
+        await wait_until(lambda: host.label == "pebble · onnx-int8" and is_ready(chat_app))
+        await pilot.pause()
+        await ask(pilot, "And now?")
+        chat = store.chats()[0].id
+        await wait_until(lambda: len(store.messages(chat)) == 4)
+        labels = [m.model for m in store.messages(chat) if m.role is Role.ASSISTANT]
+    assert labels == ["pebble · q8_0", "pebble · onnx-int8"]
 
 
 async def test_files_that_cannot_be_read_turn_out_to_be_broken(bare: Any, tmp_path: Path) -> None:
