@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from textual.widgets import Input, OptionList, Static
 
+from app.chat.attachments import with_attachments
 from app.store.records import Attachment
+from app.tui.app import IngotApp
 from app.tui.screens.attach import AttachScreen
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES, is_ready, wait_until
 
 
 @pytest.fixture
@@ -94,3 +96,17 @@ def test_picture(bare: Any, snap: Any, folder: Path, size: tuple[int, int]) -> N
         await wait_until(lambda: panel.is_mounted and panel.query_one(OptionList).option_count == 2)
 
     assert snap(bare, terminal_size=size, run_before=open_it)
+
+
+async def test_what_a_file_takes_of_the_context_is_told(chat_app: IngotApp, folder: Path) -> None:
+    panel = AttachScreen("notes.txt")
+    async with chat_app.run_test(size=(80, 24)):
+        await wait_until(lambda: is_ready(chat_app))
+        chat_app.push_screen(panel)
+        await wait_until(lambda: panel.is_mounted and panel.query("#about"))
+        about = panel.query_one("#about", Static)
+        await wait_until(lambda: "tokens of a context of 1,024" in str(about.content))
+        engine = chat_app.services.host.engine
+        assert engine is not None
+        text = with_attachments("", [Attachment("notes.txt", "Milk and bread.\n")])
+        assert f"{len(engine.encode(text)):,} tokens" in str(about.content)
