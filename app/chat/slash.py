@@ -101,6 +101,13 @@ class Compare:
 
 
 @dataclass(frozen=True, slots=True)
+class Show:
+    """Go to another screen, by the name of its mode."""
+
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
 class Help:
     """Show what there is."""
 
@@ -112,7 +119,7 @@ class Quit:
 
 Command = (
     New | Chats | Model | System | Set | Attach | Export | Copy | Regen | Edit | Continue | Stop
-    | Compare | Help | Quit
+    | Compare | Show | Help | Quit
 )  # fmt: skip
 
 
@@ -183,6 +190,9 @@ SPECS: tuple[Spec, ...] = (
     Spec("continue", "", "go on with a cut answer", _plain("continue", Continue)),
     Spec("stop", "", "stop the answer", _plain("stop", Stop)),
     Spec("compare", "", "ask several files the same", _plain("compare", Compare)),
+    Spec("batch", "", "run a file of prompts", _plain("batch", lambda: Show("batch"))),
+    Spec("quantize", "", "build files of a model", _plain("quantize", lambda: Show("quantize"))),
+    Spec("monitor", "", "see what the machine does", _plain("monitor", lambda: Show("monitor"))),
     Spec("help", "", "show the keys and commands", _plain("help", Help)),
     Spec("quit", "", "leave", _plain("quit", Quit)),
 )

@@ -92,6 +92,8 @@ class ChatCommands(ChatPanels):
                     self.say("Nothing is being written.")
             case slash.Compare():
                 await self._compare()
+            case slash.Show(mode=mode):
+                await self.app.run_action(f"app.switch_mode('{mode}')")
             case slash.Help():
                 await self.app.run_action("app.help")
             case slash.Quit():

@@ -45,6 +45,7 @@ from runtimes.errors import RequestError
         ("/continue", slash.Continue()),
         ("/stop", slash.Stop()),
         ("/compare", slash.Compare()),
+        ("/monitor", slash.Show("monitor")),
         ("/help", slash.Help()),
         ("/?", slash.Help()),
         ("/quit", slash.Quit()),

@@ -116,7 +116,7 @@ async def test_ctrl_c_twice_quits_and_slowly_does_not(
         await wait_until(lambda: app.return_code == 0)
 
 
-async def test_every_mode_has_its_key(services: Any) -> None:
+async def test_every_mode_has_its_key_and_its_slash_command(services: Any) -> None:
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
         await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
@@ -124,6 +124,11 @@ async def test_every_mode_has_its_key(services: Any) -> None:
         for mode in reversed(MODES):
             await pilot.press(mode.key)
             await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
+        for mode in MODES[1:]:
+            await wait_until(lambda: type(app.screen).__name__ == "ChatScreen")
+            await ask(pilot, f"/{mode.name}")
+            await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
+            await pilot.press("f2")
         await pilot.resize_terminal(200, 60)
         for mode in MODES:
             await pilot.press(mode.key)
