@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from textual.message import Message
 from textual.widgets import TextArea
 
 from app.chat.host import HostState
@@ -59,6 +60,7 @@ class MeasuredApp(IngotApp):
     async def _measure(self) -> None:
         while not isinstance(self.screen, ChatScreen) or not self.chat.prompt.has_focus:
             await asyncio.sleep(0.01)
+        self.note_keys()
         self._marker.touch()
         result = await self._job(self)
         self._marker.unlink()
@@ -72,9 +74,18 @@ class MeasuredApp(IngotApp):
         assert isinstance(self.screen, ChatScreen)
         return self.screen
 
-    def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        """A key has taken effect: the prompt has another text. Painting follows within a frame."""
-        self.keys.append((len(event.text_area.text), time.monotonic()))
+    def note_keys(self) -> None:
+        """Note when a key takes effect: the prompt has another text, and the picture follows as
+        soon as the event loop is free."""
+        prompt = self.chat.prompt
+        post = prompt.post_message
+
+        def noting(message: Message) -> bool:
+            if isinstance(message, TextArea.Changed):
+                self.keys.append((len(prompt.text), time.monotonic()))
+            return post(message)
+
+        prompt.post_message = noting  # type: ignore[method-assign]
 
 
 async def stream(app: MeasuredApp, engine: recorded.RecordedEngine) -> dict[str, Any]:

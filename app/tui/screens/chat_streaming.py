@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from dataclasses import dataclass, replace
 
 from textual import work
-from textual.timer import Timer
 
 from app.chat.budget import Budget, Draft, WayOut, measure, ways_out
 from app.chat.conversation import Conversation
@@ -47,12 +46,11 @@ class ChatStreaming(ChatBase):
         self._of: Conversation | None = None  # what the turn writes into
         self._starting = False
         self._pace = Pace()
-        self._ticks: Timer | None = None
+        self._watching = False
         self._figures = StatusFigures()
 
     def on_mount(self) -> None:
         """Listen to the engine."""
-        self._ticks = self.set_interval(_TICK_S, self._tick, pause=True)
         app_of(self).engine_changed.subscribe(self, self._engine_changed)
 
     @property
@@ -162,17 +160,26 @@ class ChatStreaming(ChatBase):
     # While it comes
 
     def _wake(self) -> None:
-        if self._ticks is not None:
-            self._ticks.resume()
+        if not self._watching and self.is_attached:
+            self._watching = True
+            self._watch()
+
+    @work(group="answer")
+    async def _watch(self) -> None:
+        """While there is something to wait for. Not a timer: keys that the screen handles would
+        wait until a picture of the answer is ready."""
+        try:
+            while self.busy:
+                await self._tick()
+                await asyncio.sleep(_TICK_S if self.turn is None else self._pace.interval)
+            self.show_status(now=True)
+        finally:
+            self._watching = False
 
     async def _tick(self) -> None:
         self._next()
         if self.turn is None:
-            if not self.busy and self._ticks is not None:
-                self._ticks.pause()
             self.show_status()
-            return
-        if not self._pace.due(time.monotonic()):
             return
         with self._pace.measured():
             await self._take(self.turn.poll())
@@ -186,6 +193,7 @@ class ChatStreaming(ChatBase):
             view = self.transcript.view_of(progress.message.id)
             if view is not None:
                 await view.stream(progress.message, progress.text, progress.tokens)
+                self.transcript.fold()
         if progress.done:
             await self._ended()
 

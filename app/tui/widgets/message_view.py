@@ -16,6 +16,7 @@ from app.chat.thinking import Kind, split
 from app.store.records import Message, Role, State
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.figures_text import figures_text, header_text, state_text
+from app.tui.widgets.prose import Prose
 from app.tui.widgets.text_lines import TextLines
 
 
@@ -104,6 +105,16 @@ class MessageView(Vertical, can_focus=True):
                 await self.body.show(_parts(message, text, tokens), ended=ended)
                 if ended:
                     self._say()
+
+    def fold(self, above: int | None) -> None:
+        """See ``Prose.fold``; None unfolds."""
+        if isinstance(self.body, AnswerBody):
+            for section in self.body.sections:
+                if isinstance(section, Prose):
+                    if above is None:
+                        section.unfold()
+                    else:
+                        section.fold(above)
 
     def action_move(self, step: int) -> None:
         """Go to another message."""

@@ -15,7 +15,7 @@ _SHARE = 0.10  # of one core
 
 
 class Pace:
-    """``due`` says when; the processor time of the thread since the last time decides."""
+    """``interval`` says how long to wait: the processor time since the last time decides."""
 
     def __init__(self) -> None:
         self._every = _MOST_OFTEN_S
@@ -26,10 +26,6 @@ class Pace:
     def interval(self) -> float:
         """Seconds between two showings, now."""
         return self._every
-
-    def due(self, now: float) -> bool:
-        """Whether it is time."""
-        return now - self._last >= self._every - 0.01
 
     @contextmanager
     def measured(self) -> Iterator[None]:

@@ -21,6 +21,8 @@ _INLINE = re.compile(
     r"`(?P<code>[^`\n]+)`|\*\*(?P<bold>\S(?:[^*\n]*\S)?)\*\*|(?<![\w*])\*(?P<em>[^\s*][^*\n]*)\*(?!\w)"
 )
 _STYLES = {"code": "$text-warning on $warning 10%", "bold": "bold", "em": "italic"}
+_PAGE = 24  # blocks
+_LONG = 2_000  # characters
 _HEADING = re.compile(r"#{1,6} ")
 
 
@@ -52,12 +54,14 @@ class Prose(Vertical):
         super().__init__()
         self._settled = text if ended else ""
         self._pending = "" if ended else text
-        self._markdown = Markdown(shown(self._settled) or None, open_links=False)
+        self._folded: set[Markdown] = set()
+        # Whole blocks each; only to the last one is anything added.
+        self._pages = [Markdown(shown(self._settled) or None, open_links=False)]
         self._tail = None if ended else Tail()
 
     def compose(self) -> ComposeResult:
         """What has settled, and the block that has not."""
-        yield self._markdown
+        yield self._pages[-1]
         if self._tail is not None:
             yield self._tail
 
@@ -92,9 +96,34 @@ class Prose(Vertical):
     async def _settle(self, end: int) -> None:
         done, self._pending = self._pending[:end], self._pending[end:]
         self._settled += done
+        page = self._pages[-1]
+        if len(page.children) >= _PAGE or len(done) >= _LONG:
+            # What is appended to a list is parsed again with all of the list.
+            page = Markdown(open_links=False)
+            await self.mount(page, after=self._pages[-1])
+            self._pages.append(page)
         # Never after an update(): where that ended with an empty line, append() (Textual 8.2.8)
         # puts the next block in the place of the last one.
-        await self._markdown.append(shown(done))
+        await page.append(shown(done))
+
+    def fold(self, above: int) -> None:
+        """Lay out as empty boxes the pages that end above the screen's row ``above``: laying out
+        takes time for every widget that there is, seen or not."""
+        for page in self._pages[:-1]:
+            height = page.outer_size.height
+            if page not in self._folded and height > 0 and page.region.bottom < above:
+                self._folded.add(page)
+                page.styles.height = height
+                for block in page.children:  # not by a class: that would style all anew
+                    block.styles.display = "none"
+
+    def unfold(self) -> None:
+        """Lay out everything."""
+        for page in self._folded:
+            page.styles.height = "auto"
+            for block in page.children:
+                block.styles.display = "block"
+        self._folded.clear()
 
     async def _show_tail(self) -> None:
         text = self._pending.rstrip("\n")

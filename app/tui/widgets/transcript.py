@@ -48,6 +48,7 @@ class Transcript(VerticalScroll, can_focus=True):
         self._views: list[MessageView] = []
         self._low = 0  # the index of the first entry that is mounted
         self._moving = False
+        self._folded = False
         self._changing = asyncio.Lock()  # timers, keys and panels come in different tasks
         self._held: tuple[Widget, int] | None = None
 
@@ -83,6 +84,22 @@ class Transcript(VerticalScroll, can_focus=True):
     def view_of(self, message: int) -> MessageView | None:
         """The widget of a message, if it is mounted."""
         return next((view for view in self._views if view.message.id == message), None)
+
+    def fold(self) -> None:
+        """What is far above the end is laid out as empty boxes, while the end is followed."""
+        if self.following and self._views:
+            self._folded = True
+            self._views[-1].fold(self.region.y - self.size.height)
+
+    def _unfold(self) -> None:
+        if self._folded:
+            self._folded = False
+            for view in self._views:
+                view.fold(None)
+
+    def on_resize(self) -> None:
+        """Another width makes other heights."""
+        self._unfold()
 
     def welcome(self, text: str) -> None:
         """What an empty chat says."""
@@ -196,6 +213,8 @@ class Transcript(VerticalScroll, can_focus=True):
         if round(old_value) == round(new_value) or not self.is_mounted:
             return
         self._hold()
+        if not self.following:
+            self._unfold()
         if self._moving:
             return
         page = self.size.height

@@ -196,3 +196,24 @@ async def test_code_is_highlighted_and_can_be_selected(home: Any):
         await wait_until(lambda: block.line_content(0).spans)
         screen.text_select_all()
         assert "return boat.speed" in (screen.get_selected_text() or "")
+
+
+async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home: Any):
+    app, _ = recorded(home, tokens("prose", 6000), rate=3000)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await shown(app)
+        await screen.send("Go")
+        await wait_until(lambda: len(screen.path) == 2 and not screen.busy)
+        await pilot.pause()
+        view: Any = screen.transcript.view_of(screen.path[-1].id)
+        screen.transcript.fold()
+        await pilot.pause()
+        section = view.body.sections[0]
+        assert len(section._pages) > 1
+        assert section._folded, "what nobody sees costs nothing"
+        height = screen.transcript.virtual_size.height
+        await pilot.press("pageup")
+        await wait_until(lambda: not section._folded)
+        await pilot.pause()
+        assert screen.transcript.virtual_size.height == height
+        assert all(block.display for page in section._pages for block in page.children)
