@@ -33,12 +33,6 @@ def settings(float_gguf: Path, tmp_path: Path) -> Settings:
     return Settings(str(float_gguf), ("q8_0", "q4_0"), out=str(tmp_path / "out"), measure=False)
 
 
-def test_a_run_from_a_model_folder_is_followed_to_its_end(float_gguf: Path) -> None:
-    """The fixture was such a run."""
-    (row,) = read_result(float_gguf.parent).rows
-    assert (row.recipe, row.path) == ("f16", float_gguf)
-
-
 def test_a_stopped_run_goes_on_from_what_is_finished(settings: Settings) -> None:
     process = MeltProcess(settings)
     follow(process, lambda: "q8_0" in process.melt.files)
