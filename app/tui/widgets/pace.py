@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MOST_OFTEN_S = 0.1
+_MOST_OFTEN_S = 0.12
 _LEAST_OFTEN_S = 0.5
 _SHARE = 0.10  # of one core
 
