@@ -349,31 +349,3 @@ async def test_one_can_send_while_the_model_loads(chat_app: IngotApp):
         await pilot.pause()
         assert not screen.notice.display
         assert chat_app.services.store.messages(screen.path[0].chat)
-
-
-async def test_an_answer_goes_on_behind_another_mode_and_another_chat(make: Any):
-    app = make(LONG)
-    async with app.run_test(size=SIZE) as pilot:
-        screen = await shown(app)
-        await screen.send("Go on")
-        await wait_until(lambda: screen.turn is not None)
-        message = screen.turn.message.id
-        seen = len(app.services.store.message(message).text)
-        await pilot.press("f6")
-        await wait_until(lambda: app.screen is not screen)
-        await wait_until(lambda: len(app.services.store.message(message).text) > seen + 20)
-        await pilot.press("f2")
-        await wait_until(lambda: app.screen is screen)
-        view = screen.transcript.view_of(message)
-        await wait_until(lambda: len(view.body.text) > seen)
-        chat = screen.chat_id
-        await pilot.press("ctrl+n")
-        await wait_until(lambda: not screen.path)
-        assert screen.busy
-        await screen.open_chat(chat)
-        assert screen.writes_here or not screen.busy
-        screen.interrupt()
-        answer = await answered(screen, 2)
-        await wait_until(
-            lambda: screen.transcript.view_of(message).body.text.strip() == answer.text.strip()
-        )

@@ -19,7 +19,7 @@ from app.tui.measure.shown import differs
 from app.tui.services import Services, Start
 from app.tui.widgets.prose import Prose
 from tests.app.store.long_chats import fill
-from tests.app.tui.chat_app import ANSWER, shown
+from tests.app.tui.chat_app import ANSWER, answered, shown
 from tests.app.tui.conftest import wait_until
 
 PROSE = """# A heading
@@ -217,3 +217,31 @@ async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home: Any
         await pilot.pause()
         assert screen.transcript.virtual_size.height == height
         assert all(block.display for page in section._pages for block in page.children)
+
+
+async def test_an_answer_goes_on_behind_another_mode_and_another_chat(home: Any):
+    app, _ = recorded(home, tokens("prose", 6000), rate=300)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await shown(app)
+        await screen.send("Go on")
+        await wait_until(lambda: screen.turn is not None)
+        message = screen.turn.message.id
+        seen = len(app.services.store.message(message).text)
+        await pilot.press("f6")
+        await wait_until(lambda: app.screen is not screen)
+        await wait_until(lambda: len(app.services.store.message(message).text) > seen + 20)
+        await pilot.press("f2")
+        await wait_until(lambda: app.screen is screen)
+        view = screen.transcript.view_of(message)
+        await wait_until(lambda: len(view.body.text) > seen)
+        chat = screen.chat_id
+        await pilot.press("ctrl+n")
+        await wait_until(lambda: not screen.path)
+        assert screen.busy
+        await screen.open_chat(chat)
+        assert screen.writes_here or not screen.busy
+        screen.interrupt()
+        answer = await answered(screen, 2)
+        await wait_until(
+            lambda: screen.transcript.view_of(message).body.text.strip() == answer.text.strip()
+        )
