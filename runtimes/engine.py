@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from runtimes.chat import Message
-from runtimes.constraint import Constraints, Guide
 from runtimes.core import EngineCore
 from runtimes.errors import IngotError, RequestError
 from runtimes.fingerprint import fingerprint
 from runtimes.generation import Sink, Ticket
+from runtimes.guide import Constraints, Guide
 from runtimes.load import load_runner
 from runtimes.metrics import EngineStats, Occupancy
 from runtimes.modelfile import ModelFile

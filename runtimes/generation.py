@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from runtimes.constraint import Guide
 from runtimes.detokenize import Detokenizer
+from runtimes.guide import Guide
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.row import Row
 from runtimes.runner import Tokenizer

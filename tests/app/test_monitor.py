@@ -50,6 +50,7 @@ def test_what_is_logged_is_kept_and_not_printed(
 ) -> None:
     stderr, own = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # what earlier tests have left there
     loud, aside = logging.StreamHandler(stderr), logging.StreamHandler(own)
     stubborn = logging.getLogger("a_library_with_its_own_handler")
     stubborn.addHandler(loud)

@@ -48,7 +48,7 @@ class BatchScreen(NewJobScreen):
     computes none of the others again, here or with the same command.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+b", "start", "Start", id="batch.start"),
+        Binding("ctrl+g", "start", "Start", id="batch.start"),
         Binding("ctrl+l", "dry_run", "Dry run", id="batch.dry_run"),
         Binding("ctrl+t", "model", "Model", id="batch.model"),
         Binding("f7", "files", "Files", id="batch.files"),

@@ -46,7 +46,7 @@ class QuantizeScreen(Screen[None]):
     measured against the original. The same as the command `quantize`.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+b", "build", "Build", id="quantize.build"),
+        Binding("ctrl+g", "build", "Build", id="quantize.build"),
         Binding("escape", "stop", "Stop", id="quantize.stop"),
         Binding("f9,ctrl+pagedown", "tab(1)", "Next page", id="quantize.next"),
         Binding("ctrl+pageup", "tab(-1)", "Page before", id="quantize.before", show=False),

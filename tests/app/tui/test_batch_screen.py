@@ -86,7 +86,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Pa
         await soon(lambda: "0  ✗ the row has no" in said(screen, "preview"))
         assert screen.query_one("#output", Input).value == "in.out.jsonl"
         # What is wrong is told before anything is started, where it is.
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await soon(lambda: "none.gguf" in said(screen, "said"))
         assert screen.focused is screen.query_one("#model")
         assert screen.job is None
@@ -95,7 +95,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Pa
         await pilot.press("ctrl+l")
         await soon(lambda: "25 rows: 24 valid, 1 not" in said(screen, "said"))
 
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await soon(lambda: done(screen) >= 4)
         await pilot.press("p")
         await soon(lambda: not active(screen))

@@ -107,10 +107,10 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_screen(pilot)
         fill(screen, float_gguf, tmp_path / "o", "q4_0")
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: screen.running)
         first = screen._process
-        await pilot.press("ctrl+b")  # a second one at the same time
+        await pilot.press("ctrl+g")  # a second one at the same time
         await wait_until(lambda: any("is going on" in n.message for n in app._notifications))
         assert screen._process is first
         await pilot.press("escape")
@@ -125,13 +125,13 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
         await wait_until(lambda: state_of(screen) is State.STOPPED)
         assert "stopped; starting it again goes on" in text_of(screen, "#files")
 
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: screen.running)
         await pilot.press("ctrl+c")
         await wait_until(lambda: state_of(screen) is State.STOPPED)
         assert app.is_running
 
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: page(screen) == "run" and screen.running)
         await wait_until(lambda: page(screen) == "result", 90)
         assert state_of(screen) is State.DONE
@@ -161,7 +161,7 @@ async def test_leaving_while_it_builds_asks_and_ends_the_run(
         screen = await open_screen(pilot)
         fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
         assert screen.leaving() is None
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: screen.running)
         await pilot.press("f2", "ctrl+q")
         await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
@@ -182,11 +182,11 @@ async def test_what_would_be_refused_is_not_started(
 ) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_screen(pilot)
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: any("name a model" in n.message for n in app._notifications))
         fill(screen, float_gguf, tmp_path / "o", "iq1_s")
         await wait_until(lambda: "✗ iq1_s cannot be made" in text_of(screen, "#forecast"))
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: any("importance matrix" in n.message for n in app._notifications))
         assert screen._process is None
         assert page(screen) == "form"
@@ -198,7 +198,7 @@ async def test_a_run_that_fails_says_so(app: IngotApp, float_gguf: Path, tmp_pat
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_screen(pilot)
         fill(screen, cut, tmp_path / "o", "q8_0")
-        await pilot.press("ctrl+b")
+        await pilot.press("ctrl+g")
         await wait_until(lambda: any(n.severity == "error" for n in app._notifications), 60)
         if screen._process is not None:  # where the header alone did not tell
             assert state_of(screen) is State.FAILED

@@ -71,13 +71,14 @@ async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
 
 async def test_quitting_while_a_model_loads(chat_app: IngotApp) -> None:
     began = time.monotonic()
+    before = set(psutil.Process().children())  # of other tests in this process
     async with chat_app.run_test(size=(80, 24)) as pilot:
         await wait_until(lambda: chat_app.services.host.state is HostState.LOADING)
         began = time.monotonic()
         await pilot.press("ctrl+q")
     assert time.monotonic() - began < 2
     assert chat_app.services.host.engine is None
-    await wait_until(lambda: not psutil.Process().children(), 2)
+    await wait_until(lambda: not set(psutil.Process().children()) - before, 2)
 
 
 async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(

@@ -42,7 +42,7 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
 ) -> None:
     others = [0.0]
     monkeypatch.setattr(spinning._Usage, "others_since", lambda *_: others[0])
-    watch = Spinning(threads=spinning._cores())
+    watch = Spinning(threads=spinning._cores() + 1)
     try:
         assert not wait_until(lambda: watch.calm, 0.6)
         watch.begin()
