@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -201,13 +200,12 @@ def test_what_engines_may_be() -> None:
     assert spans([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def on_every_core() -> None:
-    """Tests that run beside others are kept to some of the cores; an engine needs one of its own."""
+    """Tests that run beside others are kept to some of the cores."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two engines need two cores")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_a_killed_command_is_gone_on_with_by_another_number(
     ingot: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
