@@ -22,6 +22,7 @@ INGOT = Theme(
         "block-cursor-background": "#E8A33D",
         "block-cursor-foreground": "#11161C",
         "button-color-foreground": "#11161C",
+        "border-blurred": "#4A5866",
     },
 )
 DEFAULT = INGOT.name
