@@ -156,8 +156,8 @@ class Chats(RuleBasedStateMachine):
         def matches(text: str) -> bool:
             if not words:
                 return " ".join(query) in text
-            ends = [not whole and word is query[-1] for word in words]
-            ends[-1] = not whole
+            # Only the last word may be unfinished, also if it is the same as another.
+            ends = [False] * (len(words) - 1) + [not whole]
             return all(_has(text, *pair) for pair in zip(words, ends, strict=True))
 
         newest: dict[int, int] = {}
