@@ -17,6 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.tui.widgets.message_view import Entry, MessageView
+from app.tui.widgets.place import Place
 
 _FIRST = 8  # messages that are mounted before a chat is painted
 _MORE = 8  # that come at once when one scrolls to either end
@@ -50,7 +51,7 @@ class Transcript(VerticalScroll, can_focus=True):
         self._moving = False
         self._folded = False
         self._changing = asyncio.Lock()  # timers, keys and panels come in different tasks
-        self._held: tuple[Widget, int] | None = None
+        self._place = Place()
 
     def compose(self) -> ComposeResult:
         """Empty."""
@@ -145,7 +146,8 @@ class Transcript(VerticalScroll, can_focus=True):
                 self.release_anchor()
                 await self._restart(max(0, index - _MORE))
             view = self._views[index - self._low]
-        self.call_after_refresh(self.select, view)
+            view.focus(scroll_visible=False)  # after what has asked for the focus before
+            self._show_whole(view)
 
     def action_follow(self) -> None:
         """Go to the end and stay there."""
@@ -157,7 +159,7 @@ class Transcript(VerticalScroll, can_focus=True):
             if self._low + len(self._views) < len(self._entries):
                 entries, self._entries = self._entries, []
                 await self._sync(entries)
-        self._held = None
+        self._place.let_go()
         self.anchor()
 
     def action_top(self) -> None:
@@ -174,7 +176,9 @@ class Transcript(VerticalScroll, can_focus=True):
     async def _restart(self, low: int) -> None:
         """Mount messages from ``low`` on in place of those that are."""
         await self._remove(self._views)
-        self._views, self._low, self._held = [], low, None
+        self._views, self._low = [], low
+        self._place.let_go()
+        self.set_scroll(None, 0)  # where the messages that are gone were scrolled to says nothing
         await self._mount_below(2 * _FIRST)
 
     def action_select(self, step: int) -> None:
@@ -186,10 +190,19 @@ class Transcript(VerticalScroll, can_focus=True):
     def select(self, view: MessageView) -> None:
         """Focus a message; its beginning comes into view."""
         self.screen.set_focus(view, scroll_visible=False)
-        self._hold_none()
-        if not self.region.contains_region(view.region):
+        self._show_whole(view)
+
+    def _show_whole(self, view: MessageView) -> None:
+        if self.region.contains_region(view.region):
+            if self.following:
+                self._place.let_go()
+                return
+        elif view.size:
             tall = view.outer_size.height > self.size.height
-            self.scroll_to_widget(view, animate=False, top=tall)
+            self.scroll_to_widget(view, animate=False, top=tall, immediate=True)
+        else:  # it has been mounted just now
+            self.refresh(layout=True)
+        self._place.show(view)
 
     @on(MessageView.Move)
     async def _move(self, event: MessageView.Move) -> None:
@@ -275,41 +288,44 @@ class Transcript(VerticalScroll, can_focus=True):
             await self.mount_all(new)
 
     async def _remove(self, views: Sequence[MessageView]) -> None:
-        if self._held is not None and self._held[0] in views:
-            self._held = None
+        self._place.let_go_of(views)
         if views:
             await self.remove_children([*views])
 
     # What one reads stays in place
 
     def _hold(self) -> None:
-        """Note the message at the top edge and where it is."""
+        """Whatever comes above: the message at the top edge stays there."""
         top = self.scroll_offset.y
-        self._held = None
+        self._place.let_go()
         for view in self._views:
             region = view.virtual_region
             if region.bottom > top:
-                self._held = (view, region.y)
+                self._place.hold(view, region.y)
                 return
 
-    def _hold_none(self) -> None:
-        self._held = None
-
     def arrange(self, size: Size, optimal: bool = False) -> Any:
-        """Textual's, and when the message at the top edge has moved, the view moves with it; here
-        and not after painting, so that nothing jumps."""
+        """Textual's, and the view moves with the message that keeps its place; here and not after
+        painting, so that nothing jumps."""
         result = super().arrange(size, optimal)
-        if self._held is None or self.following:
+        kept = self._place.widget
+        if kept is None or (self.following and not self._place.shown):
             return result
-        held, was = self._held
-        for placement in result.placements:
-            if placement.widget is held:
-                moved = placement.region.y - was
-                if moved:
-                    self._held = (held, placement.region.y)
-                    now = self.scroll_y + moved
-                    self.set_reactive(Widget.scroll_y, now)
-                    self.set_reactive(Widget.scroll_target_y, now)
-                    self.vertical_scrollbar.set_reactive(ScrollBar.position, now)
-                break
+        region = next((p.region for p in result.placements if p.widget is kept), None)
+        if region is None:
+            return result
+        last = max(0, result.total_region.bottom - size.height)
+        if self.following:
+            ends = self._low + len(self._views) == len(self._entries)
+            if ends and region.y >= last:
+                self._place.let_go()  # it is in view at the end, which is followed
+                return result
+            self.release_anchor()
+            self.call_later(self._unfold)
+        now = self.scroll_offset.y
+        to = self._place.scrolled(region, now, size.height, last)
+        if to != now:
+            self.set_reactive(Widget.scroll_y, to)
+            self.set_reactive(Widget.scroll_target_y, to)
+            self.vertical_scrollbar.set_reactive(ScrollBar.position, to)
         return result

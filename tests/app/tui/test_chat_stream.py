@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
-from textual.widgets import Markdown
+from textual.widgets import Markdown, Static
 from textual.widgets.markdown import MarkdownBlock
 
 from app.config import Config
@@ -17,7 +18,9 @@ from app.tui.app import IngotApp
 from app.tui.measure.recorded import RecordedEngine, RecordedHost, tokens
 from app.tui.measure.shown import differs
 from app.tui.services import Services, Start
+from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.prose import Prose
+from app.tui.widgets.transcript import Transcript
 from tests.app.store.long_chats import fill
 from tests.app.tui.chat_app import ANSWER, answered, shown
 from tests.app.tui.conftest import wait_until
@@ -166,19 +169,64 @@ async def test_of_a_thousand_messages_few_are_mounted_and_reading_stays_in_place
         assert transcript.following
 
 
+def in_view(view: MessageView, transcript: Transcript) -> bool:
+    """Whether all of a message can be read, or as much of its beginning as there is room for."""
+    top, window = view.region.y, transcript.region
+    tall = view.size.height > window.height
+    return bool(view.size) and (window.contains_region(view.region) or (tall and top == window.y))
+
+
 async def test_a_found_message_is_shown_where_it_stands(home: Any):
     app, _ = recorded(home, [], rate=1)
     chat = fill(app.services.store, 400).id
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await shown(app)
+        transcript = screen.transcript
         wanted = app.services.store.messages(chat)[100]
         await screen.open_chat(chat, wanted.id)
-        await wait_until(lambda: screen.transcript.selected is not None)
-        await pilot.pause()
-        view = screen.transcript.selected
+        view = transcript.view_of(wanted.id)
         assert view is not None
-        assert view.message.id == wanted.id
-        assert view.region.overlaps(screen.transcript.region)
+        await wait_until(lambda: in_view(view, transcript))
+        await wait_until(lambda: transcript.selected is view)
+        # More is mounted above and below, and the message at the top edge gets higher.
+        await transcript._more_above()
+        await transcript._more_below()
+        await pilot.pause()
+        assert in_view(view, transcript)
+        row = view.region.y
+        above = next(v for v in transcript.views if v.region.overlaps(transcript.region))
+        assert above is not view
+        await above.mount(*(Static("one row") for _ in range(100)))
+        await wait_until(lambda: above.size.height > 100)
+        await pilot.pause()
+        assert in_view(view, transcript)
+        assert view.region.y == row
+        # Until one scrolls.
+        await pilot.press("pageup")
+        await wait_until(lambda: not in_view(view, transcript))
+
+
+async def test_a_message_is_found_before_anything_has_been_laid_out(home: Any):
+    app, _ = recorded(home, [], rate=1)
+    chat = fill(app.services.store, 40).id
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await shown(app)
+        transcript = screen.transcript
+        messages = app.services.store.messages(chat)
+        for index in (0, 20, 39):
+            # As on a busy machine: the layout comes late, the rest of the chat before it.
+            layout, screen._refresh_layout = screen._refresh_layout, lambda *_args, **_kw: None
+            await screen.open_chat(chat, messages[index].id)
+            await transcript._more_above()
+            await asyncio.sleep(0.05)
+            screen._refresh_layout = layout
+            screen.refresh(layout=True)
+            view = transcript.view_of(messages[index].id)
+            assert view is not None
+            await wait_until(lambda view=view: in_view(view, transcript))
+            await wait_until(lambda view=view: transcript.selected is view)
+            await pilot.pause()
+            assert in_view(view, transcript)
 
 
 async def test_code_is_highlighted_and_can_be_selected(home: Any):
