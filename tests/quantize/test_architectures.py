@@ -12,12 +12,11 @@ import numpy.typing as npt
 import pytest
 
 from quantize.resolve import resolve
-from quantize.synthetic import make_random_model
 from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
-from .conftest import Built, recipes_of, run_quantize
+from .conftest import Built, recipes_of
 
 POSITIONS = 64  # four times the sliding window of the random Gemma
 
@@ -114,12 +113,3 @@ def test_a_shared_embedding_is_stored_once(qwen2: Built):
     table = shape["vocab_size"] * shape["hidden_size"]
     sizes = [int(np.prod(tensor.dims)) for tensor in graph.initializer]
     assert sizes.count(table) == 1
-
-
-def test_fallback_types_are_reported(tmp_path: Path):
-    """Rows of 96 weights fit no K-quant."""
-    model = make_random_model(
-        tmp_path / "odd", "qwen2", hidden_size=96, num_attention_heads=3, num_key_value_heads=1
-    )
-    done = run_quantize(model, "--recipe", "q4_k_m", "--no-measure")
-    assert "no multiple of 256" in done.stderr

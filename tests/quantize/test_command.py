@@ -142,8 +142,7 @@ def test_a_killed_converter(sources: dict[str, Path], tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_after_a_killed_one(measured_llama: Built):
-    """The killed run left its work folder; the next one removed it and finished."""
+def test_nothing_but_the_results_is_left(measured_llama: Built):
     names = {path.name for path in measured_llama.out.iterdir()}
     assert names == {"llama-q8_0.gguf", "onnx-int8", "manifest.json", *FILES}
 

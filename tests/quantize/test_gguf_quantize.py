@@ -19,6 +19,7 @@ from runtimes.gguf import read_header
 from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
+from tests.runtimes.sparse_gguf import write_sparse_gguf
 
 _PIECE = 256  # tokens scored at a time
 
@@ -87,6 +88,20 @@ def test_a_matrix_that_lacks_a_tensor_is_told(
     write_matrix(tmp_path / "some.gguf", ImportanceMatrix(entries))
     with pytest.raises(ToolError, match=r"Missing importance matrix for tensor blk\.2\.ffn_up"):
         make(pebble_f16, "q2_k_s", tmp_path, tmp_path / "some.gguf")
+
+
+def test_fallback_types_are_told(tmp_path: Path):
+    """Rows of 96 weights fit no K-quant; those of 256 do."""
+    shape = {"layers": 1, "heads": 3, "kv_heads": 1, "head_dim": 32, "vocab": 512}
+    odd = write_sparse_gguf(
+        tmp_path / "odd.gguf", "llama", hidden=96, feed_forward=256, floats=True, **shape
+    )
+    made, notes = make(odd, "q4_k_m", tmp_path)
+    assert len(notes) == 1
+    assert "6 of 11 tensors have rows that are no multiple of 256 weights" in notes[0]
+    kinds = types(made)
+    assert kinds["blk.0.ffn_down.weight"] in ("Q4_K", "Q6_K")
+    assert kinds["blk.0.ffn_up.weight"] not in ("Q4_K", "Q6_K")
 
 
 def test_overrides_change_these_tensors_and_no_others(pebble_f16: Path, tmp_path: Path):

@@ -21,8 +21,10 @@ def write_sparse_gguf(
     head_dim: int,
     vocab: int,
     extra: dict[str, int] | None = None,
+    floats: bool = False,
 ) -> Path:
-    """A model of zeros that llama.cpp opens; ``extra`` is more metadata below the architecture."""
+    """A model of zeros that llama.cpp opens, its weights in 8 bits or floats; ``extra`` is more
+    metadata below the architecture."""
     numbers = {
         "context_length": 32768,
         "embedding_length": hidden,
@@ -66,7 +68,7 @@ def write_sparse_gguf(
         ]
     table, offset = bytearray(), 0
     for name, shape in tensors:
-        kind = _Q8_0 if len(shape) == 2 else _F32
+        kind = _Q8_0 if len(shape) == 2 and not floats else _F32
         table += _text(f"{name}.weight") + struct.pack("<I", len(shape))
         table += struct.pack(f"<{len(shape)}QIQ", *shape, kind, offset)
         count = shape[0] * (shape[1] if len(shape) == 2 else 1)
