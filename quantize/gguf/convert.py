@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
+from typing import Any
 
 from quantize.gguf.converter import converter_folder
 from quantize.process import run_child
-from quantize.quality.tokens import Comparison, Reference, compare_vocabulary
+from quantize.quality.tokens import Reference, compare_vocabulary
 from runtimes.modelfile import ModelFile, read_json
 
 logger = logging.getLogger(__name__)
@@ -25,19 +27,46 @@ def export_f16(model: Path, out: Path, reference: Reference, work: Path) -> list
     that it does not know, the candidates are tried and the one whose tokens equal the original's
     is kept.
     """
-    converter = converter_folder()
     candidates = {name: work / f"vocabulary-{name}.gguf" for name in _CANDIDATES}
-    if _convert(converter, model, out, None, candidates, work):
-        return _lost_window(model, out)
-    name, comparison = _best(candidates, reference, work)
+    chosen: list[Any] | None = run_child(
+        "quantize.gguf.convert_child:convert",
+        {
+            "converter": str(converter_folder()),
+            "model": str(model),
+            "out": str(out),
+            "outtype": "f16",
+            "candidates": {name: str(path) for name, path in candidates.items()},
+            "reference": dataclasses.asdict(reference),
+        },
+        what="converting to GGUF",
+        work=work,
+    )
     for path in candidates.values():
-        path.unlink()
-    _convert(converter, model, out, name, {}, work)
+        path.unlink(missing_ok=True)
+    if chosen is None:
+        return _lost_window(model, out)
+    name, different, compared = chosen
     return [
         f"pre-tokenizer {name!r} chosen by comparing tokens:"
-        f" {len(comparison.differences)} of {comparison.compared} lines differ",
+        f" {different} of {compared} lines differ",
         *_lost_window(model, out),
     ]
+
+
+def choose(candidates: dict[str, Path], reference: Reference) -> tuple[str, int, int]:
+    """The pre-tokenizer of the vocabularies ``candidates`` that differs from the original on the
+    fewest lines, on how many, and of how many; the first without any ends the search."""
+    best: tuple[str, int, int] | None = None
+    for name, path in candidates.items():
+        comparison = compare_vocabulary(path, reference, path.parent)
+        different = len(comparison.differences)
+        logger.info("pre-tokenizer %s: %d lines differ", name, different)
+        if best is None or different < best[1]:
+            best = name, different, comparison.compared
+        if not different:
+            break
+    assert best is not None
+    return best
 
 
 def _lost_window(model: Path, out: Path) -> list[str]:
@@ -54,43 +83,3 @@ def _lost_window(model: Path, out: Path) -> list[str]:
         f"llama.cpp has no sliding window for this architecture: past {window:,} tokens the file"
         " attends to more than the original does, and continues texts in another way"
     ]
-
-
-def _best(candidates: dict[str, Path], reference: Reference, work: Path) -> tuple[str, Comparison]:
-    """The candidate with the fewest differences; the first without any ends the search."""
-    best: tuple[str, Comparison] | None = None
-    for name, path in candidates.items():
-        comparison = compare_vocabulary(path, reference, work)
-        logger.info("pre-tokenizer %s: %d lines differ", name, len(comparison.differences))
-        if best is None or len(comparison.differences) < len(best[1].differences):
-            best = name, comparison
-        if not comparison.differences:
-            break
-    assert best is not None
-    return best
-
-
-def _convert(
-    converter: Path,
-    model: Path,
-    out: Path,
-    pre: str | None,
-    candidates: dict[str, Path],
-    work: Path,
-) -> bool:
-    arguments = {
-        "converter": str(converter),
-        "model": str(model),
-        "out": str(out),
-        "outtype": "f16",
-        "pre": pre,
-        "candidates": {name: str(path) for name, path in candidates.items()},
-    }
-    return bool(
-        run_child(
-            "quantize.gguf.convert_child:convert",
-            arguments,
-            what="converting to GGUF",
-            work=work,
-        )
-    )

@@ -8,30 +8,42 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from quantize.gguf.convert import choose
+from quantize.quality.tokens import Reference
+
 
 def convert(
-    converter: str, model: str, out: str, outtype: str, pre: str | None, candidates: dict[str, str]
-) -> bool:
+    converter: str,
+    model: str,
+    out: str,
+    outtype: str,
+    candidates: dict[str, str],
+    reference: dict[str, Any],
+) -> tuple[str, int, int] | None:
     """Convert the Hugging Face folder ``model`` to the file ``out``.
 
     ``converter`` is the folder with convert_hf_to_gguf.py, conversion/ and gguf-py/. It names the
-    pre-tokenizer by a hash that knows published vocabularies only; ``pre`` forces a name. When it
-    knows none, the vocabulary alone is written once for each of ``candidates`` (name to file), and
-    the answer is False.
+    pre-tokenizer by a hash that knows published vocabularies only. When it knows none, the
+    vocabulary alone is written once for each of ``candidates`` (name to file), and the one that is
+    nearest to the ``reference`` (the fields of a Reference) is taken; the answer is what
+    `quantize.gguf.convert.choose` says of it then, else None.
     """
     try:
-        _load(converter, pre)(model, "--outfile", out, "--outtype", outtype)
+        load_converter(converter, None)(model, "--outfile", out, "--outtype", outtype)
     except NotImplementedError as error:
-        if pre is not None or "pre-tokenizer" not in str(error):
+        if "pre-tokenizer" not in str(error):
             raise
         for name, path in candidates.items():
-            _load(converter, name)(model, "--outfile", path, "--vocab-only")
-        return False
-    return True
+            load_converter(converter, name)(model, "--outfile", path, "--vocab-only")
+        paths = {name: Path(path) for name, path in candidates.items()}
+        chosen = choose(paths, Reference(**reference))
+        load_converter(converter, chosen[0])(model, "--outfile", out, "--outtype", outtype)
+        return chosen
+    return None
 
 
-def _load(converter: str, pre: str | None) -> Callable[..., None]:
-    """The converter's command line as a function."""
+def load_converter(converter: str, pre: str | None) -> Callable[..., None]:
+    """The converter's command line as a function; ``pre`` forces the name of the pre-tokenizer."""
     sys.path[:0] = [converter, str(Path(converter) / "gguf-py")]
     import convert_hf_to_gguf  # type: ignore[import-not-found]
     import gguf

@@ -7,11 +7,13 @@ from pathlib import Path
 
 def gguf(models: dict[str, str], pre: dict[str, str]) -> None:
     """Each Hugging Face folder (key) to a GGUF file (value) with weights in 8 bits."""
-    from quantize.gguf.convert_child import convert
+    from quantize.gguf.convert_child import load_converter
     from quantize.gguf.converter import converter_folder
 
     for model, out in models.items():
-        convert(str(converter_folder()), model, out, "q8_0", pre.get(model), {})
+        load_converter(str(converter_folder()), pre.get(model))(
+            model, "--outfile", out, "--outtype", "q8_0"
+        )
 
 
 def onnx(jobs: list[tuple[str, str, str, str]]) -> None:
