@@ -93,9 +93,11 @@ def test_signals(
     wait_for(out, 1, process)
     assert process.poll() is None, "the job was too short to be interrupted"
     held = journaled(out)
-    for _ in range(times):
-        process.send_signal(number)
+    process.send_signal(number)
+    most = journaled(out) + 64 + 2 * SLOTS  # a busy machine may have held us up before it
+    for _ in range(times - 1):
         time.sleep(0.05)
+        process.send_signal(number)
     text, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert b"Traceback" not in err
@@ -105,7 +107,7 @@ def test_signals(
     assert journaled(out) == report["answered"] == ROWS - report["unfinished"]
     if times == 1:
         # What ran was finished: more than was there, but nothing new was begun.
-        assert held < report["answered"] <= held + 64 + 2 * SLOTS
+        assert held < report["answered"] <= most
     assert not out.exists()
 
     assert ingot(*command).returncode == 0

@@ -205,7 +205,7 @@ def test_too_many_requests(hub: FakeHub, model: dict[str, bytes]):
     begin = time.monotonic()
     with pytest.raises(HubError, match=r"429\); try again in 240 s; with HF_TOKEN set") as caught:
         get()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60  # it does not wait for those 240 s
     assert caught.value.exit_code == 3
 
 

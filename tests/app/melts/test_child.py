@@ -126,4 +126,4 @@ def test_stopping_works_where_interrupts_are_ignored(settings: Settings) -> None
     process.stop()
     follow(process)
     assert process.melt.state is State.STOPPED
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 60

@@ -125,9 +125,10 @@ def test_requests_that_come_while_there_is_no_worker(worker):
         time.sleep(0.01)
     began = time.monotonic()
     streams = [worker.submit(Request(ids, SHORT)) for _ in range(4)]
-    assert time.monotonic() - began < 0.2
+    taken = time.monotonic() - began
     streams[0].cancel()
     reasons = [stream.result(30).finish_reason for stream in streams]
+    assert taken < 0.5 * (time.monotonic() - began)  # most of it is the start of the next one
     assert reasons[0] is FinishReason.CANCELLED
     assert set(reasons[1:]) == {FinishReason.STOP}
 
@@ -225,6 +226,6 @@ def test_a_worker_that_always_dies_is_given_up_for_a_while(gguf, fault, caplog):
         (done,) = worker.generate([[5, 6, 7]], SHORT)
         assert "died 4 times" in (done.error or "")
         assert not done.retryable
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10  # it is not tried again
         with pytest.raises(ModelError, match="died 4 times"):
             worker.encode("x")

@@ -187,5 +187,5 @@ def test_loading_ends_when_another_thread_closes_the_engine(gguf):
     started = time.monotonic()
     with pytest.raises(RequestError, match="closed"):
         WorkerEngine.load(gguf, SETTINGS, begun=stop)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert begun[0].pid is None
