@@ -24,10 +24,12 @@ class Meter:
         self._kept: deque[float] = deque(maxlen=kept)
         self._sampled = 0.0
         self.tokens = 0
+        self.first_tokens = 1  # those that came with the first piece
 
-    def begin(self, first: float) -> None:
-        """The first token came at ``first``: the rate counts those after it."""
-        self._readings.append((first, 1))
+    def begin(self, first: float, tokens: int = 1) -> None:
+        """The first ``tokens`` came together at ``first``: the rate counts those after them."""
+        self.first_tokens = tokens
+        self._readings.append((first, tokens))
         self._sampled = first
 
     def read(self, now: float, tokens: int) -> None:

@@ -151,6 +151,11 @@ class Turn:
             conversation.note(ended)
             raise
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end, and has not yet."""
+        return self._stop_asked and self._last is None
+
     def stop(self) -> None:
         """Ask the engine to end the answer; what has come is kept. ``poll`` tells when it is so."""
         self._stop_asked = True
@@ -200,7 +205,7 @@ class Turn:
         self._pieces += chunks
         if chunks and self._first is None:
             self._first = self._stream.first_at or now
-            self.meter.begin(self._first)
+            self.meter.begin(self._first, len(chunks[0].token_ids))
         self.meter.read(now, sum(len(chunk.token_ids) for chunk in chunks))
         if completion is not None:
             self._end(completion)
@@ -283,13 +288,14 @@ class Turn:
         now = time.monotonic()
         first = self._first if self._first is not None else now
         count, seconds = self.meter.tokens, now - first
+        later = count - self.meter.first_tokens  # than the first piece
         live = Figures(
             prompt_tokens=len(self._request.prompt),
             cached_tokens=0,
             completion_tokens=count,
             ttft_s=first - self._began,
             prefill_tps=None,
-            decode_tps=(count - 1) / seconds if count > 1 and seconds > 0 else None,
+            decode_tps=later / seconds if later > 0 and seconds > 0 else None,
             total_s=now - self._began,
             finish_reason=reason,
         )

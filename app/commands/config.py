@@ -33,11 +33,16 @@ def show(
     if context.invoked_subcommand is not None:
         return
     import json
+    from dataclasses import replace
 
     from app import console
     from app.config import load
 
     loaded = load()
+    if loaded.config.keymap or loaded.config.theme:
+        from app.tui.settings import problems  # the app's keys: half a second to import
+
+        loaded = replace(loaded, problems=(*loaded.problems, *problems(loaded.config)))
     rows = _rows(loaded)
     if as_json:
         values = {key: {"value": value, "source": source} for key, value, source in rows}

@@ -25,16 +25,18 @@ from app.config import ConfigError
 from app.config import load as load_config
 from app.configwriting import set_value
 from app.options import ModelOptions, PlanOptions
-from app.tui import keys, modes, nocolor, palette, theme
+from app.tui import modes, nocolor, palette, theme
 from app.tui.help import HelpScreen
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.services import Services
+from app.tui.settings import problems
 from app.tui.widgets.too_small import TooSmall
 from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)
 
 _now = time.monotonic
+_WARNINGS = 3  # at the start; a screen of 24 lines holds one more
 _AGAIN_S = 2.0  # a second ctrl+c within this time quits
 
 
@@ -76,6 +78,7 @@ class IngotApp(App[None]):
         self.engine_changed: Signal[HostState] = Signal(self, "engine_changed")
         self.no_color = nocolor.wanted()
         self._colourless = nocolor.Colourless()
+        self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")
         self._chosen_theme: str | None = None  # None until the settings' one is shown
 
@@ -84,14 +87,10 @@ class IngotApp(App[None]):
         config = self.services.config
         self.register_theme(theme.INGOT)
         wanted = config.theme or theme.DEFAULT
-        there = wanted in self.available_themes
-        self.theme = wanted if there else theme.DEFAULT
+        self.theme = wanted if wanted in self.available_themes else theme.DEFAULT
         self._chosen_theme = self.theme
         self.set_keymap(config.keymap)
-        for warning in (*self.services.warnings, *keys.problems(config.keymap)):
-            self.warn(warning)
-        if not there:
-            self.warn(f"theme: there is no theme {wanted}; F12 shows those that there are")
+        self._warn_of([*self.services.warnings, *problems(config)])
         self.screen_change_signal.subscribe(self, lambda _: TooSmall.check(self))
         if not self.is_headless:
             self._catch_signals()
@@ -100,6 +99,13 @@ class IngotApp(App[None]):
             self.load_model(start.model, start.options, start.settings)
         else:
             self.call_after_refresh(self.run_action, "screen.models")
+
+    def _warn_of(self, wrong: Sequence[str]) -> None:
+        """Tell of settings, as far as it fits on a small screen."""
+        for one in wrong[:_WARNINGS]:
+            self.warn(one)
+        if (more := len(wrong) - _WARNINGS) > 0:
+            self.warn(f"{more} more settings are wrong: `ingot config` tells of all")
 
     def warn(self, text: str) -> None:
         """Tell of something that is odd but does not stop the work."""
@@ -115,6 +121,8 @@ class IngotApp(App[None]):
     ) -> None:
         """Replace the loaded model, in a thread; ``engine_changed`` tells how it goes. An error is
         shown, and is also the host's."""
+        if Path(model).exists() and model not in self.named:
+            self.named.append(model)
         self.engine_changed.publish(HostState.LOADING)
         self._load(model, options or ModelOptions(), settings or PlanOptions())
 

@@ -56,19 +56,23 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
 
 
 def _clashes(owners: Mapping[type, list[Binding]], keymap: Mapping[str, str]) -> Iterator[str]:
-    """Pairs that share a key in one class, or of which one holds in the whole app."""
+    """Bindings that share a key in one class, or of which one holds in the whole app."""
     everywhere = next(found for owner, found in owners.items() if issubclass(owner, App))
-    told = set()
+    told: dict[tuple[str, str], list[str]] = {}
     for found in owners.values():
         by_key: dict[str, str] = {}
         for binding in [*everywhere, *found]:
             name = binding.id or binding.action
             for key in _keys(keymap.get(binding.id or "", binding.key)):
                 other = by_key.setdefault(key, name)
-                if other != name and (other in keymap or name in keymap):
-                    told.add((key, other, name))
-    for key, other, name in sorted(told):
-        yield f"keymap: {shown(key)} is both {other} and {name}; only one of them works"
+                if other == name or (other not in keymap and name not in keymap):
+                    continue
+                names = told.setdefault((key, other), [])
+                if name not in names:
+                    names.append(name)
+    for (key, other), names in sorted(told.items()):
+        both = f"{other} and {', '.join(sorted(names))}"
+        yield f"keymap: {shown(key)} is both {both}; only one of them works"
 
 
 def declared() -> Iterator[tuple[type, list[Binding]]]:

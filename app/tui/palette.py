@@ -22,6 +22,7 @@ def commands(screen: Screen[Any]) -> Iterator[SystemCommand]:
         if binding.id is None or not binding.description or not enabled or binding.id in seen:
             continue
         seen.add(binding.id)
-        told = " · ".join(part for part in (shown(binding.key), tooltip or binding.tooltip) if part)
+        more = tooltip or binding.tooltip
+        title = f"{binding.description}: {more}" if more else binding.description
         run = partial(screen.app.run_action, binding.action, node)
-        yield SystemCommand(binding.description, told, run)
+        yield SystemCommand(title, shown(binding.key), run)

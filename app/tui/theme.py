@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 INGOT = Theme(
     name="ingot",
@@ -26,3 +26,8 @@ INGOT = Theme(
     },
 )
 DEFAULT = INGOT.name
+
+
+def names() -> frozenset[str]:
+    """Of all themes that can be chosen."""
+    return frozenset({DEFAULT, *BUILTIN_THEMES})

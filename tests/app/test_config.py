@@ -36,7 +36,7 @@ stop = ["END", "STOP"]
 seed = 7
 
 [keymap]
-"chat.stop" = ["escape", "f12"]
+"chat.stop" = ["escape", "f10"]
 chat.send = "ctrl+d"
 
 [presets.reviewer]
@@ -78,7 +78,7 @@ def test_everything_is_read(file: Path) -> None:
     params = config.sampling.params(top_k=2)
     assert (params.max_tokens, params.temperature, params.top_k) == (100, 1.0, 2)
     assert (params.stop, params.seed) == (("END", "STOP"), 7)
-    assert config.keymap == {"chat.stop": "escape,f12", "chat.send": "ctrl+d"}
+    assert config.keymap == {"chat.stop": "escape,f10", "chat.send": "ctrl+d"}
     assert [preset.name for preset in config.presets] == ["reviewer", "my.own"]
     assert config.preset("reviewer").sampling == {"temperature": 0.0, "top_k": 3}
     with pytest.raises(ConfigError, match=r"reviewer, my\.own"):
@@ -307,3 +307,13 @@ def test_the_command(
     out, err = run(code=2)
     assert "did you mean theme?" in err
     assert "sampling.temperature" in out
+
+
+def test_the_command_tells_of_keys_and_themes_too(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text('theme = "nowhere"\n[keymap]\n"app.quitt" = "f10"\n')
+    assert cli.main(["config"]) == 2
+    told = capsys.readouterr().err
+    assert "there is no theme nowhere" in told
+    assert "did you mean app.quit?" in told

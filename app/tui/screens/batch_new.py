@@ -13,6 +13,7 @@ from textual.screen import Screen
 from app.jobs.form import check
 from app.jobs.job import Job, start_job
 from app.jobs.lookahead import LookaheadRun
+from app.tui.app import app_of
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_files import BatchFilesScreen
@@ -80,8 +81,9 @@ class NewJobScreen(Screen[None]):
     async def action_model(self) -> None:
         """Choose among the models that there are."""
         form = self.query_one(BatchForm)
-        given = [form.form.model] if form.form.model else []
-        chosen = await self.app.push_screen_wait(ModelsScreen(given, form.form.model or None))
+        typed = form.form.model.strip()
+        given = [*app_of(self).named, *([typed] if Path(typed).exists() and typed else [])]
+        chosen = await self.app.push_screen_wait(ModelsScreen(given, typed or None))
         if chosen:
             form.fill(model=str(chosen[0].path))
 

@@ -39,25 +39,96 @@ class ChatScreen(ChatCommands):
         "../widgets/prompt.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="chat.stop"),
-        Binding("ctrl+n", "new", "New", id="chat.new", priority=True),
-        Binding("ctrl+o", "chats", "Chats", id="chat.chats", priority=True),
-        Binding("ctrl+t", "models", "Model", id="chat.models", priority=True),
-        Binding("ctrl+r", "regenerate", "Again", id="chat.regenerate", priority=True),
-        Binding("ctrl+e", "edit", "Edit", id="chat.edit", show=False, priority=True),
-        Binding("ctrl+g", "continue", "Go on", id="chat.continue", show=False, priority=True),
+        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="the answer"),
+        Binding("ctrl+n", "new", "New", id="chat.new", tooltip="an empty chat", priority=True),
+        Binding(
+            "ctrl+o",
+            "chats",
+            "Chats",
+            id="chat.chats",
+            tooltip="earlier ones, and search",
+            priority=True,
+        ),
+        Binding(
+            "ctrl+t", "models", "Model", id="chat.models", tooltip="load another one", priority=True
+        ),
+        Binding(
+            "ctrl+r",
+            "regenerate",
+            "Again",
+            id="chat.regenerate",
+            tooltip="regenerate the answer, in a branch",
+            priority=True,
+        ),
+        Binding(
+            "ctrl+e",
+            "edit",
+            "Edit",
+            id="chat.edit",
+            tooltip="a message of yours, in a branch",
+            show=False,
+            priority=True,
+        ),
+        Binding(
+            "ctrl+g",
+            "continue",
+            "Go on",
+            id="chat.continue",
+            tooltip="continue an answer that was cut",
+            show=False,
+            priority=True,
+        ),
         Binding(
             "alt+left", "branch(-1)", "Branch before", id="chat.before", show=False, priority=True
         ),
         Binding(
             "alt+right", "branch(1)", "Branch after", id="chat.after", show=False, priority=True
         ),
-        Binding("ctrl+y", "copy", "Copy", id="chat.copy", show=False, priority=True),
-        Binding("ctrl+s", "sampling", "Sampling", id="chat.sampling", priority=True),
-        Binding("f7", "system", "System", id="chat.system", show=False, priority=True),
-        Binding("f8", "attach", "Attach", id="chat.attach", priority=True),
-        Binding("f9", "export", "Export", id="chat.export", show=False, priority=True),
-        Binding("ctrl+l", "rename", "Rename", id="chat.rename", show=False, priority=True),
+        Binding(
+            "ctrl+y",
+            "copy",
+            "Copy",
+            id="chat.copy",
+            tooltip="the answer, or a block of its code",
+            show=False,
+            priority=True,
+        ),
+        Binding(
+            "ctrl+s",
+            "sampling",
+            "Sampling",
+            id="chat.sampling",
+            tooltip="temperature and the like",
+            priority=True,
+        ),
+        Binding(
+            "f7",
+            "system",
+            "System",
+            id="chat.system",
+            tooltip="message and presets",
+            show=False,
+            priority=True,
+        ),
+        Binding("f8", "attach", "Attach", id="chat.attach", tooltip="a text file", priority=True),
+        Binding(
+            "f9",
+            "export",
+            "Export",
+            id="chat.export",
+            tooltip="to Markdown or JSON",
+            show=False,
+            priority=True,
+        ),
+        Binding(
+            "ctrl+l",
+            "rename",
+            "Rename",
+            id="chat.rename",
+            tooltip="this chat",
+            show=False,
+            priority=True,
+        ),
         Binding("pageup", "page(-1)", "Page up", id="chat.pageup", show=False, priority=True),
         Binding("pagedown", "page(1)", "Page down", id="chat.pagedown", show=False, priority=True),
         Binding("ctrl+end", "end", "To the end", id="chat.end", show=False, priority=True),
@@ -214,9 +285,11 @@ class ChatScreen(ChatCommands):
         """That an answer might not fit, too."""
         said = super().more_notices()
         if self.tight and self.estimate is not None:
-            left = max(0, self.estimate[1] - self.estimate[0])
-            said.append(
+            left = self.estimate[1] - self.estimate[0]
+            what = (
                 f"Nearly full: {left:,} tokens are left for the answer."
-                " Sending it offers what to leave out."
+                if left > 0
+                else f"Too long: the prompt fills the context of {self.estimate[1]:,} tokens."
             )
+            said.append(f"{what} Sending it offers what to leave out.")
         return said

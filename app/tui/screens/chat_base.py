@@ -13,7 +13,7 @@ from app.chat.conversation import Conversation
 from app.store.records import Attachment, Chat, Message
 from app.tui.app import services_of
 from app.tui.services import Services
-from app.tui.widgets.message_view import Entry
+from app.tui.widgets.message_view import Entry, attached_text
 from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.slash_menu import SlashMenu
 from app.tui.widgets.status_line import StatusLine
@@ -146,7 +146,7 @@ class ChatBase(Screen[None]):
         if self.editing is not None:
             parts.append("Editing an earlier message: enter sends it as a branch, esc leaves it")
         if self.attached:
-            names = ", ".join(f"{one.name} ({len(one.text):,} characters)" for one in self.attached)
+            names = attached_text(self.attached)
             parts.append(f"+ {names}   (backspace in an empty prompt takes the last one away)")
         parts += self.more_notices()
         self.notice.update("\n".join(parts))

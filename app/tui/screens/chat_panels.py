@@ -29,8 +29,8 @@ class ChatPanels(ChatMessageActions):
 
         host = self.services.host
         current = str(host.choice.file.path) if host.choice else None
-        given = [host.model] if host.model else []
-        self.app.push_screen(ModelsScreen(given, current), self._model_chosen)
+        panel = ModelsScreen(app_of(self).named, current)
+        self.app.push_screen(panel, self._model_chosen)
 
     def _model_chosen(self, chosen: tuple[Entry, ...] | None) -> None:
         if chosen:

@@ -220,6 +220,7 @@ class ChatStreaming(ChatBase):
         if self.turn is not None:
             self.turn.stop()
             self.wish = None
+            self.show_status(now=True)
         elif self.wish is not None:
             self.wish = None
             self.show_notice()
@@ -241,7 +242,10 @@ class ChatStreaming(ChatBase):
     def _engine_changed(self, state: HostState) -> None:
         self._wake()
         self.show_notice()
-        self.show_status(now=True)
+        if self.turn is None:
+            self.forget_figures()
+        else:
+            self.show_status(now=True)
 
     def more_notices(self) -> list[str]:
         """Why nothing comes yet."""
@@ -301,14 +305,20 @@ class ChatStreaming(ChatBase):
                 return "no model (ctrl+t)"
             case HostState.FAILED:
                 return "the model did not load (ctrl+t)"
+        if self.turn is not None and self.turn.stopping:
+            return "stopping"
         if self._starting or (self.turn is not None and self._figures.ttft_s is None):
             return "reading the prompt"
         return ""
 
     def forget_figures(self) -> None:
-        """Another chat: its last answer's figures, if it has any."""
-        last = next((m.figures for m in reversed(self.path) if m.figures), None)
-        engine = self.services.host.engine
+        """Another chat or model: the last answer's figures, if it has any and they are of the model
+        whose name stands beside them."""
+        answer = next((m for m in reversed(self.path) if m.figures), None)
+        host = self.services.host
+        engine = host.engine
+        same = answer is not None and host.label in ("", answer.model)
+        last = answer.figures if answer is not None and same else None
         self._figures = StatusFigures()
         if last is not None:
             self._figures = StatusFigures(

@@ -22,7 +22,7 @@ from app.compare.records import GREEDY, Parting, Question, Report
 from app.compare.run import Comparison
 from app.compare.text import agreement_line, as_json, as_markdown
 from app.entries import Entry
-from app.tui.app import services_of
+from app.tui.app import app_of, services_of
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_pane import ComparePane
@@ -237,8 +237,7 @@ class CompareScreen(Screen[None]):
         if self.running:
             self.notify("A comparison runs: esc stops it.", severity="warning")
             return
-        host = services_of(self).host
-        given = [host.model] if host.model else []
+        given = app_of(self).named
         ticked = [entry.key for entry in self.entries]
 
         async def chosen(entries: tuple[Entry, ...] | None) -> None:

@@ -21,6 +21,17 @@ from runtimes.errors import IngotError
 _FORMS = tuple(FORMATS)
 
 
+class _Form(RadioButton):
+    """Its dot says whether it is chosen, not its colour alone."""
+
+    BUTTON_INNER = " "
+
+    def watch_value(self) -> None:
+        """As of a RadioButton."""
+        self.BUTTON_INNER = "●" if self.value else " "
+        super().watch_value()
+
+
 class ExportScreen(ModalScreen[Path | None]):
     """Ends with the file that was written, None when it was left. ``path`` is what to begin with;
     without it, one after the chat's title in the working folder."""
@@ -45,7 +56,7 @@ class ExportScreen(ModalScreen[Path | None]):
             box.border_subtitle = "enter writes · tab completes · esc back"
             yield PathInput(self._path)
             yield RadioSet(
-                *(RadioButton(FORMATS[form], chosen == form, id=form) for form in _FORMS),
+                *(_Form(FORMATS[form], chosen == form, id=form) for form in _FORMS),
                 id="forms",
                 compact=True,
             )

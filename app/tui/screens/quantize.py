@@ -48,8 +48,24 @@ class QuantizeScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+g", "build", "Build", id="quantize.build"),
         Binding("escape", "stop", "Stop", id="quantize.stop"),
-        Binding("f9,ctrl+pagedown", "tab(1)", "Next page", id="quantize.next"),
-        Binding("ctrl+pageup", "tab(-1)", "Page before", id="quantize.before", show=False),
+        Binding("f9", "tab(1)", "Next page", id="quantize.next"),
+        # First of all: what scrolls on a page has these two keys for itself.
+        Binding(
+            "ctrl+pagedown",
+            "tab(1)",
+            "Page after",
+            id="quantize.after",
+            show=False,
+            priority=True,
+        ),
+        Binding(
+            "ctrl+pageup",
+            "tab(-1)",
+            "Page before",
+            id="quantize.before",
+            show=False,
+            priority=True,
+        ),
     ]
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from textual.message import Message as TextualMessage
 from textual.widgets import Static
 
 from app.chat.thinking import Kind, split
-from app.store.records import Message, Role, State
+from app.store.records import Attachment, Message, Role, State
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.figures_text import figures_text, header_text, state_text
 from app.tui.widgets.prose import Prose
@@ -75,8 +76,7 @@ class MessageView(Vertical, can_focus=True):
         message = self.message
         yield self._header
         if message.attachments:
-            names = ", ".join(f"{a.name} ({len(a.text):,} characters)" for a in message.attachments)
-            yield Static(f"+ {names}", classes="files", markup=False)
+            yield Static(f"+ {attached_text(message.attachments)}", classes="files", markup=False)
         yield self.body
         yield self._figures
         yield self._state
@@ -138,6 +138,12 @@ class MessageView(Vertical, can_focus=True):
         self._state.update(state)
         self._state.display = bool(state)
         self.set_class(message.dropped, "-dropped")
+
+
+def attached_text(files: Sequence[Attachment]) -> str:
+    """The files of a message, each with its length."""
+    counts = [(one.name, len(one.text)) for one in files]
+    return ", ".join(f"{name} ({n:,} character{'s' * (n != 1)})" for name, n in counts)
 
 
 def _parts(message: Message, text: str | None = None, tokens: int | None = None) -> Parts:

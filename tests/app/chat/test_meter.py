@@ -70,3 +70,13 @@ def test_a_long_time_without_readings_counts_whole() -> None:
     assert meter.rate == pytest.approx(100)
     meter.read(30.2, 10)
     assert meter.rate == pytest.approx(100)
+
+
+def test_tokens_that_came_with_the_first_are_no_speed() -> None:
+    """A first piece of many tokens took as long as the prompt, not the moment since."""
+    meter = Meter()
+    meter.begin(0.0, 14)
+    meter.read(0.02, 14)
+    assert (meter.tokens, meter.first_tokens, meter.rate) == (14, 14, 0.0)
+    meter.read(1.0, 20)
+    assert meter.rate == pytest.approx(20)

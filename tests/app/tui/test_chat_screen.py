@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from textual import events
 
@@ -19,6 +20,7 @@ from app.tui.screens.copy_choice import CopyChoice
 from app.tui.screens.overflow import OverflowScreen
 from app.tui.services import Services, Start
 from app.tui.widgets.transcript import Transcript
+from runtimes.worker.engine import WorkerEngine
 from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
 from tests.app.tui.conftest import wait_until
 
@@ -130,6 +132,24 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(make: Any):
         assert answer.text.startswith(before[:-4])
         assert view.body.text.strip() == answer.text.strip()
         assert screen.prompt.text == "next"
+
+
+async def test_esc_says_so_while_the_engine_does_not_answer(make: Any, host: EngineHost):
+    app = make(LONG)
+    async with app.run_test(size=SIZE):
+        screen = await shown(app)
+        await screen.send("Tell me everything")
+        await wait_until(lambda: screen.path and len(screen.path[-1].text) > 20)
+        assert isinstance(host.engine, WorkerEngine)
+        process = psutil.Process(host.engine.pid)
+        process.suspend()
+        try:
+            assert screen.interrupt()
+            await wait_until(lambda: screen.status.line.startswith("stopping"))
+        finally:
+            process.resume()
+        assert (await answered(screen, 2)).state is State.STOPPED
+        await wait_until(lambda: "stopping" not in screen.status.line)
 
 
 async def test_another_answer_and_an_edit_are_branches(make: Any):
@@ -329,7 +349,7 @@ async def test_what_does_not_fit_is_asked_about(make: Any):
         screen = await shown(app)
         long = "the river was wide " * 150
         screen.prompt.fill(long)
-        await wait_until(lambda: "Nearly full" in str(screen.notice.visual))
+        await wait_until(lambda: "Too long: the prompt fills" in str(screen.notice.visual))
         await pilot.press("enter")
         await wait_until(lambda: isinstance(app.screen, OverflowScreen))
         await pilot.press("escape")

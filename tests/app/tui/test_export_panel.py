@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Input, Static
+from textual.widgets import Input, RadioButton, Static
 
 from app.chat.conversation import Conversation
 from app.tui.screens.export import ExportScreen
@@ -51,6 +51,19 @@ async def test_choosing_the_format_changes_the_ending(
         await pilot.press("enter")
         await wait_until(lambda: bare.ended_with is not None)
     assert json.loads(bare.ended_with.read_text())["messages"][0]["text"] == "What is tin?"
+
+
+async def test_the_chosen_format_can_be_told_without_colour(
+    bare: Any, conversation: Conversation
+) -> None:
+    panel = ExportScreen(conversation)
+    async with bare.run_test(size=(80, 24)) as pilot:
+        bare.show(panel)
+        await pilot.pause()
+        for path, dots in (("a.md", "● "), ("a.json", " ●"), ("b.md", "● ")):
+            panel.query_one(Input).value = path
+            await pilot.pause()
+            assert "".join(str(one.render())[1] for one in panel.query(RadioButton)) == dots
 
 
 async def test_a_file_that_is_there_is_replaced_only_when_one_says_so(

@@ -45,6 +45,11 @@ def test_two_bindings_with_one_key_are_told() -> None:
     assert "F2 is both app.chat and app.quit" in told
 
 
+def test_a_key_that_many_bindings_share_is_told_once() -> None:
+    [told] = problems({"app.quit": "ctrl+s"})
+    assert told.startswith("keymap: ctrl+s is both app.quit and chat.sampling, compare.length, ")
+
+
 def test_no_key_of_a_screen_is_one_of_the_whole_app() -> None:
     everywhere = {b.key for b in Binding.make_bindings(IngotApp.BINDINGS) if b.priority}
     hidden = [

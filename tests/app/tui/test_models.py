@@ -18,6 +18,7 @@ from app.tui.app import IngotApp
 from app.tui.screens.models import ModelsScreen
 from app.tui.screens.pull import PullScreen
 from app.tui.widgets.model_table import ModelTable
+from app.tui.widgets.status_line import StatusLine
 from quantize.manifest import Fidelity, Perplexity, Quality, Speed, TokenParity
 from runtimes.modelfile import ModelFile
 from runtimes.plan import Figures
@@ -205,6 +206,9 @@ async def test_another_model_in_the_middle_of_a_chat(chat_app: IngotApp) -> None
         await pilot.press("enter")
         await wait_until(lambda: host.label == "pebble · onnx-int8" and is_ready(chat_app))
         await pilot.pause()
+        line = chat_app.screen.query_one(StatusLine)
+        await wait_until(lambda: "onnx-int8" in line.line)
+        assert "tok/s" not in line.line, "that is the other model's speed"
         await ask(pilot, "And now?")
         chat = store.chats()[0].id
         await wait_until(lambda: len(store.messages(chat)) == 4)

@@ -11,12 +11,14 @@ import pytest
 from textual.widgets import OptionList
 
 from app.chat.host import HostState
+from app.options import ModelOptions
 from app.store.records import Role, State
 from app.tui import app as shell
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen, groups
 from app.tui.modes import MODES
 from app.tui.services import Start, open_services
+from app.tui.widgets.model_table import ModelTable
 from app.tui.widgets.too_small import TooSmall
 from tests.app.tui.conftest import ask, is_ready, wait_until
 
@@ -60,7 +62,7 @@ async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
         await wait_until(lambda: chat.turn is not None and chat.turn.meter.tokens >= 3)
         began = time.monotonic()
         await pilot.press("ctrl+q")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert not psutil.pid_exists(pid)
     [question, answer] = store.messages(store.chats()[0].id)
     assert question.role is Role.USER
@@ -76,9 +78,9 @@ async def test_quitting_while_a_model_loads(chat_app: IngotApp) -> None:
         await wait_until(lambda: chat_app.services.host.state is HostState.LOADING)
         began = time.monotonic()
         await pilot.press("ctrl+q")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert chat_app.services.host.engine is None
-    await wait_until(lambda: not set(psutil.Process().children()) - before, 2)
+    await wait_until(lambda: not set(psutil.Process().children()) - before)
 
 
 async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(
@@ -92,6 +94,22 @@ async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(
             await wait_until(lambda: services.host.state is HostState.FAILED)
             await wait_until(lambda: any("broken.gguf" in n.message for n in _told(app)))
             assert app.is_running
+
+
+async def test_what_was_named_is_offered_though_it_did_not_load(
+    services: Any, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that has no file of the recipe that was asked for: its others are in the list."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("app.catalog._ROOT", tmp_path)
+    services.start = Start(str(pebble_built), ModelOptions(recipe="q2_k"))
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await wait_until(lambda: services.host.state is HostState.FAILED)
+        await pilot.press("ctrl+t")
+        await wait_until(lambda: app.screen.query("ModelTable"))
+        table = app.screen.query_one(ModelTable)
+        await wait_until(lambda: table.row_count == 4)
 
 
 async def test_without_a_model_it_begins_with_the_list(services: Any) -> None:
@@ -167,6 +185,19 @@ async def test_what_is_wrong_with_the_settings_is_told(home: Path) -> None:
             assert "there is no theme nowhere" in told
 
 
+async def test_many_wrong_settings_leave_the_screen_readable(home: Path) -> None:
+    settings = home / "config" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("".join(f"foo{n} = 1\n" for n in range(9)))
+    with open_services(Start()) as services:
+        app = IngotApp(services)
+        async with app.run_test(size=(80, 24), notifications=True):
+            await wait_until(lambda: len(_told(app)) >= 4)
+            told = [notification.message for notification in _told(app)]
+    assert len(told) == 4
+    assert told[-1] == "6 more settings are wrong: `ingot config` tells of all"
+
+
 async def test_a_theme_from_the_palette_is_remembered(bare: Any, home: Path) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         assert bare.theme == "ingot"
@@ -187,7 +218,9 @@ async def test_a_theme_from_the_palette_is_remembered(bare: Any, home: Path) -> 
 async def test_the_palette_has_every_command_with_its_key(chat_app: IngotApp) -> None:
     async with chat_app.run_test(size=(80, 24)):
         screen = chat_app.screen
-        named = {command.title: command.help for command in chat_app.get_system_commands(screen)}
+        commands = list(chat_app.get_system_commands(screen))
+        named = {command.title.partition(": ")[0]: command.help for command in commands}
+        assert "Again: regenerate the answer, in a branch" in [one.title for one in commands]
         for _, binding, enabled, _ in screen.active_bindings.values():
             if binding.id and binding.description and enabled and binding.id != "app.palette":
                 assert binding.description in named
