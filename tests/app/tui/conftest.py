@@ -17,6 +17,7 @@ from textual.widgets import TextArea
 
 from app.tui.app import IngotApp
 from runtimes.paths import state_dir
+from tests.app.tui import settling
 
 # The pictures were made by this version; another one draws other details.
 TEXTUAL = "8.2.8"
@@ -29,6 +30,12 @@ async def wait_until(true: Callable[[], Any], seconds: float = 20.0) -> None:
     while not true():
         assert time.monotonic() < limit, "it did not happen in time"
         await asyncio.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a key or a pause the app is at rest, on a busy machine too."""
+    settling.patch(monkeypatch)
 
 
 @pytest.fixture

@@ -132,6 +132,7 @@ async def show_job(pilot: Any) -> None:
     screen.show(frozen())
     table = screen.query_one(BatchTable)
     await wait_until(lambda: table.index is not None)
+    await pilot.pause()  # what lies under a panel is not laid out any more
 
 
 @pytest.mark.parametrize("size", SIZES)

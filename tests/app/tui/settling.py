@@ -1,0 +1,58 @@
+"""A pilot that waits for the app itself.
+
+Textual's looks at the processor: an app that has used less than a millisecond in the last 20 ms is
+taken to be idle (Textual 8.2.8, ``wait_for_idle``). Where others hold the processor that is so
+soon, with everything still to be done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+_AT_MOST_S = 2.0  # an app in which something always happens is never at rest
+
+
+def _has_more(app: Any) -> bool:
+    """Whether messages, callbacks or a layout wait in what is shown."""
+    screen = app.screen
+    nodes = (app, *(node for one in app.screen_stack for node in one.walk_children(with_self=True)))
+    return (
+        screen._layout_required
+        or screen._scroll_required
+        or bool(screen._callbacks)
+        or any(node.message_queue_size or node._next_callbacks for node in nodes)
+    )
+
+
+async def at_rest(pilot: Pilot[Any]) -> None:
+    """Let the app go on until nothing waits in it."""
+    limit = time.monotonic() + _AT_MOST_S
+    while pilot.app._running and pilot.app.screen_stack and await pilot._wait_for_screen():
+        await asyncio.sleep(0)
+        if not pilot.app._running or not _has_more(pilot.app) or time.monotonic() > limit:
+            return
+        await asyncio.sleep(0.005)
+
+
+def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every pilot wait so after keys and pauses."""
+    pause, press = Pilot.pause, Pilot.press
+
+    async def patient_pause(self: Pilot[Any], delay: float | None = None) -> None:
+        await pause(self, delay)
+        await at_rest(self)
+        if self.app._running and self.app.screen_stack:
+            self.app.screen._on_timer_update()
+
+    async def patient_press(self: Pilot[Any], *keys: str) -> None:
+        for key in keys:
+            await press(self, key)
+            await at_rest(self)
+
+    monkeypatch.setattr(Pilot, "pause", patient_pause)
+    monkeypatch.setattr(Pilot, "press", patient_press)
