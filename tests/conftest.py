@@ -43,6 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return parallel.group_of(nodeid)
 
+    config.option.loadscopereorder = False  # by the number of tests, which says little
     return ByGroup(config, log)
 
 

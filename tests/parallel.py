@@ -13,9 +13,40 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-_HERE = Path(__file__).parent
 # Tests that share models which take minutes to make stay together, and come first.
-_TOGETHER = _HERE / "quantize"
+_TOGETHER = "quantize"
+# Then the files that take longest (10 seconds and more), in this order; the others fill the time
+# beside the last of them, so that all workers end at about the same time.
+_LONG = (
+    "app/test_batch_command",
+    "app/tui/test_quantize_screen",
+    "app/tui/test_chat_stream",
+    "app/test_bench",
+    "runtimes/test_kv",
+    "runtimes/test_engine",
+    "app/test_run_command",
+    "app/test_plan_command",
+    "runtimes/test_memory",
+    "app/tui/test_batch_screen",
+    "app/test_batch_output",
+    "app/tui/test_models",
+    "app/tui/test_chat_screen",
+    "app/tui/test_compare",
+    "app/test_batch_crashes",
+    "app/batch/test_ray",
+    "app/batch/test_engines",
+    "assets/test_pebble_data",
+    "runtimes/test_engine_features",
+    "app/tui/test_batch_snapshots",
+    "app/tui/test_monitor_screen",
+    "app/tui/test_shell",
+    "app/tui/test_terminal",
+    "runtimes/test_selftest",
+    "runtimes/llamacpp/test_build",
+    "app/tui/test_tmux",
+    "app/jobs/test_job",
+    "app/test_worker_front_ends",
+)
 
 
 def keep_to_own_cores() -> None:
@@ -31,13 +62,14 @@ def keep_to_own_cores() -> None:
 
 def group_of(nodeid: str) -> str:
     """Tests of one group run on one worker, so that what they share is made once."""
-    file = nodeid.split("::", 1)[0]
-    return "quantize" if file.startswith("tests/quantize/") else file
+    file = nodeid.split("::", 1)[0].removeprefix("tests/").removesuffix(".py")
+    return _TOGETHER if file.startswith(f"{_TOGETHER}/") else file
 
 
 def slowest_first(items: list[pytest.Item]) -> None:
-    """Put the longest group first: the others fill the time beside it."""
-    items.sort(key=lambda item: not item.path.is_relative_to(_TOGETHER))
+    """Put the longest groups first."""
+    places = {group: place for place, group in enumerate((_TOGETHER, *_LONG))}
+    items.sort(key=lambda item: places.get(group_of(item.nodeid), len(places)))
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
