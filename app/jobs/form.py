@@ -21,7 +21,8 @@ class FormError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class JobForm:
-    """Texts as they were typed; an empty one leaves the choice to the command. ``fresh`` drops the
+    """Texts as they were typed; an empty one leaves the choice to the command. ``choices`` are
+    separated by |, ``schema`` is a file, ``n`` answers are made for each row. ``fresh`` drops the
     answers that the output has."""
 
     input: str = ""
@@ -34,6 +35,11 @@ class JobForm:
     temperature: str = ""
     limit: str = ""
     slots: str = ""
+    top_p: str = ""
+    seed: str = ""
+    n: str = ""
+    choices: str = ""
+    schema: str = ""
     fresh: bool = False
 
     def command(self, folder: Path) -> Command:
@@ -46,9 +52,12 @@ class JobForm:
             raise FormError("input", "standard input and output belong to the terminal; name files")
         if self.field.strip() and self.template.strip():
             raise FormError("template", "a field and a template both make the prompt; give one")
+        if self.choices.strip() and self.schema.strip():
+            raise FormError("schema", "choices and a schema both say what an answer is; give one")
         arguments = ["batch", _path(self.input), _path(self.output)]
         for name, value in self._options().items():
             arguments.append(f"--{name}={value}")
+        arguments += [f"--choice={choice}" for choice in self._choices()]
         if self.fresh:
             arguments.append("--fresh")
         return Command(tuple(arguments), folder)
@@ -58,12 +67,18 @@ class JobForm:
         for name in ("field", "template", "system"):
             if text := getattr(self, name).strip():
                 options[name] = text
-        for name, least in (("max_tokens", 1), ("limit", 1), ("slots", 1)):
+        if text := self.schema.strip():
+            options["json-schema"] = str(Path(text).expanduser())
+        for name, least in (("max_tokens", 1), ("limit", 1), ("slots", 1), ("seed", 0), ("n", 1)):
             if text := getattr(self, name).strip():
                 options[name.replace("_", "-")] = str(_whole(name, text, least))
-        if text := self.temperature.strip():
-            options["temperature"] = f"{_number('temperature', text):g}"
+        for name in ("temperature", "top_p"):
+            if text := getattr(self, name).strip():
+                options[name.replace("_", "-")] = f"{_number(name, text):g}"
         return options
+
+    def _choices(self) -> list[str]:
+        return [text for part in self.choices.split("|") if (text := part.strip())]
 
 
 _MISSING = {
@@ -71,7 +86,8 @@ _MISSING = {
     "output": "name the file that the answers go to, such as answers.jsonl",
     "model": "name a model: a folder that quantize wrote, a .gguf file, or a name in the library",
 }
-_SAMPLING = ("max_tokens", "temperature")
+_LABELS = {"max_tokens": "max tokens", "limit": "rows", "top_p": "top-p", "n": "answers a row"}
+_SAMPLING = ("max_tokens", "temperature", "top_p", "seed")
 
 
 def suggested_output(input: str) -> str:
@@ -95,6 +111,7 @@ def check(form: JobForm, folder: Path) -> Command:
     from app.batch.checks import check_out
     from app.batch.input_options import InputOptions
     from app.batch.source import open_source
+    from app.constraints import ConstraintOptions
     from app.models import model_file
     from app.options import ModelOptions, SamplingOptions
 
@@ -107,10 +124,19 @@ def check(form: JobForm, folder: Path) -> Command:
         params = SamplingOptions(
             max_tokens=int(options.get("max-tokens", 512)),
             temperature=float(options.get("temperature", 0)),
+            top_p=float(options.get("top-p", 1)),
+            seed=int(options["seed"]) if "seed" in options else None,
         ).params()
     except IngotError as error:
         name = next((n for n in _SAMPLING if n in str(error)), "max_tokens")
         raise FormError(name, str(error)) from error
+    schema = options.get("json-schema")
+    try:
+        ConstraintOptions(
+            json_schema=str(folder / schema) if schema else None, choice=form._choices()
+        ).constraint()
+    except IngotError as error:
+        raise FormError("schema" if schema else "choices", str(error)) from error
     try:
         prompting = InputOptions(field=options.get("field"), template=asked.template).prompting(
             params
@@ -155,7 +181,7 @@ def _whole(field: str, text: str, least: int) -> int:
         value = least - 1
     if value < least:
         raise FormError(
-            field, f"{field.replace('_', ' ')}: a whole number from {least}, not {text}"
+            field, f"{_LABELS.get(field, field)}: a whole number from {least}, not {text}"
         )
     return value
 
@@ -166,5 +192,5 @@ def _number(field: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise FormError(field, f"{field}: a number from 0, not {text}")
+        raise FormError(field, f"{_LABELS.get(field, field)}: a number from 0, not {text}")
     return value

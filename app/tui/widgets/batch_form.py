@@ -19,13 +19,14 @@ from app.tui.widgets.quantize_fields import Check, Field
 from runtimes.errors import IngotError
 
 _SETTLE_S = 0.3
-_TEXTS = ("input", "output", "model", "field", "template", "system")
+_TEXTS = ("input", "output", "model", "field", "template", "system", "choices", "schema")
 _NUMBERS = (
     ("max_tokens", "Max tokens", "512"),
     ("temperature", "Temp.", "0"),
     ("slots", "Slots", "auto"),
     ("limit", "Rows", "all"),
 )
+_SAMPLING = (("top_p", "Top-p     ", "1"), ("seed", "Seed", "none"), ("n", "Answers a row", "1"))
 _NO_INPUT = "Choose an input: JSONL, text with a prompt a line, CSV, Parquet, or a folder of texts."
 
 
@@ -66,10 +67,16 @@ class BatchForm(Vertical):
             yield Input(placeholder="prompt", id="field", compact=True)
             yield Label("System")
             yield Input(placeholder="a system message (optional)", id="system", compact=True)
+        for line in (_NUMBERS, _SAMPLING):
+            with Horizontal(classes="line"):
+                for name, label, placeholder in line:
+                    yield Label(label)
+                    yield Input(placeholder=placeholder, id=name, compact=True)
         with Horizontal(classes="line"):
-            for name, label, placeholder in _NUMBERS:
-                yield Label(label)
-                yield Input(placeholder=placeholder, id=name, compact=True)
+            yield Label("Choices  ")
+            yield Input(placeholder="yes | no (optional)", id="choices", compact=True)
+            yield Label("Schema")
+            yield Input(placeholder="JSON schema, a file (optional)", id="schema", compact=True)
         with Horizontal(classes="line"):
             yield Check("Forget the output's old answers", value=False, id="fresh")
             yield Button("Start", id="start", variant="primary", compact=True)
@@ -80,7 +87,7 @@ class BatchForm(Vertical):
     @property
     def form(self) -> JobForm:
         """What is asked for now."""
-        names = (*_TEXTS, *(name for name, _, _ in _NUMBERS))
+        names = (*_TEXTS, *(name for name, _, _ in (*_NUMBERS, *_SAMPLING)))
         values = {name: self.query_one(f"#{name}", Input).value for name in names}
         return JobForm(**values, fresh=self.query_one("#fresh", Check).value)
 
@@ -141,11 +148,9 @@ class BatchForm(Vertical):
 
 
 def _read(form: JobForm) -> Preview:
-    from dataclasses import replace
-
     # Of the form only what says how rows are read; the rest may still be empty.
-    alone = replace(form, output=form.output or "out", model="-", slots="", max_tokens="")
-    asked = replace(alone, temperature="", limit="").command(Path.cwd()).asked()
+    alone = JobForm(form.input, form.output or "out", "-", form.field, form.template, form.system)
+    asked = alone.command(Path.cwd()).asked()
     assert asked is not None
     return preview(asked)
 

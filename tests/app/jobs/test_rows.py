@@ -124,6 +124,10 @@ def form(**values: str) -> JobForm:
         ({"temperature": "-1"}, "temperature"),
         ({"temperature": "nan"}, "temperature"),
         ({"slots": "1.5"}, "slots"),
+        ({"seed": "-1"}, "seed"),
+        ({"n": "0"}, "n"),
+        ({"top_p": "much"}, "top_p"),
+        ({"choices": "yes|no", "schema": "s.json"}, "schema"),
     ],
 )
 def test_a_form_that_cannot_be_used(values: dict[str, str], field: str, tmp_path: Path) -> None:
@@ -136,6 +140,7 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
     (tmp_path / "in.txt").write_text("What is 1 + 1?\n")
     (tmp_path / "bad.j2").write_text("{{ x ")
     (tmp_path / "there.jsonl").write_text("kept\n")
+    (tmp_path / "bad.json").write_text('{"type": "nothing"}')
     good = {"model": str(gguf_file)}
     for values, field, said in (
         ({"input": "none.txt", **good}, "input", "no such file"),
@@ -144,6 +149,9 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
         ({"output": "in.txt", **good}, "output", "overwrite the input"),
         ({"output": "there.jsonl", **good}, "output", "--fresh"),
         ({"model": "none.gguf"}, "model", "none.gguf"),
+        ({"top_p": "2", **good}, "top_p", "top_p"),
+        ({"schema": "none.json", **good}, "schema", "none.json"),
+        ({"schema": "bad.json", **good}, "schema", "schema"),
     ):
         with pytest.raises(FormError, match=said) as caught:
             check(form(**values), tmp_path)
@@ -153,6 +161,10 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
     assert asked is not None
     assert (asked.input, asked.output) == (tmp_path / "in.txt", tmp_path / "out.jsonl")
     assert "'--system=Be brief.'" in command.text
+    answers = {"choices": "yes | not at all|", "seed": "7", "n": "2", "top_p": ".9"}
+    text = check(form(**good, **answers), tmp_path).text
+    for part in ("--choice=yes", "'--choice=not at all'", "--seed=7", "--n=2", "--top-p=0.9"):
+        assert part in text
 
 
 def test_what_is_shown_of_an_input_is_what_is_asked(tmp_path: Path) -> None:
