@@ -66,7 +66,7 @@ def test_a_users_way_through_the_app(window: Tmux, home: Path, pebble_built: Pat
     window.keys("F2")
     window.wait("Tell me a story")
     window.keys("C-q")
-    window.wait("code=0", 5)
+    window.wait("code=0")
 
 
 def test_the_window_may_change_its_size(window: Tmux, home: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_window_may_change_its_size(window: Tmux, home: Path) -> None:
     window.keys("C-c")
     window.wait("Once more")
     window.keys("C-c")
-    window.wait("code=0", 5)
+    window.wait("code=0")
 
 
 def _stop_an_answer(window: Tmux) -> None:
