@@ -29,12 +29,17 @@ def _has_more(app: Any) -> bool:
     )
 
 
+def _goes_on(app: Any) -> bool:
+    """Whether it is neither ending nor between two screens."""
+    return app._running and not app._exit and bool(app.screen_stack)
+
+
 async def at_rest(pilot: Pilot[Any]) -> None:
     """Let the app go on until nothing waits in it."""
     limit = time.monotonic() + _AT_MOST_S
-    while pilot.app._running and pilot.app.screen_stack and await pilot._wait_for_screen():
+    while _goes_on(pilot.app) and await pilot._wait_for_screen():
         await asyncio.sleep(0)
-        if not pilot.app._running or not _has_more(pilot.app) or time.monotonic() > limit:
+        if not _goes_on(pilot.app) or not _has_more(pilot.app) or time.monotonic() > limit:
             return
         await asyncio.sleep(0.005)
 
@@ -46,7 +51,7 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     async def patient_pause(self: Pilot[Any], delay: float | None = None) -> None:
         await pause(self, delay)
         await at_rest(self)
-        if self.app._running and self.app.screen_stack:
+        if _goes_on(self.app):
             self.app.screen._on_timer_update()
 
     async def patient_press(self: Pilot[Any], *keys: str) -> None:
