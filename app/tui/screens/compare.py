@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
@@ -26,13 +25,13 @@ from app.tui.app import app_of, services_of
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_pane import ComparePane
+from app.tui.widgets.compare_panes import ComparePanes
 from app.tui.widgets.prompt import Prompt
 from runtimes.chat import Message
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 
 _LOOKS = 1 / 8  # seconds between two looks at a comparison
-_WIDE = 100  # columns from which panes stand side by side
 
 
 class CompareScreen(Screen[None]):
@@ -50,7 +49,6 @@ class CompareScreen(Screen[None]):
         "../widgets/prompt.tcss",
     ]
     AUTO_FOCUS: ClassVar[str | None] = "Prompt"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]  # noqa: RUF012 (Textual's type)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="compare.stop"),
         Binding("ctrl+t", "files", "Files", id="compare.files", priority=True),
@@ -76,7 +74,7 @@ class CompareScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """From top to bottom."""
         yield Static(id="how", markup=False)
-        yield Container(id="panes")
+        yield ComparePanes(id="panes")
         yield Static(id="agreement", markup=False)
         yield self.prompt
         yield Footer(compact=True, show_command_palette=False)
@@ -109,13 +107,14 @@ class CompareScreen(Screen[None]):
         """Compare these files from now on."""
         self.entries = tuple(entries)
         self.report = None
-        panes = self.query_one("#panes")
+        panes = self.query_one(ComparePanes)
         await panes.remove_children()
         if self.entries:
             await panes.mount(*(ComparePane(entry.label) for entry in self.entries))
         else:
             hint = "ctrl+t chooses the files: ctrl+x ticks them, enter takes them."
             await panes.mount(Static(hint, id="hint"))
+        panes.lay_out()
         self.query_one("#agreement", Static).update("")
 
     def take(self, messages: Sequence[Message]) -> None:

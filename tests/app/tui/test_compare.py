@@ -90,10 +90,11 @@ async def test_a_whole_comparison(bare: Any, tmp_path: Path) -> None:
         await pilot.press("enter")
         await wait_until(lambda: bare.screen is screen)
         await ask(pilot, STORY)
-        assert screen.running
+        await wait_until(lambda: screen.running)
         assert screen.leaving() is not None
         await pilot.press("enter")  # not now
-        assert any("esc stops it" in note.message for note in bare._notifications)
+        notes = bare._notifications
+        await wait_until(lambda: any("esc stops it" in note.message for note in notes))
         await wait_until(lambda: not screen.running)
         await pilot.pause()
         assert screen.leaving() is None
@@ -258,3 +259,36 @@ def test_picture(bare: Any, snap: Any, size: tuple[int, int]) -> None:
         await pilot.pause()
 
     assert snap(bare, terminal_size=size, run_before=open_it)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "across"),
+    [
+        (2, (80, 24), 1),
+        (2, (120, 40), 2),
+        (3, (80, 24), 2),
+        (3, (120, 40), 3),
+        (4, (80, 24), 2),
+        (4, (120, 40), 2),
+        (4, (200, 60), 4),
+        (7, (60, 16), 1),
+    ],
+)
+async def test_every_pane_has_its_place(
+    bare: Any, count: int, size: tuple[int, int], across: int
+) -> None:
+    """All can be read at once where there is room for that; else they scroll, none too low."""
+    async with bare.run_test(size=size) as pilot:
+        screen = await opened(pilot)
+        names = [f"file {number}" for number in range(count)]
+        entries = [Entry(name, name, "", Origin.FILE, Path(name)) for name in names]
+        await screen.choose(entries)
+        await wait_until(lambda: len({pane.region for pane in panes(screen)}) == count)
+        await pilot.pause()
+        places = [pane.region for pane in panes(screen)]
+        assert len({place.x for place in places}) == across
+        assert min(place.height for place in places) >= 7
+        room = screen.query_one("#panes").region
+        seen = [place for place in places if room.contains_region(place)]
+        assert len(seen) == min(count, across * (room.height // 7))
+        assert min(place.width for place in seen) > room.width // across - 3
