@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.melts.atwork import builder_of
 from app.melts.settings import Settings, estimated_size
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.hub.client import Hub, RemoteFile
@@ -37,6 +38,7 @@ class Forecast:
     """Bytes, by what they are for. ``disk`` is written at most, on the disk of ``out``; of
     ``memory`` the largest part is needed at one time. ``there`` are recipes whose files an earlier
     run has made, which ``disk`` leaves out. ``download`` is fetched first, to the cache's disk.
+    ``builder`` is the process of a run that writes into ``out`` now.
 
     ``problems`` are reasons why the run would be refused; it can be started when there are none.
     """
@@ -53,6 +55,7 @@ class Forecast:
     there: tuple[str, ...] = ()
     download: int = 0
     download_free: int = 0
+    builder: int | None = None
     problems: tuple[str, ...] = ()
 
     @property
@@ -86,6 +89,13 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
     disk = space_parts(source, recipes, options) if recipes else {}
     memory = memory_parts(source, recipes, options) if recipes else {}
     reusable = stages_size(out / WORK)
+    builder = builder_of(out)
+    problems = _problems(options, source, out, disk, memory, reusable)
+    if builder is not None:
+        # Nothing else is certain while that run fills the disk and frees it again.
+        problems = [
+            f"process {builder} builds into {out} now: wait for it, or choose another folder"
+        ]
     return Forecast(
         name=source.name,
         architecture=source.architecture,
@@ -99,7 +109,8 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
         there=tuple(r.name for r in options.recipes if r not in recipes),
         download=download,
         download_free=_free(cache_dir()),
-        problems=tuple(_problems(options, source, out, disk, memory, reusable)),
+        builder=builder,
+        problems=tuple(problems),
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from app.melts.forecast import Forecast
 
 _SETTLE_S = 0.3  # without a change before the model is looked at
+_AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
 _NO_MODEL = "A folder of a Hugging Face model, a .gguf file of floats, or ORG/NAME on the hub."
 
 
@@ -99,9 +100,12 @@ class QuantizeForm(Vertical):
     @on(Check.Changed)
     def _changed(self) -> None:
         """Look again once the user pauses."""
+        self._later(_SETTLE_S)
+
+    def _later(self, seconds: float) -> None:
         if self._waiting is not None:
             self._waiting.stop()
-        self._waiting = self.set_timer(_SETTLE_S, self._look)
+        self._waiting = self.set_timer(seconds, self._look)
 
     @on(Input.Submitted)
     def _submitted(self) -> None:
@@ -131,6 +135,8 @@ class QuantizeForm(Vertical):
         self.query_one(RecipeTable).set_parameters(forecast.parameters if forecast else None)
         self.query_one("#forecast", Static).update("\n".join(lines))
         self.post_message(self.Foreseen(forecast))
+        if forecast is not None and forecast.builder is not None:
+            self._later(_AGAIN_S)
 
 
 def _foreseen(settings: Settings) -> Forecast:

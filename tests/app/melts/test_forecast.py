@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from quantize.options import Options, SourceOptions
 from quantize.preflight import memory_parts, space_parts
 from quantize.recipe import RECIPES
 from quantize.source import open_source
+from quantize.workspace import Workspace
 from tests.quantize.fakehub import FakeHub
 
 
@@ -47,6 +49,17 @@ def test_files_that_are_there_cost_nothing(pebble: Path, pebble_built: Path) -> 
     again = foresee(Settings(str(pebble), ("q8_0",), out=str(pebble_built), fresh=True))
     assert again.disk_needed > 0
     assert "there already: q8_0, q4_k_m" in "\n".join(forecast_lines(found))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a lock")
+def test_a_run_that_is_at_work_there_is_told(pebble: Path, tmp_path: Path) -> None:
+    settings = Settings(str(pebble), ("q8_0",), out=str(tmp_path / "new"))
+    with Workspace(tmp_path / "new"):
+        found = foresee(settings)
+        assert found.builder == os.getpid()
+        assert f"✗ process {os.getpid()} builds into" in "\n".join(forecast_lines(found))
+    found = foresee(settings)
+    assert (found.builder, found.problems) == (None, ())
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from app.tui.widgets.quantize_form import QuantizeForm
 from app.tui.widgets.quantize_recipes import RecipeTable
 from app.tui.widgets.quantize_result import QuantizeResult
 from app.tui.widgets.quantize_run import QuantizeRun
+from quantize.workspace import Workspace
 from tests.app.tui.conftest import SIZES, wait_until
 
 
@@ -190,6 +192,21 @@ async def test_what_would_be_refused_is_not_started(
         await wait_until(lambda: any("importance matrix" in n.message for n in app._notifications))
         assert screen._process is None
         assert page(screen) == "form"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a lock")
+async def test_a_run_that_others_have_begun_is_told_until_it_ends(
+    app: IngotApp, float_gguf: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        with Workspace(tmp_path / "o"):
+            fill(screen, float_gguf, tmp_path / "o", "q8_0")
+            await wait_until(lambda: "builds into" in text_of(screen, "#forecast"))
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: any("builds into" in n.message for n in app._notifications))
+            assert screen._process is None
+        await wait_until(lambda: "builds into" not in text_of(screen, "#forecast"))
 
 
 async def test_a_run_that_fails_says_so(app: IngotApp, float_gguf: Path, tmp_path: Path) -> None:
