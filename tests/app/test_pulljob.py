@@ -41,7 +41,7 @@ def job(text: str, *, looking: bool = False) -> PullJob:
     return made
 
 
-def until(made: PullJob, true: Callable[[PullState], bool], seconds: float = 15.0) -> PullState:
+def until(made: PullJob, true: Callable[[PullState], bool], seconds: float = 60.0) -> PullState:
     limit = time.monotonic() + seconds
     while not true(state := made.poll()):
         assert time.monotonic() < limit, f"it did not happen in time: {state}"
@@ -81,7 +81,7 @@ def test_cancel_keeps_what_has_arrived_and_the_next_one_goes_on(hub: FakeHub):
     first.cancel()
     assert first.poll().cancelled  # at once, though the connection hangs
     assert first.poll().ended
-    first._thread.join(10)  # when the stalled connection is given up; it asks no second time
+    first._thread.join(60)  # when the stalled connection is given up; it asks no second time
     assert not first._thread.is_alive()
     assert len([r for r in hub.requests if r.storage and r.path.endswith("Q8_0.gguf")]) == 1
     fault.times = 0

@@ -47,7 +47,7 @@ def conversation(store: Store) -> Conversation:
 
 
 def until(
-    turn: Turn, enough: Callable[[Progress], bool] = lambda p: p.done, limit_s: float = 60.0
+    turn: Turn, enough: Callable[[Progress], bool] = lambda p: p.done, limit_s: float = 120.0
 ) -> Progress:
     """Poll until ``enough``; the last progress."""
     end = time.monotonic() + limit_s

@@ -80,5 +80,5 @@ def test_an_answer_survives_the_kill_of_its_program(
         assert store.search("fox")[0].chat == chat
     # The engine's process does not outlive its program.
     assert children
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive

@@ -24,7 +24,7 @@ TEXTUAL = "8.2.8"
 SIZES = [(80, 24), (120, 40)]
 
 
-async def wait_until(true: Callable[[], Any], seconds: float = 20.0) -> None:
+async def wait_until(true: Callable[[], Any], seconds: float = 90.0) -> None:
     """Let the app go on until ``true()``; fails after ``seconds``."""
     limit = time.monotonic() + seconds
     while not true():

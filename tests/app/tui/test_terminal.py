@@ -60,7 +60,7 @@ class Terminal:
         """Send what a terminal sends for keys."""
         os.write(self._master, keys.encode())
 
-    def wait(self, text: str, seconds: float = 30.0) -> None:
+    def wait(self, text: str, seconds: float = 90.0) -> None:
         """Wait until ``text`` was written."""
         limit = time.monotonic() + seconds
         while text.encode() not in self.written:

@@ -56,7 +56,7 @@ class Tmux:
         """What is shown."""
         return self._tmux("capture-pane", "-p", *(["-e"] if escapes else []))
 
-    def wait(self, pattern: str, seconds: float = 30.0, *, gone: bool = False) -> str:
+    def wait(self, pattern: str, seconds: float = 90.0, *, gone: bool = False) -> str:
         """Wait until the screen matches (or, ``gone``, no longer does); the screen."""
         limit = time.monotonic() + seconds
         while True:
@@ -83,7 +83,7 @@ class Tmux:
 
     def _tmux(self, *arguments: str) -> str:
         done = subprocess.run(
-            self._command(*arguments), capture_output=True, text=True, timeout=20, check=False
+            self._command(*arguments), capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

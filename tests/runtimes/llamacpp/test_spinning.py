@@ -81,9 +81,9 @@ def test_a_team_that_sleeps_costs_nothing_and_goes_away() -> None:
     tasks = f"/proc/{os.getpid()}/task"
     before = len(os.listdir(tasks))
     team = spinning._IdleTeam()
-    assert wait_until(lambda: len(os.listdir(tasks)) > before + spinning._cores(), 5)
+    assert wait_until(lambda: len(os.listdir(tasks)) > before + spinning._cores(), 20)
     team.end()
-    assert wait_until(lambda: len(os.listdir(tasks)) <= before, 5)
+    assert wait_until(lambda: len(os.listdir(tasks)) <= before, 20)
 
 
 def test_what_the_environment_says_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

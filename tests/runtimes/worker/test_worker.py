@@ -115,7 +115,7 @@ def test_cancel(worker):
     stream = worker.submit(Request(prompts(worker)[2], SamplingParams(max_tokens=200)))
     first = next(iter(stream))
     stream.cancel()
-    done = stream.result(30)
+    done = stream.result(120)
     assert done.finish_reason is FinishReason.CANCELLED
     assert done.text.startswith(first.text)
     worker.cancel("nobody")
@@ -154,7 +154,7 @@ def test_a_callback_may_close_but_must_not_wait(gguf):
 
     stream = worker.submit(Request(prompt, SamplingParams(max_tokens=4)))
     stream.add_done_callback(callback)
-    stream.result(30)
+    stream.result(120)
     worker.close()
     assert "done callback" in str(problems[0])
 
@@ -174,7 +174,7 @@ def test_the_parent_decides_about_signals(worker, number):
     """A terminal's Ctrl-C goes to both processes."""
     stream = worker.submit(Request(prompts(worker)[2], SamplingParams(max_tokens=60)))
     os.kill(worker.pid, number)
-    assert stream.result(30).error is None
+    assert stream.result(120).error is None
 
 
 def test_loading_ends_when_another_thread_closes_the_engine(gguf):
