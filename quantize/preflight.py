@@ -69,8 +69,8 @@ def require_space(folder: Path, parts: Mapping[str, int], *, reusable: int = 0) 
     needed = sum(parts.values())
     if needed > free:
         raise DiskFullError(
-            f"{folder} needs {_gb(needed)} free to build in ({_list(parts)}) and has {_gb(free)}:"
-            " make room, build fewer recipes at a time, or choose another disk with --out"
+            f"{folder} needs {_told(needed)} free to build in ({_list(parts)}) and has"
+            f" {_told(free)}: make room, build fewer recipes at a time, or choose another disk with --out"
         )
 
 
@@ -81,8 +81,8 @@ def require_memory(parts: Mapping[str, int]) -> None:
     available = detect().ram_available
     if what is not None and parts[what] > available:
         raise OutOfMemoryError(
-            f"{what} needs about {_gb(parts[what])} of memory and {_gb(available)} are free: close"
-            f" other programs, or leave it out ({_list(parts)})"
+            f"{what} needs about {_told(parts[what])} of memory and {_told(available)} are free:"
+            f" close other programs, or leave it out ({_list(parts)})"
         )
 
 
@@ -104,8 +104,8 @@ def _vocabulary(source: SourceModel) -> int:
 
 
 def _list(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {_gb(size)}" for name, size in parts.items())
+    return ", ".join(f"{name} {_told(size)}" for name, size in parts.items())
 
 
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def _told(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -49,6 +49,17 @@ def test_space_is_asked_for_before_any_work(tmp_path: Path):
     require_space(nowhere, {"q8_0": free * 2}, reusable=free * 2)
 
 
+def test_what_a_small_model_lacks_can_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=63_000_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(
+        DiskFullError, match=r"104 MB free to build in \(q8_0 104 MB\) and has 63 MB"
+    ):
+        require_space(tmp_path, {"q8_0": 104_000_000})
+
+
 def test_memory_is_asked_for_before_any_work(tmp_path: Path):
     available = psutil.virtual_memory().available
     huge = replace(_source(available, tmp_path), bytes=2 * available)

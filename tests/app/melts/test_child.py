@@ -96,7 +96,7 @@ def test_a_disk_that_is_too_small_is_told_before_and_by_the_run(
     follow(process)
     assert (process.melt.state, process.melt.exit_code) == (State.FAILED, 4)
     assert process.melt.error == problem
-    assert "GB free to build in" in problem
+    assert "free to build in" in problem
     assert "--out" in problem
 
 
