@@ -70,7 +70,8 @@ def require_space(folder: Path, parts: Mapping[str, int], *, reusable: int = 0) 
     if needed > free:
         raise DiskFullError(
             f"{folder} needs {_told(needed)} free to build in ({_list(parts)}) and has"
-            f" {_told(free)}: make room, build fewer recipes at a time, or choose another disk with --out"
+            f" {_told(free)}: make room, build fewer recipes at a time, or choose another"
+            " disk with --out"
         )
 
 
