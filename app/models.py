@@ -17,6 +17,7 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 if TYPE_CHECKING:
     from runtimes.worker.engine import WorkerEngine
     from runtimes.worker.place import Place
+    from runtimes.worker.recovery import DeathLimit
 
 
 def model_file(model: str, options: ModelOptions) -> ModelFile:
@@ -45,11 +46,12 @@ def load_engine(
     *,
     begun: Callable[[WorkerEngine], None] | None = None,
     place: Place | None = None,
+    deaths: DeathLimit | None = None,
 ) -> WorkerEngine:
     """Load ``model`` in a worker process, so that a native crash does not end this one.
 
     ``begun`` is given the engine before it has loaded, for another thread to close; the process
-    runs at ``place``.
+    runs at ``place`` and is started again within ``deaths``.
     INGOT_STEP_LIMIT_S is how many seconds a step may take before the worker counts as hung. Raises
     ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for a bad limit. Ctrl-C ends
     the wait (KeyboardInterrupt) at once.
@@ -64,6 +66,7 @@ def load_engine(
         step_limit_s=_step_limit(),
         begun=begun,
         place=place,
+        deaths=deaths,
     )
     note_loaded(model.path)
     return engine

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,12 +24,16 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.topology import Core, cores, shares
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.place import Place
+from runtimes.worker.recovery import DeathLimit
 
 _log = logging.getLogger(__name__)
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 Count = int | Literal["auto"]
+
+# Which deaths end a job is the job's own to say, by what comes of the rows between them.
+_DEATHS = DeathLimit(deaths=sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,9 @@ def load_engines(
     def load(at: int) -> EngineApi:
         seat = seated[at]
         own = replace(settings, threads=seat.threads or settings.threads)
-        return load_engine(choice.file, own, scheduling, begun=begin, place=seat.place)
+        return load_engine(
+            choice.file, own, scheduling, begun=begin, place=seat.place, deaths=_DEATHS
+        )
 
     def attempt(at: int) -> None:
         try:

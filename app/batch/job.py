@@ -4,8 +4,11 @@ each answer.
 What a row may cost is bounded: it is asked again after a timeout or an error of the engine as often
 as allowed, and one that kills a worker process twice fails (see app.batch.suspects). A worker that
 dies takes nothing with it: rows that waited for it go to any engine, rows that it ran are asked one
-at a time by the process that follows it, or by an engine that has nothing else to do. An engine
-that cannot be started any more is left out; the last one's failure is the job's.
+at a time by the process that follows it, or by an engine that has nothing else to do. However many
+rows kill a worker, the job goes on, as long as the worker can do anything at all: each process that
+is started anew has to answer a single token first, and so many deaths without any answer between
+them are the last ones. An engine that cannot be used any more is left out; the last one's failure
+is the job's.
 """
 
 from __future__ import annotations
@@ -25,13 +28,15 @@ from app.batch.suspects import Suspects
 from app.batch.tasks import RowProblem
 from app.batch.work import Counts, Deliver, Terms, Work
 from app.prompts import PromptStyle, PromptTooLongError, encode
-from runtimes.errors import IngotError, RequestError
+from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 
 _TICK_SECONDS = 0.2
 # So many rows fail one after another only when the engine itself is broken: then it is given up
 # instead of turning the rest of the input into errors.
 _FAILURES_IN_A_ROW = 3
+# The same for rows that kill the worker, of which each costs a start.
+_DEATHS_IN_A_ROW = 32
 _RAW = PromptStyle(raw=True)
 
 _log = logging.getLogger(__name__)
@@ -51,6 +56,17 @@ class Job:
         self._suspects: Suspects[Active] = Suspects()
         # None wakes the job: an engine that was away is back, or lost.
         self._finished: queue.SimpleQueue[tuple[Lane, Completion] | None] = queue.SimpleQueue()
+        trial = dataclasses.replace(
+            terms.sampling,
+            max_tokens=1,
+            min_tokens=0,
+            n=1,
+            best_of=None,
+            logprobs=False,
+            top_logprobs=0,
+        )
+        for lane in lanes:
+            lane.trial = trial
 
     def run(self, work: Iterator[Work], interrupts: Interrupts, tick: Callable[[], None]) -> bool:
         """Answer all of ``work``, calling ``tick`` a few times a second.
@@ -186,7 +202,7 @@ class Job:
             return
         except IngotError as error:  # the worker died of it, or cannot be started
             lane.active.pop(active.request_id, None)
-            lane.revive(self._wake)
+            self._died(lane, str(error))
             self._crashed(active, lane, True, str(error))
             return
         stream.add_done_callback(lambda completion: self._finished.put((lane, completion)))
@@ -221,7 +237,7 @@ class Job:
                 self.counts.crashes = self._suspects.crashes
                 lane.counts.crashes += 1
                 lane.reserved = True
-                lane.revive(self._wake)
+                self._died(lane, completion.error)
         ran = self._suspects.ended(completion.id)
         active = lane.active.pop(completion.id, None)
         if active is None:  # cancelled by this job
@@ -233,7 +249,7 @@ class Job:
         elif not is_whole(completion):
             self._failed(active, lane, completion)
         else:
-            lane.failures_in_a_row = 0
+            lane.failures_in_a_row = lane.deaths_in_a_row = 0
             self._answered(active, lane, completion)
 
     def _answered(self, active: Active, lane: Lane, completion: Completion) -> None:
@@ -247,6 +263,20 @@ class Job:
         logprobs = token_logprobs(completion.choices, self._texts) if wanted else ()
         self._count(active, lane)
         self._deliver(active.work, answer_of(active.completions, logprobs), True)
+
+    def _died(self, lane: Lane, reason: str | None) -> None:
+        """The engine's process is gone: start another, or give the engine up."""
+        lane.deaths_in_a_row += 1
+        if lane.deaths_in_a_row < _DEATHS_IN_A_ROW:
+            lane.revive(self._wake)
+            return
+        lane.lose(
+            ModelError(
+                f"{lane.name} died {lane.deaths_in_a_row} times, each time of the row that it ran, "
+                f"with no answer between ({reason or 'for no known reason'}). The same command "
+                "goes on; with --skip-failed it leaves out the rows that failed"
+            )
+        )
 
     def _crashed(
         self, active: Active, lane: Lane, ran: bool, reason: str | None, text: str = ""
@@ -262,14 +292,15 @@ class Job:
         late = completion.finish_reason is FinishReason.DEADLINE
         reason = completion.error or "the engine gave no reason"
         if not late:
-            lane.failures_in_a_row += 1
-            # An engine that cannot be used any more, such as a worker that dies at every start,
-            # is no row's fault.
-            lane.problem = lane.usable()
+            # What a row says of its own answer fails that row alone, however many such rows there
+            # are. An engine that cannot be used any more, such as a worker that dies at every
+            # start, is no row's fault.
+            lane.failures_in_a_row += not self._own_constraint(active)
+            problem = lane.usable()
             if lane.failures_in_a_row >= _FAILURES_IN_A_ROW * lane.most_slots:
-                lane.problem = IngotError(f"every row fails ({reason}); the job ends here")
-            if lane.problem is not None:
-                lane.state = LaneState.LOST
+                problem = IngotError(f"every row fails ({reason}); the job ends here")
+            if problem is not None:
+                lane.lose(problem)
                 self._suspects.add(active, ran=active.alone)
                 return
         if active.retries < self._terms.retries:
@@ -277,11 +308,15 @@ class Job:
             self.counts.retried += 1
             self._begin(active, lane)
             return
-        problem = RowProblem("engine_error", reason)
+        fault = RowProblem("engine_error", reason)
         if late:
             said = f"not finished within {self._terms.timeout_s:g} s (--row-timeout)"
-            problem = RowProblem("timeout", said)
-        self._fail(active, lane, problem, completion.text)
+            fault = RowProblem("timeout", said)
+        self._fail(active, lane, fault, completion.text)
+
+    def _own_constraint(self, active: Active) -> bool:
+        own, job = active.work.task.sampling, self._terms.sampling
+        return own is not None and own.constraint not in (None, job.constraint)
 
     def _fail(self, active: Active, lane: Lane, problem: RowProblem, partial: str = "") -> None:
         self._count(active, lane, problem.code)

@@ -11,10 +11,13 @@ from typing import Protocol
 
 from app.batch.work import Counts, Work
 from runtimes.chat import Message
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.metrics import EngineStats
-from runtimes.request import Completion, Request
+from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 from runtimes.stream import Stream
+
+# A kill from outside may hit the trial of a process too; one that is broken dies of each.
+_TRIALS = 3
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +96,8 @@ class Lane:
         self.active: dict[str, Active] = {}  # in the order in which the rows were started
         self.reserved = False  # for suspects: it gets no other rows
         self.failures_in_a_row = 0
+        self.deaths_in_a_row = 0  # of its process, without an answer between them
+        self.trial = SamplingParams(max_tokens=1)  # how a new process is tried
         # A worker that is started anew may have fewer slots.
         self.most_slots = engine.slots
 
@@ -124,15 +129,21 @@ class Lane:
             return error
         return None
 
+    def lose(self, problem: IngotError) -> None:
+        """Use the engine no more in this job."""
+        self.problem = problem
+        self.state = LaneState.LOST
+
     def revive(self, wake: Callable[[], None]) -> None:
-        """Have the engine start its process again, on another thread; ``wake`` is called at the
-        end. Other engines go on meanwhile."""
+        """Have the engine start its process again and answer a single token, on another thread;
+        ``wake`` is called at the end. Other engines go on meanwhile. An engine whose process cannot
+        even do that is lost: no row is to blame for its deaths."""
         self.state = LaneState.AWAY
 
         def check() -> None:
             problem: IngotError | None
             try:
-                problem = self.usable()
+                problem = self._tried()
             except Exception as error:
                 _log.exception("%s cannot be used", self.name)
                 problem = IngotError(f"{self.name} cannot be used: {error}")
@@ -141,6 +152,25 @@ class Lane:
             wake()
 
         threading.Thread(target=check, name="ingot-revive", daemon=True).start()
+
+    def _tried(self) -> IngotError | None:
+        """What is wrong with a process that was started anew, or None."""
+        problem: IngotError | None = None
+        for _ in range(_TRIALS):
+            try:
+                ids = self.engine.encode(".")
+                request = Request(ids, self.trial, priority=Priority.CRITICAL)
+                done = self.engine.submit(request).result()
+            except RequestError as error:  # the engine is closed
+                return error
+            except IngotError as error:
+                problem = error
+                continue
+            if done.finish_reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
+                return None
+            said = done.error or "it was closed"
+            problem = ModelError(f"{self.name} cannot even answer one token any more: {said}")
+        return problem
 
     def cancel(self) -> None:
         """Give up everything that is in work."""

@@ -4,8 +4,8 @@
   a day, in this process or another, is followed by safer ones, which are remembered.
 - An instruction that the processor lacks, and memory that ran out by the system's or the library's
   own word, are certain: safer settings at once, remembered.
-- A kill from outside says nothing, unless it comes twice within minutes: then fewer tokens are
-  kept in memory, which is not remembered.
+- A kill from outside says nothing, unless it comes twice within minutes: then fewer requests run
+  together, which is not remembered; what one of them may hold stays.
 - Bounds against crashes that do not end the crashes are dropped and forgotten: they were not it.
 - So many deaths in so many minutes end it: until the time is over, requests fail at once.
 """
@@ -144,6 +144,7 @@ class Recovery:
             runtime,
             gpu and settings.gpu_layers != 0,
             settings.extra_buffers and ensure(runtime, announce=False).extra_buffers,
+            ready.context if ready else context,
             settings.kv_tokens
             or (ready.slots * ready.context if ready else settings.slots * context),
         )

@@ -73,11 +73,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What ran when the process died. ``gpu`` whether layers may have been on one."""
+    """What ran when the process died. ``gpu`` whether layers may have been on one; ``context`` is
+    what one request may hold, ``kv_tokens`` all slots together."""
 
     runtime: RuntimeName
     gpu: bool
     extra_buffers: bool
+    context: int
     kv_tokens: int
 
 
@@ -85,7 +87,9 @@ def safer(bounds: Bounds, cause: Cause, situation: Situation) -> Bounds | None:
     """The next bounds to try; None when there is nothing left that could help."""
     if cause in (Cause.MEMORY, Cause.KILLED):
         half = situation.kv_tokens // 2
-        return replace(bounds, kv_tokens=half) if half >= _LEAST_TOKENS else None
+        # A kill from outside need not be about memory: it must not cut requests short.
+        least = situation.context if cause is Cause.KILLED else _LEAST_TOKENS
+        return replace(bounds, kv_tokens=half) if half >= least else None
     llama = situation.runtime == "llamacpp"
     # The processor, and so its special kernels, are to blame for an instruction it does not have.
     if llama and situation.gpu and cause is not Cause.ILLEGAL:

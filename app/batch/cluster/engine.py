@@ -193,6 +193,7 @@ class RayEngine:
         if error is None:
             answer: Completion | Problem = done.result()
             if isinstance(answer, Completion):
+                self._deaths.clear()  # only those without an answer between them count
                 flight.stream.finish(answer)
             else:
                 flight.give_up(FinishReason.ERROR, str(unpack(answer)))

@@ -192,6 +192,14 @@ def test_memory_is_checked_for_all_together(
     assert caught.value.exit_code == 4
 
 
+def test_the_job_alone_counts_deaths(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine of a job is started again as often as it dies: what ends the job is its lane."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(engines, "load_engine", lambda *_, **named: given.update(named))
+    engines.load_engines(choice, RunnerSettings(), SchedulerSettings(), [engines.Seat("one")])
+    assert given["deaths"].deaths > 10**6
+
+
 def test_what_engines_may_be() -> None:
     assert [parse_count(text) for text in ("auto", "1", "12")] == ["auto", 1, 12]
     for text in ("0", "-1", "two", "1.5", "", "9999", "\u0663"):

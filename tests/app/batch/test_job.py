@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.batch import job as jobs
 from app.batch.interrupt import Interrupts
 from app.batch.job import Job
 from app.batch.lane import Lane
@@ -19,7 +20,8 @@ from app.batch.source import Row
 from app.batch.tasks import Task
 from app.batch.work import Terms, Work
 from app.prompts import PromptStyle
-from runtimes.request import Request, SamplingParams
+from runtimes.errors import ModelError
+from runtimes.request import Constraint, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
@@ -29,12 +31,16 @@ PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
 
 
 class Killed(WorkerEngine):
-    """Its worker is killed as soon as it has run a prompt that ends in one of ``poison``."""
+    """Its worker is killed as soon as it has run a prompt that ends in one of ``poison``, and when
+    it is asked ``worst``."""
 
     poison: tuple[list[int], ...] = ()
+    worst: list[int] | None = None
     asked: Counter[tuple[int, ...]]
 
     def submit(self, request: Request) -> Stream:
+        if request.prompt == self.worst and self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
         stream = super().submit(request)
         self.asked[tuple(request.prompt)] += 1
         if any(request.prompt[-len(end) :] == end for end in self.poison):
@@ -89,6 +95,34 @@ def test_a_row_that_kills_the_worker_fails_alone(engine: Killed) -> None:
     # Each neighbour was asked once more for each crash in its company, and no more.
     others = [engine.asked[tuple(engine.encode(text))] for text in set(prompts) - {prompts[1]}]
     assert max(others) <= 3
+
+
+def test_a_worker_that_dies_of_anything_ends_the_job(engine: Killed) -> None:
+    engine.poison = (engine.encode("Please die now")[-3:],)
+    engine.worst = engine.encode(".")  # what a new process is tried with
+    prompts = ["The number 1 is", "Please die now", "The number 2 is"]
+    with pytest.raises(ModelError, match=r"cannot even answer one token any more: .*SIGKILL"):
+        run(engine, work_of(prompts))
+
+
+def test_rows_that_kill_one_after_another_end_the_job_at_last(
+    engine: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_DEATHS_IN_A_ROW", 3)
+    engine.poison = (engine.encode("Please die now")[-3:],)
+    with pytest.raises(ModelError, match=r"died 3 times, .* --skip-failed"):
+        run(engine, work_of(["Please die now"] * 3))
+
+
+def test_rows_with_a_constraint_of_their_own_fail_alone(engine: Killed) -> None:
+    """It is too large to be followed, which is known only when it is tried."""
+    own = SamplingParams(max_tokens=4, constraint=Constraint("regex", "a{1000000}"))
+    limit = jobs._FAILURES_IN_A_ROW * SLOTS
+    bad, good = work_of(["a"] * (limit + 1), sampling=own), work_of(["b"] * (limit + 2))[-1:]
+    job, results = run(engine, [*bad, *good], retries=0)
+    assert (job.counts.failed, job.counts.answered) == (limit + 1, 1)
+    assert results[0]["error"]["code"] == "engine_error"
+    assert "constraint" in results[0]["error"]["message"]
 
 
 def test_a_crash_from_outside_fails_no_row(engine: Killed) -> None:

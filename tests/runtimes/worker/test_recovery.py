@@ -92,6 +92,14 @@ def test_kills_from_outside_are_not_remembered(model):
     assert recovery(model).settings().slots == 16
 
 
+def test_kills_from_outside_cut_no_request_short(model):
+    one = recovery(model)
+    kill = Death(Cause.KILLED, "was killed")
+    for _ in range(9):
+        one.died(kill, ready(model, one))
+    assert (one.settings().slots, one.settings().context) == (1, 1024)
+
+
 def test_bounds_leave_other_settings_alone():
     asked = RunnerSettings(slots=3, context=None, threads=2, gpu_layers=7)
     assert Bounds().apply(asked, 2048) == asked
