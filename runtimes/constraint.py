@@ -7,6 +7,7 @@ dialect of Lark.
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -40,7 +41,7 @@ def grammar_of(constraint: Constraint) -> str:
 
 def refused(constraint: Constraint, why: str) -> RequestError:
     """The error of a constraint that cannot be used."""
-    return RequestError(f"the {_NAMES[constraint.kind]} cannot be used: {one_line(why)}")
+    return RequestError(f"the {_NAMES[constraint.kind]} cannot be used: {_short(why)}")
 
 
 _NAMES = {
@@ -68,6 +69,20 @@ def _grammar(constraint: Constraint) -> str:
         raise ValueError("a choice must not be empty")
     texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     return str(LLMatcher.grammar_from_lark(f"start: {texts}"))
+
+
+def _short(why: str) -> str:
+    """What is wrong, and where; llguidance repeats the whole expression, however long it is."""
+    found = _REGEX_ERROR.search(why)
+    if found is None:
+        return one_line(why)[:_SHOWN]
+    pattern, pointer, reason = found.groups()
+    piece = pattern[len(pointer) :][:_PIECE]
+    return f"{reason}, at " + (f"`{piece}`" if piece else "its end")
+
+
+_REGEX_ERROR = re.compile(r"regex parse error:\n(.*)\n( *)\^+\nerror: (.*)")
+_SHOWN, _PIECE = 200, 20
 
 
 def one_line(text: str) -> str:

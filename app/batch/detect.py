@@ -43,6 +43,8 @@ def detect(path: Path, name: str, asked: Format | None) -> Format:
 
     Raises RequestError when there is nothing there that could be read.
     """
+    if not name:
+        raise RequestError("the input's name is empty")
     if not path.exists():
         raise RequestError(f"{name}: no such file")
     if path.is_dir():
@@ -50,7 +52,7 @@ def detect(path: Path, name: str, asked: Format | None) -> Format:
             raise RequestError(f"{name} is a folder, whose files are a prompt each; name a file")
         return "folder"
     if asked == "folder":
-        raise RequestError(f"{name} is a file; --format folder is for folders")
+        raise RequestError(f"{name} is a file; --input-format folder is for folders")
     if not path.is_file():
         # It is read more than once, which a pipe or a device does not allow.
         raise RequestError(f"{name} is not a regular file; pipe it in and name the input -")
@@ -69,7 +71,10 @@ def detect(path: Path, name: str, asked: Format | None) -> Format:
 
 
 def spool_stdin() -> Path:
-    """Standard input as a temporary file: a job reads its input more than once."""
+    """Standard input as a temporary file: a job reads its input more than once. Raises RequestError
+    where there is none."""
+    if sys.stdin is None:
+        raise RequestError("the input is -, and standard input is closed")
     with tempfile.NamedTemporaryFile(prefix="ingot-stdin-", delete=False) as file:
         path = Path(file.name)
         try:

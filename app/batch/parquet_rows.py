@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,11 +35,26 @@ def parquet_rows(path: Path, name: str) -> Iterator[Raw]:
             # Statistics of the whole file tell how many rows make a few megabytes.
             batch = max(1, min(_BATCH_ROWS, _BATCH_BYTES // _row_bytes(file)))
             for records in file.iter_batches(batch_size=batch, use_threads=False):
-                for row in records.to_pylist():
+                names = records.schema.names
+                for cells in zip(*map(_cells, records.columns), strict=True):
                     number += 1
-                    yield Raw(number, {key: plain(value) for key, value in row.items()})
+                    yield Raw(number, dict(zip(names, map(plain, cells), strict=True)))
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise RequestError(f"{name} is damaged after row {number}: {_reason(error)}") from error
+
+
+def _cells(column: Any) -> list[Any]:
+    """The values of a column. Times that Python cannot hold (nanoseconds, the year 20000) are
+    Arrow's own text of them."""
+    import pyarrow
+
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        if not pyarrow.types.is_temporal(column.type):
+            raise
+        values = column.cast(pyarrow.string()).to_pylist()
+    return values
 
 
 def plain(value: Any) -> Any:
@@ -73,9 +89,14 @@ def _open(path: Path, name: str) -> tuple[Any, ParquetFile]:
             f"{name} is a Parquet file, which needs pyarrow: pip install 'ingot[parquet]'"
         ) from error
     try:
-        return pyarrow, parquet.ParquetFile(path, pre_buffer=False)
+        file = parquet.ParquetFile(path, pre_buffer=False)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"{name} is no whole Parquet file: {_reason(error)}") from error
+    for column, count in Counter(file.schema_arrow.names).items():
+        if count > 1:
+            file.close()
+            raise RequestError(f"{name} has two columns called {column[:60]!r}; rename one of them")
+    return pyarrow, file
 
 
 def _row_bytes(file: ParquetFile) -> int:

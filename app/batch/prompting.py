@@ -83,6 +83,8 @@ class Prompting:
         value = lookup(fields, self.priority_field)
         if value is MISSING or value is None or value == "":
             return Priority.NORMAL
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # whole numbers of a table's column that has gaps
         text = str(value).strip().lower()
         if text in _PRIORITIES:
             return _PRIORITIES[text]

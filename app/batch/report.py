@@ -40,6 +40,16 @@ def report_of(
     }
 
 
+def check_report(path: Path, out: Path | None) -> None:
+    """Raises RequestError where the report cannot be written, before any work is done for it."""
+    if path.is_dir() or not path.name:
+        raise RequestError(f"--report: {path} is a folder; name a file")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise RequestError(f"--report: {path} cannot be written: no such folder, or not yours")
+    if out is not None and path.absolute() == out.absolute():
+        raise RequestError("--report and OUT are the same file; name another")
+
+
 def write_report(path: Path, report: dict[str, Any]) -> None:
     """Put the report in place in one step. Raises RequestError or OutOfMemoryError."""
     partial = path.with_name(path.name + ".partial")

@@ -143,6 +143,7 @@ def _source(
     found = detect(path, name, format)
     if found == "text" and prompting.field is not None:
         raise RequestError(
-            f"--field is for rows with fields, and {name} is read as plain text (see --format)"
+            f"--field is for rows with fields, and {name} is read as plain text"
+            " (see --input-format)"
         )
     return Source(path, name, found, prompting, limit)

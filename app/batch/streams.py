@@ -19,6 +19,7 @@ else:
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
+_ZSTD_SKIPPED = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f (3.1.2); pzstd begins so
 
 
 _Stream = BufferedReader | gzip.GzipFile | zstd.ZstdFile
@@ -93,7 +94,7 @@ class InputStream:
         if head.startswith(_GZIP):
             self.packing = "gzip"
             return gzip.GzipFile(fileobj=file, mode="rb")
-        if head == _ZSTD:
+        if head == _ZSTD or (head[1:] == _ZSTD_SKIPPED and 0x50 <= head[0] <= 0x5F):
             self.packing = "zstd"
             return zstd.ZstdFile(file, "rb")
         return file

@@ -126,6 +126,8 @@ def _no_rows(source: Source) -> str:
             hint = "put a text file for each prompt into it"
         case "csv":
             hint = "below the line that names the columns, write a line for each prompt"
+        case "parquet":
+            hint = "write one row for each prompt"
         case "jsonl":
             hint = 'write one object a line, such as {"prompt": "What is 2 + 2?"}'
         case _:

@@ -106,7 +106,13 @@ class RowTemplate:
 
 
 def _tojson(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, default=_no_json)
+
+
+def _no_json(value: Any) -> Any:
+    if isinstance(value, jinja2.Undefined):
+        str(value)  # raises UndefinedError, which names the field
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def _undefined(error: jinja2.UndefinedError, fields: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ def batch(
     from app.batch.interrupt import sigterm_as_ctrl_c
     from app.batch.plan import Plan
     from app.batch.progress import Both, make_progress
-    from app.batch.report import report_of, write_report
+    from app.batch.report import check_report, report_of, write_report
     from app.batch.runner import run_to_file, run_to_stdout
     from app.batch.settings import JobSettings
     from app.batch.source import open_source
@@ -123,6 +123,8 @@ def batch(
         raise RequestError("--json prints the figures to stdout, where the records go already")
     if to_stdout and not rows.dry_run:
         out.check_stdout()
+    if out.report is not None:
+        check_report(out.report, None if to_stdout else Path(str(output)))
     params, limit = samples.apply(sampling.params()), rows.limit
     params = replace(params, constraint=constraints.constraint())
     if test:

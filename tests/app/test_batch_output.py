@@ -226,3 +226,14 @@ def test_sigterm_while_nothing_runs(ingot: Any, gguf_file: Path, tmp_path: Path)
     assert process.returncode == 130, err
     assert b"Traceback" not in err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", [".", "nowhere/report.json", "out.jsonl"])
+def test_a_report_that_cannot_be_written_is_refused_before_any_work(
+    name: str, gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.txt").write_text("a prompt\n")
+    code = main(["batch", "in.txt", "out.jsonl", "-m", str(gguf_file), "-q", "--report", name])
+    assert code == 2
+    assert list(tmp_path.iterdir()) == [tmp_path / "in.txt"]

@@ -164,3 +164,13 @@ def test_one_prompt_from_the_shell(ingot: Any, gguf_file: Path, tmp_path: Path) 
         done = ingot("run", gguf_file, "Hello", *arguments)
         assert done.returncode == 2
         assert said in done.stderr
+
+
+def test_what_is_wrong_with_an_expression_is_told_in_short() -> None:
+    text = "x" * 300 + "(a/b"
+    with pytest.raises(BadRowError) as caught:
+        constraint_changes({"structured_outputs": {"regex": text}})
+    assert str(caught.value) == (
+        "structured_outputs.regex: the regular expression cannot be used: unclosed group,"
+        r" at `(a\/b`"
+    )

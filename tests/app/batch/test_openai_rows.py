@@ -162,7 +162,13 @@ def test_a_bound_on_what_rows_ask_for() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("HIGH", Priority.HIGH), (0, Priority.CRITICAL), ("3", Priority.LOW), (None, Priority.NORMAL)],
+    [
+        ("HIGH", Priority.HIGH),
+        (0, Priority.CRITICAL),
+        (1.0, Priority.HIGH),
+        ("3", Priority.LOW),
+        (None, Priority.NORMAL),
+    ],
 )
 def test_priorities(value: Any, expected: Priority) -> None:
     task = ask({"prompt": "x", "p": value}, priority_field="p")

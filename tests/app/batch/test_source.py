@@ -152,3 +152,18 @@ def test_any_bytes_give_a_row_a_line(tmp_path_factory: pytest.TempPathFactory, d
             assert data.startswith((b"\xff\xfe", b"\xfe\xff", *PACKED))
             continue
         assert [row.line for row in rows] == expected
+
+
+def test_names_that_are_no_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # which an empty name would be
+    write(tmp_path, b"a prompt", "a.txt")
+    with pytest.raises(RequestError, match="name is empty"):
+        read_named("")
+    monkeypatch.setattr("sys.stdin", None)  # what Python makes of a closed one
+    with pytest.raises(RequestError, match="standard input is closed"):
+        read_named("-")
+
+
+def read_named(name: str) -> list[Row]:
+    with open_source(name) as source:
+        return list(source.rows())

@@ -83,3 +83,10 @@ def test_a_bomb_is_one_long_line(tmp_path: Path, packing: str) -> None:
     codes, peak = done.stdout.splitlines()
     assert codes == "['line_too_long']"
     assert int(peak) < 220 * 1024
+
+
+def test_a_frame_that_is_to_be_skipped_may_come_first(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl.zst"
+    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+    path.write_bytes(skipped + zstd.compress(b'{"prompt":"x"}\n'))
+    assert [row.task for row in read(path)] == [Task((), ("x",))]

@@ -139,3 +139,29 @@ def test_parquet_without_pyarrow(parquet: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(RequestError, match=r"pip install 'ingot\[parquet\]'"):
         read(parquet)
+
+
+def test_parquet_times_that_python_cannot_hold(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "in.parquet"
+    columns = {
+        "prompt": ["x", "y"],
+        "at": arrow.array([1, None], arrow.timestamp("ns")),
+        "took": arrow.array([1, None], arrow.duration("ns")),
+        "far": arrow.array([2**60, None], arrow.timestamp("ms")),
+    }
+    parquet.write_table(arrow.table(columns), path)
+    first, second = [row.task.source for row in read(path)]
+    assert str(first["at"]).endswith("00:00:00.000000001")
+    assert [first["took"], second["took"], second["at"]] == ["1", None, None]
+    assert isinstance(first["far"], str)
+
+
+def test_parquet_with_two_columns_of_a_name_is_refused(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "in.parquet"
+    parquet.write_table(arrow.table([["a"], ["b"]], names=["prompt", "prompt"]), path)
+    with pytest.raises(RequestError, match="two columns called 'prompt'"):
+        read(path)

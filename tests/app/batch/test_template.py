@@ -104,3 +104,10 @@ def test_files(tmp_path: Path) -> None:
     blank = Prompting(template=RowTemplate(" {{ q }}", "t.j2")).task({"q": ""})
     assert isinstance(blank, RowProblem)
     assert blank.code == "empty_prompt"
+
+
+@pytest.mark.parametrize("text", ["{{ nope | tojson }}", "{{ [nope] | tojson }}"])
+def test_json_of_a_missing_field_names_it(text: str) -> None:
+    error = failure(text, {"q": "x"})
+    assert error.problem.code == "missing_field"
+    assert "'nope' is undefined" in error.problem.message
