@@ -136,6 +136,7 @@ class QuantizeScreen(Screen[None]):
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
+        self.refresh_bindings()
         self._finished(process)
 
     def _finished(self, process: MeltProcess) -> None:

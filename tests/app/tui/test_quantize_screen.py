@@ -11,6 +11,7 @@ import psutil
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static, TabbedContent
+from textual.widgets._footer import FooterKey
 
 from app.melts.forecast import Forecast
 from app.melts.progress import Melt, Stage, StageState, State
@@ -103,6 +104,11 @@ async def test_the_form_follows_what_is_typed(app: IngotApp, pebble: Path) -> No
         assert str(table.get_cell("q8_0", "size")) == ""
 
 
+def offered(screen: QuantizeScreen) -> list[str]:
+    """What the line at the bottom has keys for."""
+    return [key.description for key in screen.query(FooterKey)]
+
+
 async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
     app: IngotApp, float_gguf: Path, tmp_path: Path
 ) -> None:
@@ -129,8 +135,10 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
 
         await pilot.press("ctrl+g")
         await wait_until(lambda: screen.running)
+        await wait_until(lambda: "Stop" in offered(screen))
         await pilot.press("ctrl+c")
         await wait_until(lambda: state_of(screen) is State.STOPPED)
+        await wait_until(lambda: "Stop" not in offered(screen), 5)
         assert app.is_running
 
         await pilot.press("ctrl+g")
