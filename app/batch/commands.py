@@ -62,8 +62,10 @@ def _merge(out: str, parts: Sequence[str], as_json: bool, replace: bool) -> Exit
 
     merged = merge(Path(out), [Path(part) for part in parts], replace=replace)
     if as_json:
-        figures = {"rows": merged.rows, "failed": merged.failed, "parts": len(parts)}
+        figures = {"rows": merged.rows, "failed": merged.failed, "parts": merged.parts}
         console.emit(json.dumps(figures) + "\n")
     else:
-        console.note(f"{out}: {merged.rows:,} rows of {len(parts)} parts, {merged.failed:,} failed")
+        console.note(
+            f"{out}: {merged.rows:,} rows of {merged.parts} parts, {merged.failed:,} failed"
+        )
     return ExitCode.ROWS_FAILED if merged.failed else ExitCode.DONE

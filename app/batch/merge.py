@@ -42,10 +42,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """``rows`` were written, ``failed`` of them errors."""
+    """``rows`` of so many ``parts`` were written, ``failed`` of them errors."""
 
     rows: int
     failed: int
+    parts: int
 
 
 def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> Merged:
@@ -54,7 +55,9 @@ def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> Merged:
     Raises RequestError naming the parts that are missing, doubled, unfinished or of another job,
     and OutOfMemoryError for a full disk.
     """
-    parts = [_part(path) for path in paths]
+    # `part*.jsonl` names the journals too.
+    journals = {journal_path(path) for path in paths}
+    parts = [_part(path) for path in paths if path not in journals]
     _check(out, parts)
     if out.exists() and not replace:
         raise RequestError(f"{out} exists; --fresh replaces it")
@@ -75,7 +78,7 @@ def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> Merged:
         write_output(out, form, records)
     except OSError as error:
         raise output_error(error, out, "The parts are untouched") from error
-    return Merged(counts["rows"], counts["failed"])
+    return Merged(counts["rows"], counts["failed"], len(parts))
 
 
 def _part(path: Path) -> Part:

@@ -50,7 +50,9 @@ def write_output(
     out: Path, form: RecordForm, records: Records, check: Callable[[], None] | None = None
 ) -> None:
     """Write ``out`` beside itself and put it in place, unless it has the same content already.
-    ``check`` is called before that. Raises OSError."""
+    ``check`` is called before that. A link stays one: what it leads to is written. Raises
+    OSError."""
+    out = out.resolve()
     partial = out.with_name(out.name + ".partial")
     try:
         write_records(partial, form.format, records)

@@ -134,3 +134,11 @@ def test_what_does_not_fit_together_is_named(tmp_path: Path) -> None:
         merge(out, [one, two, three])
     assert out.read_text() == "precious"
     assert merge(out, [one, two, three], replace=True).rows == 30
+
+
+def test_journals_that_a_pattern_names_too_are_no_parts(tmp_path: Path) -> None:
+    for number in (1, 2):
+        make(tmp_path, f"p{number}.jsonl", Shard(number, 2), "jsonl")
+    named = sorted(tmp_path.glob("p*.jsonl"))
+    assert len(named) == 4
+    assert merge(tmp_path / "merged.jsonl", named).parts == 2

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.batch.formats import OutputFormat, output_format, suffix_format
+from app.batch.formats import OutputFormat, RecordForm, output_format, suffix_format
+from app.batch.publish import write_output
 from app.batch.source import Stamp
 from app.batch.survey import Survey
 from app.batch.writers import write_records
@@ -63,3 +64,15 @@ def test_the_form_of_the_output(
     found = Survey(Stamp(0, 0), rows=10, requests=requests)
     assert output_format(wanted, Path(name), found) == expected
     assert suffix_format(Path("a.b.csv")) == "csv"
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    out, real = tmp_path / "out.jsonl", tmp_path / "disk" / "real.jsonl"
+    out.symlink_to(real)
+    for name in ("a", "b"):
+        records = [{"id": name}]
+        write_output(out, RecordForm("jsonl", ""), records.copy)
+        assert out.is_symlink()
+        assert real.read_text() == f'{{"id":"{name}"}}\n'
+    assert list((tmp_path / "disk").iterdir()) == [real]
