@@ -48,7 +48,9 @@ class IngotApp(App[None]):
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = modes.openers()
     DEFAULT_MODE = modes.CHAT.name
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "app.help", "Help", id="app.help", priority=True, tooltip="for the focus"),
+        Binding(
+            "f1", "app.help", "Help", id="app.help", priority=True, tooltip="for what has the focus"
+        ),
         *modes.bindings(),
         Binding(
             "ctrl+p",
@@ -66,7 +68,7 @@ class IngotApp(App[None]):
             id="app.interrupt",
             priority=True,
             show=False,
-            tooltip="twice: quit",
+            tooltip="what runs; twice quits",
         ),
         Binding("ctrl+q", "app.quit", "Quit", id="app.quit", priority=True, show=False),
     ]
