@@ -51,7 +51,7 @@ def _status(out: str, as_json: bool) -> ExitCode:
 
     status = status_of(Path(out))
     if as_json:
-        console.emit(json.dumps(status.as_json(), ensure_ascii=False) + "\n")
+        console.emit(json.dumps(status.as_json()) + "\n")
     else:
         console.emit("".join(f"{line}\n" for line in status.lines()))
     return ExitCode.DONE

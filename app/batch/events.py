@@ -26,8 +26,9 @@ class Events(Silent):
         self._last = float("-inf")
 
     def event(self, name: str, values: dict[str, Any]) -> None:
-        """Write one event."""
-        self._emit(json.dumps({"event": name, **values}, ensure_ascii=False) + "\n")
+        """Write one event, in ASCII: a row's message may quote half a surrogate pair, and stdout
+        may take less than UTF-8."""
+        self._emit(json.dumps({"event": name, **values}) + "\n")
 
     def begin(self, known: Known) -> None:
         """A ``begin`` event, before the model is loaded."""

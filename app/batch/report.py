@@ -54,7 +54,7 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
     """Put the report in place in one step. Raises RequestError or OutOfMemoryError."""
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        partial.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
