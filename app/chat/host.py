@@ -128,12 +128,14 @@ class EngineHost:
                 self._coming = None
         # This also starts the thread, which takes time on a busy machine.
         stats = self._fetcher.submit(engine.stats).result()
+        again, label = _again(model, options, choice), label_of(choice.file)
+        details = details_of(choice, gpu=engine.gpu)
         with self._lock:
             if wish == self._wish:
-                self._engine, self._stats, self._asked = engine, stats, time.monotonic()
-                self.choice, self.model = choice, _again(model, options, choice)
-                self.label = label_of(choice.file)
-                self.details = details_of(choice, gpu=engine.gpu)
+                self._stats, self._asked = stats, time.monotonic()
+                self.choice, self.model, self.label, self.details = choice, again, label, details
+                # Last, since those who read take no lock: where there is an engine, it has a name.
+                self._engine = engine
                 self._loads = False
                 return choice
         engine.close()

@@ -64,6 +64,28 @@ def test_what_it_says_of_a_loaded_model(host: EngineHost) -> None:
     assert host.memory() == pytest.approx(process.memory_info().rss, rel=0.1)
 
 
+def test_an_engine_has_a_name_from_the_first_moment_on(
+    fresh: EngineHost, pebble_built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, str, str]] = []
+
+    def slow(*_: object, **_more: object) -> str:
+        time.sleep(0.02)  # as where others hold the processor
+        return "said"
+
+    monkeypatch.setattr("app.chat.host.label_of", slow)
+    monkeypatch.setattr("app.chat.host.details_of", slow)
+    options = ModelOptions(recipe="q8_0", **SMALL)
+    thread = threading.Thread(target=fresh.load, args=(str(pebble_built), options))
+    thread.start()
+    while fresh.state is not HostState.READY:
+        seen.append((fresh.engine is not None, fresh.label, fresh.details))
+        time.sleep(0.001)
+    thread.join()
+    assert all(one[1:] == ("said", "said") for one in seen if one[0])
+    assert fresh.engine is not None
+
+
 def test_stats_never_wait(host: EngineHost) -> None:
     assert host.engine is not None
     process = psutil.Process(host.engine.pid)
