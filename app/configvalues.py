@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from app.config import ChatSettings, Config, ConfigError, Sampling
 from runtimes.errors import RequestError
+from runtimes.settings import MOST_THREADS
 
 TABLES = ("chat", "sampling", "keymap", "presets")
 
@@ -30,6 +31,7 @@ SETTINGS: Mapping[str, Any] = MappingProxyType(
     _table("", Config) | _table("chat", ChatSettings) | _table("sampling", Sampling)
 )
 _LEAST = {"chat.context": 8, "chat.threads": 1}
+_MOST = {"chat.threads": MOST_THREADS}
 _preset = re.compile(r"presets\.(?P<name>.+?)\.(?P<inner>system|sampling\.\w+)")
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -87,6 +89,9 @@ def check(key: str, value: Any) -> Any:
     least = _LEAST.get(key)
     if least is not None and good < least:
         raise ConfigError(f"{key} must be at least {least}, not {value!r}")
+    most = _MOST.get(key)
+    if most is not None and good > most:
+        raise ConfigError(f"{key} must be at most {most}, not {value!r}")
     _, found, name = key.rpartition("sampling.")
     if found:
         try:

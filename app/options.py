@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from runtimes.settings import MOST_THREADS
+
 if TYPE_CHECKING:
     from runtimes.request import SamplingParams
 
@@ -108,7 +110,7 @@ class ModelOptions:
     ] = None
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Processor threads.", rich_help_panel=_MODEL),
+        typer.Option(min=1, max=MOST_THREADS, help="Processor threads.", rich_help_panel=_MODEL),
     ] = None
 
 

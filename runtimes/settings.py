@@ -7,6 +7,7 @@ from typing import Literal
 
 KvType = Literal["f16", "q8_0", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
+MOST_THREADS = 512  # ggml.h's GGML_MAX_N_THREADS: it aborts with more
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ def test_every_setting_is_tried_above(file: Path) -> None:
         ("theme = 3", "theme must be a text, not 3"),
         ("thinking = 'never'", "thinking must be one of collapsed, shown, hidden, not 'never'"),
         ("[chat]\nthreads = 0", "chat.threads must be at least 1, not 0"),
+        ("[chat]\nthreads = 513", "chat.threads must be at most 512, not 513"),
         ("[chat]\ncontext = 1.5", "chat.context must be a whole number, not 1.5"),
         ("[sampling]\ntemperature = true", "sampling.temperature must be a number, not True"),
         ("[sampling]\ntemperature = nan", "sampling.temperature must be a number, not nan"),

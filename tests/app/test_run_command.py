@@ -129,6 +129,7 @@ def test_control_c_keeps_what_there_is(ingot: Any, gguf_file: Path) -> None:
         (["{gguf}"], 2, "there is no prompt"),
         ([], 2, "MODEL"),
         (["{gguf}", "x", "--bogus"], 2, "--bogus"),
+        (["{gguf}", "x", "--threads", "100000"], 2, "--threads"),
         (["{gguf}", "x", "--max-tokens", "many"], 2, "--max-tokens"),
         (["{gguf}", "x", "--max-tokens", "0"], 2, "max_tokens must be at least 1"),
         (["{gguf}", "x", "--temperature", "nan"], 2, "temperature"),
