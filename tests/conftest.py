@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False  # by the number of tests, which says little
     return ByGroup(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """A command that runs within a test sets up logging for its process: not for later tests."""
+    root = logging.getLogger()
+    level, handlers = root.level, set(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in set(root.handlers) - handlers:
+        if not type(handler).__module__.startswith("_pytest"):
+            root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
