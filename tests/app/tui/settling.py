@@ -12,9 +12,15 @@ import time
 from typing import Any
 
 import pytest
+from textual.app import App
 from textual.pilot import Pilot
 
-_AT_MOST_S = 2.0  # an app in which something always happens is never at rest
+# An app in which something always happens is never at rest; in each round every widget gets through
+# what it had to do at the beginning of it.
+_ROUNDS, _AT_MOST_S = 30, 2.0
+
+# Without waiting for anything but the keys: what they begin may be over when the app is at rest.
+press_only = Pilot.press
 
 
 def _has_more(app: Any) -> bool:
@@ -25,7 +31,17 @@ def _has_more(app: Any) -> bool:
         screen._layout_required
         or screen._scroll_required
         or bool(screen._callbacks)
-        or any(node.message_queue_size or node._next_callbacks for node in nodes)
+        or any(
+            node.message_queue_size or node._next_callbacks or not node._is_mounted
+            for node in nodes
+        )
+    )
+
+
+def _composed(app: Any) -> bool:
+    """Whether every widget of the screens is there."""
+    return all(
+        node._is_mounted for one in app.screen_stack for node in one.walk_children(with_self=True)
     )
 
 
@@ -37,7 +53,9 @@ def _goes_on(app: Any) -> bool:
 async def at_rest(pilot: Pilot[Any]) -> None:
     """Let the app go on until nothing waits in it."""
     limit = time.monotonic() + _AT_MOST_S
-    while _goes_on(pilot.app) and await pilot._wait_for_screen():
+    for _ in range(_ROUNDS):
+        if not (_goes_on(pilot.app) and await pilot._wait_for_screen()):
+            return
         await asyncio.sleep(0)
         if not _goes_on(pilot.app) or not _has_more(pilot.app) or time.monotonic() > limit:
             return
@@ -45,8 +63,9 @@ async def at_rest(pilot: Pilot[Any]) -> None:
 
 
 def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every pilot wait so after keys and pauses."""
-    pause, press = Pilot.pause, Pilot.press
+    """Make every pilot wait so after keys and pauses, and let no app be ended while a screen of it
+    is still being put together: Textual drops the rest of it then."""
+    pause, shutdown = Pilot.pause, App._shutdown
 
     async def patient_pause(self: Pilot[Any], delay: float | None = None) -> None:
         await pause(self, delay)
@@ -56,8 +75,15 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def patient_press(self: Pilot[Any], *keys: str) -> None:
         for key in keys:
-            await press(self, key)
+            await press_only(self, key)
             await at_rest(self)
 
+    async def patient_shutdown(self: App[Any]) -> None:
+        limit = time.monotonic() + _AT_MOST_S
+        while _goes_on(self) and not _composed(self) and time.monotonic() < limit:
+            await asyncio.sleep(0.005)
+        await shutdown(self)
+
+    monkeypatch.setattr(App, "_shutdown", patient_shutdown)
     monkeypatch.setattr(Pilot, "pause", patient_pause)
     monkeypatch.setattr(Pilot, "press", patient_press)

@@ -28,6 +28,7 @@ from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_pane import ComparePane, body
 from app.tui.widgets.model_table import ModelTable
 from tests.app.tui.conftest import SIZES, ask, is_ready, wait_until
+from tests.app.tui.settling import press_only
 
 STORY = "Tell me a story about a fox and a tailor in Rome"
 
@@ -93,10 +94,12 @@ async def test_a_whole_comparison(
         bare.screen.query_one(Input).value = "48"
         await pilot.press("enter")
         await wait_until(lambda: bare.screen is screen)
-        await ask(pilot, STORY)
+        screen.prompt.text = STORY
+        screen.prompt.focus()
+        await press_only(pilot, "enter")
         await wait_until(lambda: screen.running)
         assert screen.leaving() is not None
-        await pilot.press("enter")  # not now
+        await press_only(pilot, "enter")  # not now
         await wait_until(lambda: any("esc stops it" in text for text in said))
         await wait_until(lambda: not screen.running)
         await pilot.pause()
@@ -124,14 +127,16 @@ async def test_a_whole_comparison(
         assert [side["text"] for side in data["files"]] == [side.text for side in first.sides]  # type: ignore[union-attr]
         # Again, so long that there is time to stop it: what has come stays.
         screen.params = replace(screen.params, max_tokens=950, ignore_eos=True)
-        await pilot.press("ctrl+r")
+        await press_only(pilot, "ctrl+r")
         await wait_until(lambda: screen.running)
-        await wait_until(lambda: panes(screen)[0].border_subtitle == "answering ...")
+        await wait_until(lambda: any(p.border_subtitle == "answering ..." for p in panes(screen)))
         await wait_until(lambda: text(panes(screen)[0]))
         await pilot.press("escape")
         await wait_until(lambda: not screen.running)
         await pilot.pause()
-        assert [pane.border_subtitle for pane in panes(screen)] == ["stopped", "stopped"]
+        one_is, other_is = (pane.border_subtitle for pane in panes(screen))
+        assert one_is in ("stopped", "done"), "a fast machine may be at the second one by now"
+        assert other_is == "stopped"
         assert text(panes(screen)[0])
         assert not screen.interrupt()
 
