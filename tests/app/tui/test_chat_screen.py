@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import psutil
 import pytest
 from textual import events
 
+from app import models
 from app.chat.host import EngineHost
 from app.config import Config, Sampling
 from app.monitor import Monitor
@@ -358,13 +360,23 @@ async def test_what_does_not_fit_is_asked_about(make: Any):
         assert not screen.busy
 
 
-async def test_one_can_send_while_the_model_loads(chat_app: IngotApp):
+async def test_one_can_send_while_the_model_loads(
+    chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch
+):
+    load, may_load = models.load_engine, threading.Event()
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        may_load.wait(60)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(models, "load_engine", late)
     async with chat_app.run_test(size=SIZE) as pilot:
         screen = await shown(chat_app)
         await screen.send("Hello")
         await pilot.pause()
         assert screen.busy
         assert "Waits for the model" in str(screen.notice.visual)
+        may_load.set()
         await wait_until(lambda: screen.path[-1].role is Role.ASSISTANT and screen.path[-1].text)
         await pilot.pause()
         assert not screen.notice.display
