@@ -81,6 +81,8 @@ class Spinning:
                 self._work.wait()
                 usage = _Usage()
             self._closed.wait(_LOOK_S)
+            if not self._running:
+                continue  # who else has the cores while this engine rests is none of its business
             before, usage = usage, _Usage()
             over = excess(self._threads, usage.others_since(before), _cores())
             free = free + 1 if over < _FREE else 0

@@ -52,8 +52,7 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
         others[0] = 0.0
         assert wait_until(lambda: not watch.calm, 20)
         watch.end()
-        time.sleep(0.6)  # the look that has begun
-        others[0] = 1.0
+        others[0] = 1.0  # as when another engine goes on where this one has ended
         assert not wait_until(lambda: watch.calm, 0.6)  # nothing runs, nothing is watched
     finally:
         watch.close()
