@@ -15,7 +15,7 @@ from textual.widgets import Button, Input, Label, Static
 
 from app.jobs.form import FormError, JobForm, suggested_output
 from app.jobs.preview import Preview, preview
-from app.tui.widgets.quantize_fields import Check, Field
+from app.tui.widgets.form_fields import Check, Field
 from runtimes.errors import IngotError
 
 _SETTLE_S = 0.3

@@ -14,7 +14,7 @@ from textual.widgets import Button, Input, Static
 
 from app.melts.settings import Settings
 from app.melts.text import forecast_lines
-from app.tui.widgets.quantize_fields import Check, Field
+from app.tui.widgets.form_fields import Check, Field
 from app.tui.widgets.quantize_recipes import RecipeTable
 from runtimes.errors import IngotError
 

@@ -20,7 +20,7 @@ from app.melts.text import forecast_lines
 from app.tui.app import IngotApp
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.quantize import QuantizeScreen
-from app.tui.widgets.quantize_fields import Check
+from app.tui.widgets.form_fields import Check
 from app.tui.widgets.quantize_form import QuantizeForm
 from app.tui.widgets.quantize_recipes import RecipeTable
 from app.tui.widgets.quantize_result import QuantizeResult

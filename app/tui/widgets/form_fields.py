@@ -1,4 +1,4 @@
-"""Fields of the form: a path with completion, and a box to tick."""
+"""Fields of the forms: a path with completion, and a box to tick."""
 
 from __future__ import annotations
 
