@@ -59,7 +59,7 @@ def json_object(text: str) -> dict[str, Any]:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise BadRowError(
-            "invalid_json", f"not JSON: {error.msg} at column {error.colno}"
+            "invalid_json", f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
         ) from error
     except RecursionError as error:
         raise BadRowError("invalid_json", "not usable JSON: nested too deeply") from error

@@ -34,6 +34,12 @@ def code(row: Row) -> str:
     return row.task.code
 
 
+def test_a_broken_line_names_its_column_in_one_sentence(tmp_path: Path) -> None:
+    [row] = read(write(tmp_path, b'{"broken\n'))
+    assert isinstance(row.task, RowProblem)
+    assert row.task.message == "not JSON: Unterminated string starting at column 2"
+
+
 def test_rows_lines_and_ids(tmp_path: Path) -> None:
     data = b'{"id":"a","prompt":"x"}\n\n  \n{"prompt":"y"}\r\n{"id":"a","prompt":"z"}'
     rows = read(write(tmp_path, data))
