@@ -158,6 +158,14 @@ class PlanOptions:
         int | None,
         typer.Option(min=-1, help="llama.cpp: layers on the GPU.", rich_help_panel=_PLAN),
     ] = None
+    device_sampling: Annotated[
+        bool | None,
+        typer.Option(
+            "--device-sampling/--host-sampling",
+            help="llama.cpp: find the likeliest tokens on the GPU, or copy all logits from it.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -100,6 +100,7 @@ def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -
         settings.unified_kv,
         settings.gpu_layers,
         settings.kv_tokens,
+        settings.device_sampling,
     )
 
 

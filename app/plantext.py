@@ -92,6 +92,7 @@ def _estimate(plan: Plan, model: ModelFile, slots: int, context: int) -> dict[st
         kv_type=plan.kv_type,
         batch=plan.batch,
         unified_kv=plan.unified_kv,
+        device_sampling=plan.device_sampling,
     ).to_json()
 
 
@@ -128,6 +129,8 @@ def _title(a: Alternative) -> str:
         parts.append(a.kv_type)
     if a.gpu_layers:
         parts.append("GPU" if a.gpu_layers < 0 else f"{a.gpu_layers} layers on the GPU")
+    if a.device_sampling:
+        parts.append("device sampling")
     return " ".join(parts)
 
 
@@ -136,7 +139,13 @@ def _kv(plan: Plan) -> str:
 
 
 def _offload(plan: Plan) -> str:
-    return "" if plan.gpu_layers == 0 else f", {plan.gpu_layers} layers on the GPU (-1: all)"
+    if plan.gpu_layers == 0:
+        return _sampling(plan)
+    return f", {plan.gpu_layers} layers on the GPU (-1: all){_sampling(plan)}"
+
+
+def _sampling(plan: Plan) -> str:
+    return ", likeliest tokens found by llama.cpp" if plan.device_sampling else ""
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

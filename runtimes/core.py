@@ -16,7 +16,7 @@ from runtimes.metrics import Metrics
 from runtimes.prefix import LEAST_SHARED, PrefixCache, common_prefix
 from runtimes.request import FinishReason
 from runtimes.row import Row
-from runtimes.runner import Logits, Runner
+from runtimes.runner import Logits, Runner, Shortlist
 from runtimes.scheduler import Scheduler, Step
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
@@ -52,6 +52,7 @@ class EngineCore:
             mixed_batch=caps.mixed_batch,
             context=caps.context,
             kv_tokens=caps.kv_tokens,
+            shortlists=caps.shortlists,
             settings=scheduling,
             choose_slot=lambda row, free: self.prefix.choose_slot(row.tokens(0, row.length), free),
             attach=self._attach,
@@ -149,7 +150,7 @@ class EngineCore:
         for generation, reason in ended:
             self._end(generation, reason, _why(generation, broken, reason))
 
-    def _draw(self, step: Step, logits: Logits) -> tuple[list[int], str | None]:
+    def _draw(self, step: Step, logits: Logits | Shortlist) -> tuple[list[int], str | None]:
         return (
             draw([self._of_row[row] for row in step.sampled], logits)
             if step.sampled
@@ -231,7 +232,9 @@ class EngineCore:
                 ended.append((generation, FinishReason.CONTEXT))
         return ended
 
-    def _fork(self, step: Step, logits: Logits) -> list[tuple[Generation, FinishReason]]:
+    def _fork(
+        self, step: Step, logits: Logits | Shortlist
+    ) -> list[tuple[Generation, FinishReason]]:
         """Draw the first tokens of further samples from the logits that their first one used."""
         ended = []
         for number, row in enumerate(step.sampled):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.runner import Logits, Runner, StepPlan, StepRow
+from runtimes.runner import Logits, Runner, StepPlan, StepRow, whole
 from runtimes.settings import RunnerSettings
 
 Result = npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ def run(runner: Runner, vocabulary: int) -> Result:
     """Logits of every checkpoint, one after another: [checkpoints, vocabulary]."""
     collected: list[Logits] = []
     for plan in _plans(vocabulary):
-        logits = runner.execute(plan)
+        logits = whole(runner.execute(plan))
         if len(logits):
             collected.append(np.array(logits, np.float32))  # the runner's array lives one step
     return np.concatenate(collected)

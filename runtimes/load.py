@@ -60,5 +60,6 @@ def _require_fit_in_ram(model: ModelFile, settings: RunnerSettings, context: int
         kv_type=settings.kv_type,
         batch=settings.batch,
         unified_kv=settings.unified_kv,
+        device_sampling=settings.device_sampling,
         kv_tokens=settings.kv_tokens,
     )

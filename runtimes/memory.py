@@ -32,6 +32,7 @@ class Layout(TypedDict, total=False):
     batch: int
     unified_kv: bool
     kv_tokens: int | None
+    device_sampling: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,12 @@ def estimate(
     batch: int = _BATCH,
     unified_kv: bool = False,
     kv_tokens: int | None = None,
+    device_sampling: bool = False,
 ) -> MemoryEstimate:
     """What ``slots`` slots of ``context`` tokens need, with steps of up to ``batch`` tokens.
 
-    ``kv_type``, ``unified_kv`` and ``kv_tokens`` (of all slots together, of a unified cache) are
-    llama.cpp's; ONNX graphs fix their own. Raises ModelError for
+    ``kv_type``, ``unified_kv``, ``kv_tokens`` (of all slots together, of a unified cache) and
+    ``device_sampling`` are llama.cpp's; ONNX graphs fix their own. Raises ModelError for
     an ONNX graph that cannot be read.
     """
     batch = max(batch, slots)
@@ -92,7 +94,8 @@ def estimate(
         ),
         memory_llamacpp.compute_bytes(
             model, slots, context, batch, unified=unified_kv, kv_tokens=cells
-        ),
+        )
+        + (memory_llamacpp.shortlist_bytes(model, slots) if device_sampling else 0),
         memory_llamacpp.overhead_bytes(model),
     )
 
@@ -107,6 +110,7 @@ def estimate_settings(model: ModelFile, settings: RunnerSettings) -> MemoryEstim
         batch=settings.batch,
         unified_kv=settings.unified_kv,
         kv_tokens=settings.kv_tokens,
+        device_sampling=settings.device_sampling,
     )
 
 

@@ -73,6 +73,12 @@ def compute_bytes(
     )
 
 
+def shortlist_bytes(model: ModelFile, slots: int) -> int:
+    """What llama.cpp sets aside for choosing tokens itself, whether it is used or not: a row of
+    logits, of probabilities and of token ids for each slot, and a copy of the logits."""
+    return 4 * _FLOAT * slots * model.vocab_size
+
+
 def graph_bytes(
     model: ModelFile,
     slots: int,

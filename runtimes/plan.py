@@ -69,6 +69,7 @@ class Alternative:
     unified_kv: bool
     kv_type: KvType
     gpu_layers: int
+    device_sampling: bool = False
     figures: Figures | None = None
     failure: str | None = None
 
@@ -91,6 +92,7 @@ class Plan:
     extra_buffers: bool
     memory: int
     figures: Figures
+    device_sampling: bool = False
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = field(default=(), repr=False)
 
@@ -105,6 +107,7 @@ class Plan:
             extra_buffers=self.extra_buffers,
             unified_kv=self.unified_kv,
             kv_type=self.kv_type,
+            device_sampling=self.device_sampling,
         )
 
     def scheduling(self) -> SchedulerSettings:

@@ -130,6 +130,22 @@ class SamplingParams:
         return self.n if self.best_of is None else self.best_of
 
     @property
+    def enough(self) -> int:
+        """How many of a row's largest logits decide its token; 0 where all of them are needed."""
+        whole = (
+            self.wants_logprobs
+            or self.logit_bias
+            or self.constraint is not None
+            or self.min_tokens > 0
+            or self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+        )
+        if whole:
+            return 0
+        return self.top_k if self.temperature > 0 else 1
+
+    @property
     def wants_logprobs(self) -> bool:
         """Whether the log-probability of each sampled token is needed: asked for, or to rank."""
         return self.logprobs or self.top_logprobs > 0 or self.samples > self.n

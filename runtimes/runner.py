@@ -10,6 +10,33 @@ import numpy as np
 import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
+Indices = Sequence[int] | npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortlist:
+    """The largest logits of each row: ``ids`` int32 and ``values`` float32, both [rows, width].
+
+    In any order. Indexed by rows like the whole logits, it gives a shortlist of these rows.
+    """
+
+    ids: npt.NDArray[np.int32]
+    values: Logits
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.ids)
+
+    def __getitem__(self, rows: Indices) -> Shortlist:
+        """These rows, in this order."""
+        return Shortlist(self.ids[rows], self.values[rows])
+
+
+def whole(found: Logits | Shortlist) -> Logits:
+    """The logits of a step whose rows asked for all of them."""
+    if isinstance(found, Shortlist):
+        raise TypeError("a shortlist where all logits were asked for")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +57,21 @@ class Capabilities:
     can_trim: bool = True
     can_shift: bool = False
     kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
+    shortlists: bool = False  # rows that say what is ``enough`` may get a Shortlist
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One slot's share of a step: ``tokens`` go in at ``position``, logits come after the last."""
+    """One slot's share of a step: ``tokens`` go in at ``position``, logits come after the last.
+
+    ``enough`` is how many of the largest logits will do; 0 asks for all of them.
+    """
 
     slot: int
     position: int
     tokens: Sequence[int]
     wants_logits: bool
+    enough: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +166,12 @@ class Runner(KvSlots, Protocol):
     def graphs_reused(self) -> int | None:
         """How many forward passes went without building a new graph; None where not known."""
 
-    def execute(self, plan: StepPlan) -> Logits:
+    def execute(self, plan: StepPlan) -> Logits | Shortlist:
         """Run one step: float32 [rows that want logits, vocab_size], in row order.
 
-        The array is valid until the next call. Raises OutOfMemoryError or ModelError, and leaves
-        every slot as it was.
+        Where every such row says that fewer logits are enough, it may be a Shortlist of at least as
+        many. The result is valid until the next call. Raises OutOfMemoryError or ModelError, and
+        leaves every slot as it was.
         """
 
     def score(self, tokens: Sequence[int]) -> Logits:

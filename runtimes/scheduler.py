@@ -59,10 +59,11 @@ def from_nothing(row: Row) -> bool:
 class Scheduler:
     """Rows over ``slots`` slots with at most ``batch`` tokens a step.
 
-    ``kv_tokens`` bounds the tokens that all running rows may come to hold together. ``choose_slot``
-    picks among the free slots. ``attach`` is called before a row's first step in a slot: it may
-    find a part of the row's tokens cached (and moves ``row.cached`` on), clears ``row.fresh``, and
-    returns False to let the row wait for another one that is computing what both begin with.
+    ``kv_tokens`` bounds the tokens that all running rows may come to hold together. With
+    ``shortlists`` the runner is told how many of a row's logits are enough. ``choose_slot`` picks
+    among the free slots. ``attach`` is called before a row's first step in a slot: it may find a
+    part of the row's tokens cached (and moves ``row.cached`` on), clears ``row.fresh``, and returns
+    False to let the row wait for another one that is computing what both begin with.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Scheduler:
         mixed_batch: bool,
         context: int | None = None,
         kv_tokens: int | None = None,
+        shortlists: bool = False,
         settings: SchedulerSettings | None = None,
         choose_slot: ChooseSlot = lowest,
         attach: Attach = from_nothing,
@@ -80,7 +82,7 @@ class Scheduler:
         if slots < 1 or batch < slots:
             raise ValueError("a scheduler needs slots >= 1 and batch >= slots")
         self._slots: list[Row | None] = [None] * slots
-        self._batch, self._mixed = batch, mixed_batch
+        self._batch, self._mixed, self._shortlists = batch, mixed_batch, shortlists
         self._context, self._kv_tokens = context, kv_tokens
         self._settings = settings or SchedulerSettings()
         self._choose_slot, self._attach = choose_slot, attach
@@ -227,6 +229,7 @@ class Scheduler:
                 position=row.position,
                 tokens=row.tokens(row.cached, shares[row]),
                 wants_logits=shares[row] == row.pending,
+                enough=row.request.params.enough if self._shortlists else 0,
             )
             for row in rows
         )

@@ -22,7 +22,8 @@ class RunnerSettings:
     together (None: ``slots`` x ``context``), so that many short rows can run where as many long
     ones would not fit; ``context_shift`` drops a conversation's oldest tokens when
     its slot is full, where the runtime can. ``scored`` is how many positions ``Runner.score`` may
-    do at a time, each with room for a row of logits.
+    do at a time, each with room for a row of logits. ``device_sampling`` lets llama.cpp look for a
+    row's likeliest tokens where it computes the logits, so that only these are copied from a GPU.
     """
 
     slots: int = 4
@@ -36,6 +37,7 @@ class RunnerSettings:
     context_shift: bool = False
     kv_tokens: int | None = None
     scored: int = 1
+    device_sampling: bool = False
 
 
 Strategy = Literal["continuous", "static", "bucketed", "sequential"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.bench.options import BenchOptions, median, rounded
 from app.bench.work import Window, loaded, lockstep, random_prompts
-from runtimes.request import Constraint
+from runtimes.request import Constraint, SamplingParams
 from runtimes.settings import SchedulerSettings
 
 _TOGETHER = SchedulerSettings(max_stall_s=None, prefix_cache=False)
@@ -78,15 +78,15 @@ class ConstrainedResult:
 def constrained(path: Path, options: BenchOptions) -> ConstrainedResult:
     """Both in turn, ``options.repeats`` rounds."""
     need = options.prompt_tokens + options.decode_tokens + 1
-    schema = Constraint("json_schema", json.dumps(_SCHEMA))
+    within = SamplingParams(constraint=Constraint("json_schema", json.dumps(_SCHEMA)))
     free: list[Window] = []
     held: list[Window] = []
     with loaded(path, options.settings(need), _TOGETHER) as engine:
         for seed in range(-1, options.repeats):
             prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
             if seed < 0:  # the first one compiles the schema
-                lockstep(engine, prompts, 2, schema)
+                lockstep(engine, prompts, 2, within)
                 continue
             free.append(lockstep(engine, prompts, options.decode_tokens))
-            held.append(lockstep(engine, prompts, options.decode_tokens, schema))
+            held.append(lockstep(engine, prompts, options.decode_tokens, within))
     return ConstrainedResult(options.rows, options.decode_tokens, free, held)

@@ -16,7 +16,7 @@ from runtimes.errors import RequestError
 from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
 from runtimes.request import SamplingParams
-from runtimes.runner import Logits, Runner, StepPlan, StepRow
+from runtimes.runner import Logits, Runner, StepPlan, StepRow, whole
 from runtimes.sampling import SamplerState, sample
 from runtimes.settings import RunnerSettings
 
@@ -134,7 +134,7 @@ def _measure(runner: Runner, rows: int, repeats: int) -> SamplingShare:
             tuple(StepRow(slot, position, [token], True) for slot, token in enumerate(tokens))
         )
         begin = time.perf_counter()
-        logits = runner.execute(plan)
+        logits = whole(runner.execute(plan))
         steps.append(time.perf_counter() - begin)
         real[name].append(_timed(logits, states[name]))
         tokens = sample(logits, states["greedy"]).tolist()
@@ -153,7 +153,7 @@ def _prefill(runner: Runner, slot: int, dice: random.Random) -> int:
     """Put a random prompt into the slot; return a token to go on with."""
     vocabulary = runner.tokenizer.vocab_size
     prompt = [dice.randrange(vocabulary) for _ in range(_PROMPT)]
-    logits = runner.execute(StepPlan((StepRow(slot, 0, prompt, True),)))
+    logits = whole(runner.execute(StepPlan((StepRow(slot, 0, prompt, True),))))
     return int(logits[0].argmax())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from app.bench.batchjob import batch_job
 from app.bench.churn import churn
 from app.bench.constrained import constrained
+from app.bench.device import device
 from app.bench.genai import genai
 from app.bench.memory import MemoryRow, memory_check, table
 from app.bench.native import native
@@ -86,6 +87,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "prefix": Benchmark(prefix),
     "strategies": Benchmark(strategies),
     "sampling": Benchmark(_sampling),
+    "device": Benchmark(device, ("llamacpp",)),
     "constrained": Benchmark(constrained),
     "batch": Benchmark(batch_job),
     "worker": Benchmark(worker_overhead),

@@ -13,7 +13,7 @@ from runtimes.api import EngineApi
 from runtimes.engine import Engine
 from runtimes.errors import IngotError
 from runtimes.metrics import EngineStats
-from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
+from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
@@ -123,10 +123,10 @@ def lockstep(
     engine: EngineApi,
     prompts: Sequence[list[int]],
     tokens: int,
-    constraint: Constraint | None = None,
+    sampling: SamplingParams | None = None,
 ) -> Window:
-    """Decode ``tokens`` on every prompt together, under a ``constraint`` that lets answers be that
-    long; prefill is before the window.
+    """Decode ``tokens`` on every prompt together, greedily or with ``sampling``, whose constraint,
+    if any, must let answers be that long; prefill is before the window.
 
     The engine must prefill every prompt before the first decodes: ``max_stall_s`` None, and where
     steps are mixed, room for all in one. Raises IngotError when rows were not together after all.
@@ -134,7 +134,7 @@ def lockstep(
     rows = len(prompts)
     start = engine.stats()
     begun = first_tokens(start) + rows
-    params = replace(greedy(tokens + 1), constraint=constraint)
+    params = replace(sampling or SamplingParams(), max_tokens=tokens + 1, ignore_eos=True)
     streams = [engine.submit(Request(prompt, params)) for prompt in prompts]
     first, _ = wait_for(engine, lambda stats: first_tokens(stats) >= begun)
     done = finished(streams)

@@ -40,8 +40,8 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="speed (the default), native, churn, server, genai, prefix, strategies, "
-            "sampling, constrained, worker, batch, memory, plan or tui; repeatable, or separated "
-            "by commas.",
+            "sampling, device, constrained, worker, batch, memory, plan or tui; repeatable, or "
+            "separated by commas.",
         ),
     ] = None,
     batch_sizes: Annotated[

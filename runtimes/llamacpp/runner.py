@@ -23,12 +23,14 @@ from runtimes.llamacpp.context import (
 )
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.shortlists import Shortlists
 from runtimes.llamacpp.spinning import Spinning
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.modelfile import ModelFile
 from runtimes.runner import (
     Capabilities,
     Logits,
+    Shortlist,
     StepPlan,
     StepRow,
     consecutive_runs,
@@ -43,9 +45,13 @@ _NO_SLOT, _OUT_OF_MEMORY = 1, -2
 _MAX_SLOTS = 256  # LLAMA_MAX_SEQ
 
 
-def _free(lib: Any, context: Any, model: Any, spinning: Spinning) -> None:
+def _free(
+    lib: Any, context: Any, model: Any, spinning: Spinning, shortlists: Shortlists | None
+) -> None:
     spinning.close()
     lib.llama_free(context)
+    if shortlists:
+        shortlists.close()
     lib.llama_model_free(model)
 
 
@@ -68,6 +74,7 @@ class LlamaRunner:
         most_holes: int,
         outputs: int,
         spinning: Spinning,
+        shortlists: Shortlists | None,
     ) -> None:
         self._lib = library()
         self._context = context
@@ -79,7 +86,10 @@ class LlamaRunner:
         self._outputs = outputs  # rows of logits that a call may ask for
         self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
         self._views: dict[tuple[int, int], Logits] = {}
-        self._finalizer = weakref.finalize(self, _free, self._lib, context, model, spinning)
+        self._shortlists = shortlists
+        self._finalizer = weakref.finalize(
+            self, _free, self._lib, context, model, spinning, shortlists
+        )
 
     @classmethod
     def open(cls, model_file: ModelFile, settings: RunnerSettings) -> LlamaRunner:
@@ -116,12 +126,18 @@ class LlamaRunner:
             kv_bytes_per_token=kv.kind.bytes_per_token,
             can_trim=kv.can_trim,
             can_shift=kv.can_shift,
+            shortlists=settings.device_sampling,
+        )
+        shortlists = (
+            Shortlists(context, slots, tokenizer.vocab_size) if settings.device_sampling else None
         )
         # A recurrent state cannot forget the token that fills a hole.
         outputs = outputs_at_once(settings, slots)
         holes = 0 if keeps_state(model) else 2
         spinning = Spinning(settings.threads or available_cores())
-        return cls(model, context, kv, tokenizer, capabilities, holes, outputs, spinning)
+        return cls(
+            model, context, kv, tokenizer, capabilities, holes, outputs, spinning, shortlists
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -138,16 +154,18 @@ class LlamaRunner:
         """llama.cpp's own count; it keeps it whether or not it measures times."""
         return int(self._lib.llama_perf_context(self._context).n_reused)
 
-    def execute(self, plan: StepPlan) -> Logits:
+    def execute(self, plan: StepPlan) -> Logits | Shortlist:
         """Run one step; see ``Runner.execute``. A failed step leaves every slot as it was."""
-        parts = []
+        parts: list[Logits | Shortlist] = []
         calls = self._calls(plan.rows)
+        if self._shortlists:
+            self._shortlists.ready(plan.rows)
         try:
             for rows in calls:
                 outputs = self._batch.fill(StepPlan(tuple(rows)))
                 self._decode()
-                logits = self._logits(outputs)
-                parts.append(logits if len(calls) == 1 else logits.copy())
+                found = self._outcome(outputs)
+                parts.append(found if len(calls) == 1 else found[np.arange(outputs)])
         except Exception:
             for row in plan.rows:
                 self._kv.remove(row.slot, row.position)
@@ -156,7 +174,7 @@ class LlamaRunner:
             self._forget_fillers(plan.rows, calls)
         for row in plan.rows:
             self._kv.lengths[row.slot] = row.position + len(row.tokens)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Make ``target`` hold the first ``length`` tokens of ``source``."""
@@ -207,6 +225,8 @@ class LlamaRunner:
         if len(tokens) > self._capabilities.context:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
         self.trim(0, 0)
+        if self._shortlists:
+            self._shortlists.off()
         parts = []
         for start in range(0, len(tokens), self._outputs):
             piece = list(tokens[start : start + self._outputs])
@@ -233,6 +253,11 @@ class LlamaRunner:
             raise OutOfMemoryError(f"llama.cpp ran out of memory in a step: {reason}")
         raise ModelError(f"llama.cpp failed in a step: {reason}")
 
+    def _outcome(self, outputs: int) -> Logits | Shortlist:
+        if self._shortlists and self._shortlists.on:
+            return self._shortlists.read(outputs)
+        return self._logits(outputs)
+
     def _logits(self, outputs: int) -> Logits:
         """A view of llama.cpp's output buffer, which it reallocates only when it must grow."""
         if outputs == 0:
@@ -246,3 +271,14 @@ class LlamaRunner:
             shape = (outputs, self._capabilities.vocab_size)
             view = self._views[key] = np.ctypeslib.as_array(pointer, shape)
         return view
+
+
+def _joined(parts: Sequence[Logits | Shortlist]) -> Logits | Shortlist:
+    """The rows of all calls; those without outputs are whole logits of no rows."""
+    short = [part for part in parts if isinstance(part, Shortlist)]
+    if not short:
+        return np.concatenate([part for part in parts if not isinstance(part, Shortlist)])
+    return Shortlist(
+        np.concatenate([part.ids for part in short]),
+        np.concatenate([part.values for part in short]),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtimes.memory import DEFAULT_CONTEXT, MemoryEstimate, estimate, gib, largest_slots
 from runtimes.modelfile import ModelFile
@@ -27,6 +27,7 @@ class Overrides:
     unified_kv: bool | None = None
     gpu_layers: int | None = None
     kv_tokens: int | None = None
+    device_sampling: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Candidate:
     unified_kv: bool = False
     kv_type: KvType = "f16"
     gpu_layers: int = -1
+    device_sampling: bool = False
 
     def settings(self, slots: int, context: int, batch: int | None = None) -> RunnerSettings:
         """What a runner is asked for."""
@@ -81,6 +83,7 @@ class Candidate:
             gpu_layers=self.gpu_layers,
             unified_kv=self.unified_kv,
             kv_type=self.kv_type,
+            device_sampling=self.device_sampling,
         )
 
     def memory(self, task: Task, slots: int) -> MemoryEstimate:
@@ -93,6 +96,7 @@ class Candidate:
             batch=task.overrides.batch or RunnerSettings().batch,
             unified_kv=self.unified_kv,
             kv_tokens=task.overrides.kv_tokens,
+            device_sampling=self.device_sampling,
         )
 
     def slots_that_fit(self, task: Task, most: int) -> int:
@@ -108,6 +112,7 @@ class Candidate:
             batch=task.overrides.batch or RunnerSettings().batch,
             unified_kv=self.unified_kv,
             kv_tokens=task.overrides.kv_tokens,
+            device_sampling=self.device_sampling,
         )
 
     def describe(self) -> Alternative:
@@ -119,6 +124,7 @@ class Candidate:
             self.unified_kv,
             self.kv_type,
             self.gpu_layers,
+            self.device_sampling,
         )
 
 
@@ -132,8 +138,19 @@ def candidates(models: Iterable[ModelFile], task: Task) -> list[Candidate]:
             for kv_type in _kv_types(model, task, native):
                 for layers in _offloads(task, native):
                     threads = fixed.threads or task.cores
-                    found.append(Candidate(model, threads, unified, kv_type, layers))
+                    device = bool(native and fixed.device_sampling)
+                    found.append(Candidate(model, threads, unified, kv_type, layers, device))
     return found
+
+
+def sampling_variants(candidate: Candidate, task: Task) -> list[Candidate]:
+    """The same with tokens chosen on the GPU, where the model runs on one and nothing is fixed."""
+    native = candidate.model.runtime == "llamacpp"
+    if not (native and task.has_gpu and candidate.gpu_layers):
+        return []
+    if task.overrides.device_sampling is not None:
+        return []
+    return [replace(candidate, device_sampling=True)]
 
 
 def thread_variants(candidate: Candidate, task: Task) -> list[Candidate]:
@@ -145,12 +162,7 @@ def thread_variants(candidate: Candidate, task: Task) -> list[Candidate]:
     if task.overrides.threads or task.cores <= 2:
         return []
     fewer = sorted({task.cores - 1, max(1, task.cores // 2)}, reverse=True)
-    return [
-        Candidate(
-            candidate.model, threads, candidate.unified_kv, candidate.kv_type, candidate.gpu_layers
-        )
-        for threads in fewer
-    ]
+    return [replace(candidate, threads=threads) for threads in fewer]
 
 
 def split_by_memory(

@@ -15,6 +15,7 @@ from runtimes.planner.candidates import (
     Candidate,
     Task,
     candidates,
+    sampling_variants,
     split_by_memory,
     thread_variants,
 )
@@ -79,13 +80,13 @@ class _Search:
         self._require_one()
 
     def second_round(self) -> None:
-        """The best few in turn, with fewer threads and with every number of rows.
+        """The best few in turn, with every number of rows; the best also in other ways to run it.
 
         Raises ModelError when all that could be measured before have died by now.
         """
         task = self._task
         final = [m.candidate for m in finalists(self._measured(self._heats), task)]
-        self._final = final + thread_variants(final[0], task)
+        self._final = final + thread_variants(final[0], task) + sampling_variants(final[0], task)
         with contextlib.ExitStack() as stack:
             trials: dict[Candidate, Trial] = {}
             for candidate in self._final:
@@ -154,6 +155,7 @@ class _Search:
             unified_kv=candidate.unified_kv,
             gpu_layers=candidate.gpu_layers,
             extra_buffers=True,
+            device_sampling=candidate.device_sampling,
             memory=candidate.memory(task, slots).total,
             figures=chosen.figures,
             reasons=reasons(chosen, measured, task, slots),

@@ -18,7 +18,7 @@ import time
 from runtimes.errors import IngotError
 from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
-from runtimes.runner import Runner, StepPlan, StepRow
+from runtimes.runner import Runner, Shortlist, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
 SHORT_PROMPT = 16  # tokens behind which rows decode
@@ -85,8 +85,9 @@ def _rewind(runner: Runner, rows: int) -> None:
 def _decode(runner: Runner, rows: int, position: int) -> float:
     """One greedy step of all rows; seconds."""
     begin = time.perf_counter()
-    plan = StepPlan(tuple(StepRow(slot, position, (5,), True) for slot in range(rows)))
-    runner.execute(plan).argmax(axis=1)
+    plan = StepPlan(tuple(StepRow(slot, position, (5,), True, enough=1) for slot in range(rows)))
+    found = runner.execute(plan)
+    (found.values if isinstance(found, Shortlist) else found).argmax(axis=1)
     return time.perf_counter() - begin
 
 

@@ -23,9 +23,14 @@ of the total. A row's token depends on its own logits, parameters and seed only,
 share its batch.
 
 Log-probabilities are those of the raw logits, before step 1.
+
+Where a runner gives only the largest logits of a row (``runtimes.runner.Shortlist``), the rest of
+the steps and their results are the same; only which of several equal logits at the very end of
+top-k are kept is the runner's choice.
 """
 
 from runtimes.sampling.logprobs import TopLogProbs, log_probability, top_log_probabilities
+from runtimes.sampling.shortlisted import sample_shortlist
 from runtimes.sampling.state import SamplerState
 from runtimes.sampling.step import BrokenLogitsError, sample
 
@@ -35,5 +40,6 @@ __all__ = [
     "TopLogProbs",
     "log_probability",
     "sample",
+    "sample_shortlist",
     "top_log_probabilities",
 ]

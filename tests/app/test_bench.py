@@ -74,7 +74,8 @@ def int4(pebble_built: Path) -> Path:
 
 
 def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
-    names = ["churn", "prefix", "strategies", "sampling", "worker", "constrained", "batch"]
+    names = ["churn", "prefix", "strategies", "sampling", "device", "worker", "constrained"]
+    names.append("batch")
     arguments = ["--rows", "3", "--prompt-tokens", "6", "--decode-tokens", "6", "--threads", "1"]
     arguments += ["--requests", "4", "--repeats", "1", "--json", "--what", ",".join(names)]
     done = ingot("bench", pebble_built, "--recipe", "q8_0", *arguments)
@@ -84,8 +85,9 @@ def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
     for entry in report:
         assert entry["file"].endswith(".gguf")
         assert all(math.isfinite(figure) for figure in figures(entry))
-    churned, prefixed, strategic, sampled, beside, held, job = report
+    churned, prefixed, strategic, sampled, device, beside, held, job = report
     assert held["constrained_tps"][0] > 0
+    assert all(figure["device_tps"][0] > 0 for figure in device["sampling"].values())
     assert held["host_cost"] < 1
     assert set(job["ratios"]) == {"of_lockstep", "of_llama_loop"}
     assert job["rows"] == 4
