@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 STEP_LIMIT = "INGOT_STEP_LIMIT_S"  # the command line's environment variable for step_limit_s
 STEP_LIMIT_S = 120.0
+LOAD_LIMIT_S = 300.0  # without any sign of life
 _STATS_S = 0.2  # how long figures are waited for before the last ones have to do
 _CALL_TRIES = 3
 
@@ -42,7 +43,8 @@ class WorkerEngine:
     When the process dies, every request that it had ends with an error that says of what, and is
     ``retryable``; the next request starts another (see runtimes.worker.recovery). Settings may then
     be safer, so that ``slots`` and ``context`` can become smaller, and ``stats`` counts anew. A
-    step that takes longer than ``step_limit_s`` counts as a death; loading may take any time.
+    step that takes longer than ``step_limit_s`` counts as a death, and so does a load that does
+    nothing at all for ``load_limit_s``: one that computes or reads may take any time.
 
     Done callbacks run on the thread that delivers everything else: what waits for the engine raises
     RuntimeError there.
@@ -53,7 +55,8 @@ class WorkerEngine:
         path: Path,
         scheduling: SchedulerSettings | None,
         recovery: Recovery,
-        limit_s: float,
+        step_limit_s: float,
+        load_limit_s: float,
         place: Place,
     ) -> None:
         """Used by ``load``."""
@@ -61,8 +64,11 @@ class WorkerEngine:
         self._numbers = itertools.count()
         self._flights: dict[int, Flight] = {}
         self._calls: dict[int, _Answer] = {}
-        self._supervisor = Supervisor(path, scheduling, recovery, self, self._lock, place)
-        self._watchdog = Watchdog(limit_s, self._busy, self._hangs)
+        self._supervisor = Supervisor(
+            path, scheduling, recovery, self, self._lock, place, load_limit_s
+        )
+        self._watchdog = Watchdog(step_limit_s, self._look, self._hangs)
+        self._draining = False
         self._steps = 0  # of the process in use, as far as is known
         self._ready: Ready
         self._stats: EngineStats
@@ -75,6 +81,7 @@ class WorkerEngine:
         scheduling: SchedulerSettings | None = None,
         *,
         step_limit_s: float = STEP_LIMIT_S,
+        load_limit_s: float | None = None,
         deaths: DeathLimit | None = None,
         again: bool = False,
         begun: Callable[[WorkerEngine], None] | None = None,
@@ -83,13 +90,16 @@ class WorkerEngine:
         """Start a process that loads the model at ``path``; ``again`` forgets safer settings.
         Processes run at ``place``, also those that are started later.
 
+        ``load_limit_s`` None means 300 s, or ``step_limit_s`` if that is longer.
         ``begun`` is given the engine before it has loaded: another thread may end the loading with
         ``close``, and nothing else. Raises ModelError, RuntimeMissingError, OutOfMemoryError, or
         RequestError when it was closed meanwhile. Ctrl-C ends it at once.
         """
         path = Path(path).absolute()
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit(), again=again)
-        engine = cls(path, scheduling, recovery, step_limit_s, place or Place())
+        if load_limit_s is None:
+            load_limit_s = max(LOAD_LIMIT_S, step_limit_s)
+        engine = cls(path, scheduling, recovery, step_limit_s, load_limit_s, place or Place())
         try:
             if begun is not None:
                 begun(engine)
@@ -203,6 +213,8 @@ class WorkerEngine:
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
+        self._draining = self._draining or drain
+        self._watchdog.work()  # it may hang though it has nothing left to do
         self._supervisor.close(drain=drain)
         if self._supervisor.delivering:
             return
@@ -326,10 +338,15 @@ class WorkerEngine:
 
     # For the watchdog: on its thread.
 
-    def _busy(self) -> bool:
-        return self.pid is not None and bool(self._flights or self._calls)
+    def _look(self) -> bool:
+        with self._lock:  # so that a process is not missed that is being adopted
+            process = self._supervisor.process
+            if process is None or not (self._flights or self._calls or self._draining):
+                return False
+        process.look()
+        return True
 
     def _hangs(self, limit_s: float) -> None:
         process = self._supervisor.process
         if process is not None:
-            process.kill(hang=f"a step took longer than {limit_s:g} s ({STEP_LIMIT} is the limit)")
+            process.give_up(f"a step took longer than {limit_s:g} s ({STEP_LIMIT} is the limit)")

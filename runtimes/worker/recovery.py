@@ -4,8 +4,12 @@
   a day, in this process or another, is followed by safer ones, which are remembered.
 - An instruction that the processor lacks, and memory that ran out by the system's or the library's
   own word, are certain: safer settings at once, remembered.
-- A kill from outside says nothing, unless it comes twice within minutes: then fewer requests run
-  together, which is not remembered; what one of them may hold stays.
+- A kill from outside while little memory was free is followed by fewer requests that run together;
+  what one of them may hold stays. That is not remembered, and half an hour later the next start
+  takes what was asked again: a process that runs is not ended for it, since loading anew costs
+  everything that it has cached.
+- Any other kill from outside says nothing about the settings, and changes none. Only a process that
+  is killed again and again while it loads is given up.
 - Bounds against crashes that do not end the crashes are dropped and forgotten: they were not it.
 - So many deaths in so many minutes end it: until the time is over, requests fail at once.
 """
@@ -21,14 +25,15 @@ from pathlib import Path
 from runtimes.installed import RuntimeName
 from runtimes.selftest import ensure
 from runtimes.settings import RunnerSettings
-from runtimes.worker.process import Cause, Death
+from runtimes.worker.death import Cause, Death
 from runtimes.worker.safer import FORGET, Bounds, Memory, Record, Situation, safer
 from runtimes.worker.wire import Ready
 
 log = logging.getLogger(__name__)
 
 _SUSPECT_S = 24 * 3600.0
-_KILLED_TWICE_S = 600.0
+_SCARCE_S = 1800.0
+_KILLED_LOADING = 4  # one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ class Recovery:
         self._path, self._asked, self._limit = path, asked, limit
         self._memory = Memory(path)
         self._deaths: deque[float] = deque()
-        self._kills: deque[float] = deque()
+        self._killed_loading = 0
+        self._scarce_at = 0.0
         self._last: Death | None = None
         if again:
             self._memory.write(Record())
@@ -91,15 +97,17 @@ class Recovery:
         True when starting again may end otherwise: by chance, or with the safer settings that are
         in ``settings`` now.
         """
-        self._deaths.append(time.monotonic())
+        now = time.monotonic()
+        self._deaths.append(now)
         self._last = death
+        if now > self._scarce_at + _SCARCE_S:
+            self._bounds = self._record.bounds
         if death.cause in (Cause.ILLEGAL, Cause.MEMORY):
             return self._step(death, ready, keep=True)
-        if death.cause is Cause.KILLED:
-            now = time.monotonic()
-            twice = bool(self._kills) and now - self._kills[-1] < _KILLED_TWICE_S
-            self._kills.append(now)
-            return self._step(death, ready, keep=False) if twice else True
+        if death.cause in (Cause.SCARCE, Cause.KILLED):
+            self._killed_loading = 0 if ready else self._killed_loading + 1
+            fewer = death.cause is Cause.SCARCE and self._step(death, ready, keep=False)
+            return fewer or self._killed_loading < _KILLED_LOADING
         seen = self._record.suspect and time.time() - self._record.suspect_at < _SUSPECT_S
         if seen:
             return self._step(death, ready, keep=True)
@@ -119,7 +127,9 @@ class Recovery:
                 self._remember(Record(kept, self._record.reason) if kept != Bounds() else Record())
             return False
         self._bounds = found
-        if keep:
+        if not keep:
+            self._scarce_at = time.monotonic()
+        else:
             tokens = found if death.cause is Cause.MEMORY else self._record.bounds
             bounds = replace(found, kv_tokens=tokens.kv_tokens)
             # Should it crash with these too, that is no chance either.

@@ -21,10 +21,11 @@ from runtimes.memory import DEFAULT_CONTEXT
 from runtimes.modelfile import ModelFile
 from runtimes.remembered import recall, remember
 from runtimes.settings import RunnerSettings
-from runtimes.worker.process import Cause
+from runtimes.worker.death import Cause
 
 MEMORY = "worker"
 _REMEMBERED_AT_MOST = 32
+_MEMORY_S = 7 * 24 * 3600.0  # how much was free then says little about today
 _LEAST_TOKENS = 256  # of keys and values; below this a model is no use
 
 FORGET = "python -m runtimes.worker --forget"
@@ -85,10 +86,10 @@ class Situation:
 
 def safer(bounds: Bounds, cause: Cause, situation: Situation) -> Bounds | None:
     """The next bounds to try; None when there is nothing left that could help."""
-    if cause in (Cause.MEMORY, Cause.KILLED):
+    if cause in (Cause.MEMORY, Cause.SCARCE):
         half = situation.kv_tokens // 2
-        # A kill from outside need not be about memory: it must not cut requests short.
-        least = situation.context if cause is Cause.KILLED else _LEAST_TOKENS
+        # Little free memory may not have been the reason: that must not cut requests short.
+        least = situation.context if cause is Cause.SCARCE else _LEAST_TOKENS
         return replace(bounds, kv_tokens=half) if half >= least else None
     llama = situation.runtime == "llamacpp"
     # The processor, and so its special kernels, are to blame for an instruction it does not have.
@@ -152,14 +153,13 @@ class Memory:
 
 
 def _from_json(value: Any) -> Record:
-    """A remembered record; an empty one when it is none."""
+    """A remembered record, without what has become old; an empty one when it is none."""
     try:
-        return Record(
-            Bounds(**value["bounds"]),
-            str(value["reason"]),
-            str(value["suspect"]),
-            float(value["suspect_at"]),
-        )
+        bounds = Bounds(**value["bounds"])
+        suspect_at = float(value["suspect_at"])
+        if time.time() > suspect_at + _MEMORY_S:
+            bounds = replace(bounds, kv_tokens=None)
+        return Record(bounds, str(value["reason"]), str(value["suspect"]), suspect_at)
     except (KeyError, TypeError, ValueError):
         return Record()
 

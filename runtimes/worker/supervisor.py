@@ -11,9 +11,11 @@ from typing import Any, Protocol
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
 from runtimes.request import FinishReason
 from runtimes.settings import SchedulerSettings
+from runtimes.worker.death import Cause, Death
+from runtimes.worker.life import Life
 from runtimes.worker.place import Place
 from runtimes.worker.problems import WorkerError, unpack
-from runtimes.worker.process import Cause, Death, WorkerProcess
+from runtimes.worker.process import WorkerProcess
 from runtimes.worker.recovery import Recovery
 from runtimes.worker.wire import Call, Cancel, Close, Load, Ready, Refused, Submit
 
@@ -54,9 +56,11 @@ class Supervisor:
         client: Client,
         lock: threading.Lock,
         place: Place,
+        load_limit_s: float,
     ) -> None:
+        """A process that loads is ended when it does nothing for ``load_limit_s``."""
         self._path, self._scheduling, self._recovery = path, scheduling, recovery
-        self._place = place
+        self._place, self._load_limit_s = place, load_limit_s
         self._client, self._lock = client, lock
         self.process: WorkerProcess | None = None  # ready
         self.closing = False
@@ -139,7 +143,7 @@ class Supervisor:
         while True:
             process = self._new_process()
             try:
-                outcome = process.outcome.get()
+                outcome = self._outcome(process)
                 if isinstance(outcome, Ready) and self._adopt(process, outcome):
                     return
             except BaseException:  # Ctrl-C while it loads
@@ -150,7 +154,8 @@ class Supervisor:
             if self.closing and not self._draining:
                 raise RequestError("the engine is closed")
             if isinstance(outcome, Refused):
-                process.ended.wait(_CLOSE_S)
+                if not process.ended.wait(_CLOSE_S):
+                    process.kill()
                 error = unpack(outcome.problem)
                 if restart and isinstance(error, OutOfMemoryError) and self._recovery.too_big():
                     continue
@@ -158,7 +163,8 @@ class Supervisor:
             assert isinstance(outcome, Death)
             log.info("the worker process %s while it loaded %s", outcome.text, self._path.name)
             if not self._recovery.died(outcome, None):
-                kind = OutOfMemoryError if outcome.cause is Cause.MEMORY else ModelError
+                short = outcome.cause in (Cause.MEMORY, Cause.SCARCE)
+                kind = OutOfMemoryError if short else ModelError
                 raise kind(f"{self._path} cannot be loaded: the worker process {outcome.text}")
 
     def _new_process(self) -> WorkerProcess:
@@ -173,6 +179,17 @@ class Supervisor:
             if self.closing and not self._draining:
                 process.kill()
         return process
+
+    def _outcome(self, process: WorkerProcess) -> Ready | Refused | Death:
+        """What comes of a process that loads; one that does nothing is ended meanwhile."""
+        life = Life(process.pid, self._load_limit_s)
+        while True:
+            outcome = life.wait(process.outcome)
+            if outcome is not None:
+                return outcome
+            process.look()
+            if life.problem:
+                process.give_up(f"{life.problem} while it loaded the model")
 
     def _adopt(self, process: WorkerProcess, ready: Ready) -> bool:
         """Make a process that has loaded the one in use; False when it has died since."""

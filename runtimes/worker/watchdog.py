@@ -10,16 +10,17 @@ from collections.abc import Callable
 class Watchdog:
     """Calls ``expired`` when there is work and nothing has moved for ``limit_s`` seconds.
 
-    It sleeps while there is no work. Time in which this process did not run either (Ctrl-Z, a
+    ``look`` is called about once a second while there is work, and says whether there still is: it
+    sleeps while there is none. Time in which this process did not run either (Ctrl-Z, a
     machine that slept) does not count.
     """
 
     def __init__(
-        self, limit_s: float, has_work: Callable[[], bool], expired: Callable[[float], None]
+        self, limit_s: float, look: Callable[[], bool], expired: Callable[[float], None]
     ) -> None:
         self._limit_s = limit_s
         self._tick_s = min(1.0, limit_s / 4)
-        self._has_work, self._expired = has_work, expired
+        self._look, self._expired = look, expired
         self._moves = 0
         self._work = threading.Event()
         self._stopped = False
@@ -49,7 +50,7 @@ class Watchdog:
     def _watch(self) -> bool:
         """Until there is no work left, or the time is up: then True."""
         still, moves = 0.0, self._moves
-        while self._has_work() and not self._stopped:
+        while self._look() and not self._stopped:
             began = time.monotonic()
             time.sleep(self._tick_s)
             if self._moves != moves:

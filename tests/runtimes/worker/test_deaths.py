@@ -107,6 +107,7 @@ def test_a_step_without_end(worker):
     began = time.monotonic()
     assert check_ended(streams, "a step took longer than 1 s")
     assert 0.9 < time.monotonic() - began < 20
+    assert recall(MEMORY) == {}  # somebody stopped it: no reason for other settings
     assert worker.generate([prompt(worker)], SHORT)[0].text == expected
 
 
@@ -115,6 +116,16 @@ def test_a_call_without_end(worker):
     os.kill(worker.pid, signal.SIGSTOP)
     assert worker.stats().slots == 8  # the last known figures
     assert prompt(worker) == ids  # by the next process
+
+
+def test_draining_a_worker_that_has_nothing_to_do_and_is_stopped(gguf):
+    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=0.4)
+    os.kill(worker.pid, signal.SIGSTOP)
+    closer = threading.Thread(target=worker.close, kwargs={"drain": True}, daemon=True)
+    closer.start()
+    closer.join(20)
+    assert not closer.is_alive()
+    assert worker.pid is None
 
 
 def test_requests_that_come_while_there_is_no_worker(worker):

@@ -12,8 +12,8 @@ from runtimes.modelfile import ModelFile
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
+from runtimes.worker.death import Cause, Death
 from runtimes.worker.flights import Flight
-from runtimes.worker.process import Cause, Death
 from runtimes.worker.recovery import DeathLimit, Recovery
 from runtimes.worker.safer import Bounds, remembered_lines
 from runtimes.worker.wire import Ready
@@ -78,26 +78,45 @@ def test_a_crash_counts_as_repeated_in_the_next_process_too(model):
         assert one.settings().extra_buffers is not safe
 
 
-def test_kills_from_outside_are_not_remembered(model):
+def test_kills_from_outside_change_no_settings(model):
     one = recovery(model)
     kill = Death(Cause.KILLED, "was killed")
-    one.died(kill, ready(model, one))
+    assert all(one.died(kill, ready(model, one)) for _ in range(20))
     assert one.settings() == ASKED
+    # Nobody waits for ever for a model that somebody does not let load.
+    assert [one.died(kill, None) for _ in range(4)] == [True, True, True, False]
+
+
+def test_kills_while_memory_is_scarce_cost_slots_for_a_while(model, monkeypatch):
+    one = recovery(model)
+    kill = Death(Cause.SCARCE, "was killed")
     one.died(kill, ready(model, one))
     assert one.settings().slots == 8
     assert recovery(model).settings() == ASKED
     crash = Death(Cause.ILLEGAL, "died of SIGILL")
     one.died(crash, ready(model, one))
-    assert not one.settings().extra_buffers
+    assert (one.settings().slots, one.settings().extra_buffers) == (8, False)
     assert recovery(model).settings().slots == 16
-
-
-def test_kills_from_outside_cut_no_request_short(model):
-    one = recovery(model)
-    kill = Death(Cause.KILLED, "was killed")
     for _ in range(9):
         one.died(kill, ready(model, one))
-    assert (one.settings().slots, one.settings().context) == (1, 1024)
+    assert (one.settings().slots, one.settings().context) == (1, 1024)  # no request is cut short
+    # What is remembered stays; the slots that were asked for come back.
+    later = time.monotonic() + 1801
+    monkeypatch.setattr("runtimes.worker.recovery.time.monotonic", lambda: later)
+    one.died(Death(Cause.KILLED, "was killed"), ready(model, one))
+    assert (one.settings().slots, one.settings().extra_buffers) == (16, False)
+
+
+def test_what_ran_out_of_memory_is_tried_in_full_a_week_later(model, monkeypatch):
+    one = recovery(model)
+    one.died(Death(Cause.ILLEGAL, "died of SIGILL"), ready(model, one))
+    one.died(Death(Cause.MEMORY, "was killed"), ready(model, one))
+    bound = recovery(model).settings()
+    assert (bound.slots, bound.extra_buffers) == (8, False)
+    later = time.time() + 8 * 24 * 3600
+    monkeypatch.setattr("runtimes.worker.safer.time.time", lambda: later)
+    bound = recovery(model).settings()
+    assert (bound.slots, bound.extra_buffers) == (16, False)
 
 
 def test_bounds_leave_other_settings_alone():

@@ -1,0 +1,117 @@
+"""A worker process that hangs before it has a model, and others that only take their time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+from runtimes.remembered import recall
+from runtimes.request import SamplingParams
+from runtimes.selftest import ensure
+from runtimes.settings import RunnerSettings
+from runtimes.worker import life
+from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.life import Life
+from runtimes.worker.safer import MEMORY
+
+SETTINGS = RunnerSettings(slots=2, context=64, threads=1)
+
+SLEEPS = "import time; time.sleep(60)"
+COMPUTES = "while True: pass"
+READS_SLOWLY = """
+import time
+while True:
+    open({file!r}, "rb").read(1)
+    time.sleep(0.1)
+"""
+
+
+def first_child(parent: int) -> psutil.Process:
+    """The worker process of ``parent``, as soon as there is one."""
+    while True:
+        for child in psutil.Process(parent).children():
+            if "runtimes.worker.child" in child.cmdline():
+                return child
+        time.sleep(0.005)
+
+
+def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
+    assert ensure("llamacpp").usable
+    stopped: list[int] = []
+
+    def stop_first() -> None:
+        child = first_child(os.getpid())
+        child.suspend()
+        stopped.append(child.pid)
+
+    stopper = threading.Thread(target=stop_first)
+    stopper.start()
+    with caplog.at_level(logging.INFO), WorkerEngine.load(gguf, SETTINGS, load_limit_s=1) as one:
+        stopper.join(60)
+        assert one.pid not in stopped
+        assert not psutil.pid_exists(stopped[0])
+        assert one.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
+        assert one.slots == 2
+    (line,) = [text for text in caplog.messages if "was ended" in text]
+    assert "neither computed nor read anything for 1 s while it loaded" in line
+    assert "stopped from outside" in line
+    assert recall(MEMORY) == {}  # no reason for other settings
+
+
+def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
+    monkeypatch.setattr(life, "_COMPUTING", 2)
+
+    def watch(program: str) -> str | None:
+        """What is wrong with it, within three times the limit."""
+        with subprocess.Popen([sys.executable, "-c", program]) as process:
+            watched = Life(process.pid, 0.5)
+            end = time.monotonic() + 1.5
+            while watched.problem is None and time.monotonic() < end:
+                watched.wait(queue.SimpleQueue())
+            process.kill()
+            return watched.problem
+
+    programs = (SLEEPS, COMPUTES, READS_SLOWLY.format(file=str(gguf)))
+    with ThreadPoolExecutor(3) as pool:
+        sleeps, computes, reads = pool.map(watch, programs)
+    assert sleeps == "it neither computed nor read anything for 0.5 s"
+    assert "but neither read nor stored anything" in (computes or "")
+    assert reads is None
+
+
+_PARENT = """
+import sys
+from runtimes.settings import RunnerSettings
+from runtimes.worker.engine import WorkerEngine
+with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), load_limit_s=1) as one:
+    print(one.pid)
+"""
+
+
+def test_a_machine_that_sleeps_while_a_worker_loads(gguf: Path) -> None:
+    """Both processes stop and go on together: nothing was wrong with the load."""
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, gguf], stdout=subprocess.PIPE)
+    try:
+        child = first_child(parent.pid)
+        child.suspend()
+        time.sleep(0.3)  # the parent looks once
+        os.kill(parent.pid, signal.SIGSTOP)
+        time.sleep(1.1)
+        os.kill(parent.pid, signal.SIGCONT)
+        time.sleep(0.1)
+        child.resume()
+        out, _ = parent.communicate(timeout=60)
+        assert int(out) == child.pid
+    finally:
+        parent.kill()
+        parent.wait()

@@ -1,0 +1,62 @@
+"""Whether a kill was about memory: files as Linux writes them, and the machine's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runtimes.worker import pressure
+from runtimes.worker.death import Cause, explain
+from runtimes.worker.pressure import MemoryLooks, Pressure, free_share, oom_kills
+
+EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {count}\noom_group_kill 0\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n"
+VMSTAT = "nr_free_pages 3297000\noom_kill {count}\nnuma_hit 17\n"
+
+V2 = "0::/user.slice/app.scope\n"
+V1 = "5:devices:/\n4:cpu,memory:/docker/abc\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "expected"),
+    [
+        (V2, {"sys/fs/cgroup/user.slice/app.scope/memory.events": EVENTS}, 7),
+        (V2, {"sys/fs/cgroup/memory.events": EVENTS}, 7),  # within a container
+        (V1, {"sys/fs/cgroup/memory/docker/abc/memory.oom_control": CONTROL}, 7),
+        (V1, {"sys/fs/cgroup/memory/memory.oom_control": CONTROL}, 7),
+        (V2, {}, 9),  # what the machine counts
+        ("", {"proc/vmstat": "nr_free_pages 3297000\n"}, None),
+    ],
+)
+def test_whom_the_system_killed(tmp_path: Path, group: str, files: dict[str, str], expected: int):
+    for name, text in {"proc/self/cgroup": group, "proc/vmstat": VMSTAT, **files}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.format(count=9 if name == "proc/vmstat" else 7))
+    assert oom_kills(tmp_path) == expected
+
+
+def test_the_system_killed_somebody_lately_or_long_ago(monkeypatch):
+    counts = iter([3, 3, 4, 4])
+    now = [100.0]
+    monkeypatch.setattr(pressure, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr(pressure.time, "monotonic", lambda: now[0])
+    looks = MemoryLooks()
+    looks.look()
+    assert looks.judge() is Pressure.RAN_OUT
+    counts = iter([4] * 20)
+    for _ in range(15):
+        now[0] += 1
+        looks.look()
+    assert looks.judge() is not Pressure.RAN_OUT
+
+
+def test_a_kill_means_what_the_memory_says(monkeypatch):
+    assert 0 < free_share() < 1
+    causes = []
+    for scarce in (0.0, 1.0):  # nothing, anything counts as little
+        monkeypatch.setattr(pressure, "_SCARCE", scarce)
+        causes.append(explain(-9, ["x"], MemoryLooks().judge()).cause)
+    causes += [explain(code, [], Pressure.RAN_OUT).cause for code in (-9, -1, -11)]
+    assert causes == [Cause.KILLED, Cause.SCARCE, Cause.MEMORY, Cause.KILLED, Cause.CRASH]
