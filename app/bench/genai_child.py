@@ -1,6 +1,7 @@
 """onnxruntime-genai's own loop, timed in a process of its own.
 
-``python -m app.bench.genai_child FOLDER THREADS`` loads the folder, says ``ready`` on stdout, and
+``python -m app.bench.genai_child FOLDER THREADS`` loads the folder (with 0 THREADS as any program
+that does not say how many), says ``ready`` on stdout, and
 answers each line ``{"prompt": [...], "tokens": n}`` on stdin with ``{"seconds": s}``: the time of
 ``n`` tokens after the first, which comes with the prefill. It ends when stdin does.
 """
@@ -20,9 +21,9 @@ def main() -> None:
     og.disable_telemetry_events()
     folder, threads = sys.argv[1], int(sys.argv[2])
     config = og.Config(folder)
-    config.overlay(
-        json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}})
-    )
+    if threads:
+        session = {"intra_op_num_threads": threads}
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
     model = og.Model(config)
     _say("ready")
     for line in sys.stdin:
