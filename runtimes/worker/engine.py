@@ -177,6 +177,9 @@ class WorkerEngine:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
         with self._lock:
             dropped = self._supervisor.cancel(request_id)
+            for flight in self._flights.copy().values():  # the receiver takes out what is done
+                if flight.request.id == request_id:
+                    flight.cancelled = True
             flights = [self._flights.pop(number) for number in dropped]
         for flight in flights:
             flight.give_up(FinishReason.CANCELLED, None)

@@ -12,12 +12,13 @@ from runtimes.worker.wire import ChunkItem
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One request, and what has come of it so far."""
+    """One request, and what has come of it so far. ``cancelled`` means that nobody wants more."""
 
     request: Request
     stream: Stream
     submitted: float = field(default_factory=time.monotonic)
     first: float = 0.0
+    cancelled: bool = False
     chunks: list[Chunk] = field(default_factory=list)
 
     def take(self, item: ChunkItem) -> None:
@@ -29,6 +30,8 @@ class Flight:
 
     def give_up(self, reason: FinishReason, error: str | None, *, retryable: bool = False) -> None:
         """End it from this side, with the text that has come."""
+        if self.cancelled:
+            reason, error, retryable = FinishReason.CANCELLED, None, False
         now = time.monotonic()
         own = [chunk for chunk in self.chunks if chunk.index == 0]
         tokens = tuple(token for chunk in own for token in chunk.token_ids)

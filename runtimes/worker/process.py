@@ -17,6 +17,7 @@ from typing import IO, Any, Protocol
 
 from runtimes.worker.death import Cause, Death, explain
 from runtimes.worker.life import is_stopped
+from runtimes.worker.lifeline import Lifeline
 from runtimes.worker.place import Place, inherited
 from runtimes.worker.pressure import MemoryLooks
 from runtimes.worker.wire import Load, Ready, Refused, Sender, receive
@@ -54,6 +55,7 @@ class WorkerProcess:
         self._memory = MemoryLooks()
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._popen: subprocess.Popen[bytes] | None = None
+        self._lifeline = Lifeline()
         try:
             with _interrupts_held(), inherited(place):
                 self._popen = subprocess.Popen(
@@ -62,11 +64,14 @@ class WorkerProcess:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
+                    pass_fds=self._lifeline.pass_fds,
                 )
+            self._lifeline.started(self._popen.pid)
             self._connect(self._popen)
         except BaseException:  # Ctrl-C as soon as it is let in
             if self._popen is not None:
                 self._popen.kill()
+            self._lifeline.close()
             raise
         self.pid = self._popen.pid
         log.debug("worker %d loads %s", self.pid, order.path)
@@ -110,6 +115,7 @@ class WorkerProcess:
             log.exception("what the worker process sent cannot be understood")
             popen.kill()
         code = popen.wait()
+        self._lifeline.close()
         self._sender.close(0)
         self._stderr.join(_STDERR_S)
         self.death = self._verdict or explain(code, list(self._lines), self._memory.judge())

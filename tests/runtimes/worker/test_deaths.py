@@ -189,11 +189,14 @@ while True:
 
 
 def test_the_worker_ends_with_its_parent(gguf):
+    """Also when it is stopped, where the system is asked to see to that."""
     parent = subprocess.Popen([sys.executable, "-c", _PARENT, gguf], stdout=subprocess.PIPE)
     try:
         assert parent.stdout is not None
         worker = psutil.Process(int(parent.stdout.readline()))
         time.sleep(0.2)
+        if sys.platform == "linux":
+            worker.suspend()
         parent.kill()
         began = time.monotonic()
         # An orphan is reaped by the system's first process, if that does so.

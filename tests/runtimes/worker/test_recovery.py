@@ -149,3 +149,11 @@ def test_what_has_come_of_a_lost_request_is_kept():
     done = flight.stream.result(0)
     assert (done.text, done.token_ids, done.usage.completion_tokens) == ("ac", (3, 5), 2)
     assert [chunk.text for chunk in flight.stream] == ["a", "b", "c"]
+
+
+def test_a_lost_request_that_was_cancelled_is_not_asked_again():
+    flight = Flight(Request([1, 2]), Stream("x", lambda _: None))
+    flight.cancelled = True
+    flight.give_up(FinishReason.ERROR, "gone", retryable=True)
+    done = flight.stream.result(0)
+    assert (done.finish_reason, done.error, done.retryable) == (FinishReason.CANCELLED, None, False)
