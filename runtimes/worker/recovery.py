@@ -100,12 +100,14 @@ class Recovery:
         now = time.monotonic()
         self._deaths.append(now)
         self._last = death
+        if ready:
+            self._killed_loading = 0
         if now > self._scarce_at + _SCARCE_S:
             self._bounds = self._record.bounds
         if death.cause in (Cause.ILLEGAL, Cause.MEMORY):
             return self._step(death, ready, keep=True)
         if death.cause in (Cause.SCARCE, Cause.KILLED):
-            self._killed_loading = 0 if ready else self._killed_loading + 1
+            self._killed_loading += not ready
             fewer = death.cause is Cause.SCARCE and self._step(death, ready, keep=False)
             return fewer or self._killed_loading < _KILLED_LOADING
         seen = self._record.suspect and time.time() - self._record.suspect_at < _SUSPECT_S

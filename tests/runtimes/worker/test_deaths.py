@@ -226,6 +226,16 @@ def test_safer_settings_are_found_remembered_and_announced_once(gguf, fault, cap
 
 
 @linux_only
+def test_a_native_load_that_never_returns(gguf, fault):
+    """Python's threads in the worker process go on meanwhile."""
+    fault("hang")
+    limit = DeathLimit(deaths=1)
+    with pytest.raises(ModelError, match=r"died 1 times .* neither computed nor read .* for 0.6 s"):
+        WorkerEngine.load(gguf, SETTINGS, load_limit_s=0.6, deaths=limit)
+    assert "neither computed" in str(recall(MEMORY))  # once may be chance; twice would not be
+
+
+@linux_only
 def test_a_worker_that_always_dies_is_given_up_for_a_while(gguf, fault, caplog):
     """A crash: by chance, then with safer settings, then those are taken back; then it ends."""
     fault("always")

@@ -85,6 +85,8 @@ def test_kills_from_outside_change_no_settings(model):
     assert one.settings() == ASKED
     # Nobody waits for ever for a model that somebody does not let load.
     assert [one.died(kill, None) for _ in range(4)] == [True, True, True, False]
+    one.died(Death(Cause.CRASH, "died of SIGSEGV"), ready(model, one))  # it did load once
+    assert one.died(kill, None)
 
 
 def test_kills_while_memory_is_scarce_cost_slots_for_a_while(model, monkeypatch):
