@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -71,7 +72,8 @@ class Engine:
         )
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
-        self._closing = self._drain = False
+        self._closing = self._drain = self._freed = False
+        self._vocabulary = threading.Lock()  # held while the tokenizer's native part is in use
         self._thread = threading.Thread(target=self._run, name="ingot-engine", daemon=True)
         self._thread.start()
 
@@ -112,12 +114,23 @@ class Engine:
         return os.getpid()
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a plain text, with the BOS token if the model wants one."""
-        return self.tokenizer.encode(text, add_special=True, parse_special=True)
+        """Ids of a plain text, with the BOS token if the model wants one. Raises RequestError once
+        the engine is closed."""
+        with self._open_vocabulary():
+            return self.tokenizer.encode(text, add_special=True, parse_special=True)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a conversation through the model's chat template; raises RequestError."""
-        return encode_chat(self.tokenizer, self.model.chat_template, messages)
+        with self._open_vocabulary():
+            return encode_chat(self.tokenizer, self.model.chat_template, messages)
+
+    @contextlib.contextmanager
+    def _open_vocabulary(self) -> Iterator[None]:
+        """Keeps the model from being freed meanwhile; raises RequestError when it has been."""
+        with self._vocabulary:
+            if self._freed:
+                raise RequestError("the engine is closed")
+            yield
 
     def submit(self, request: Request) -> Stream:
         """Queue a request; thread-safe, returns at once.
@@ -140,7 +153,8 @@ class Engine:
     def _guide(self, constraint: Constraint | None) -> Callable[[], Guide] | None:
         if constraint is None:
             return None
-        self._constraints.guide(constraint)  # compiled here: it must not keep the engine's thread
+        with self._open_vocabulary():  # compiled here: it must not keep the engine's thread
+            self._constraints.guide(constraint)
         return lambda: self._constraints.guide(constraint)
 
     def generate(
@@ -272,7 +286,9 @@ class Engine:
             for command in commands:
                 command()
             self._core.end_all(reason, error)
-            self._runner.close()
+            with self._vocabulary:
+                self._freed = True
+                self._runner.close()
 
     def _wait_for_work(self) -> bool:
         """Take over posted commands, asleep while there is nothing to do. False: end."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from runtimes.cpu import available_cores
 from runtimes.errors import RequestError
-from runtimes.memory import DEFAULT_CONTEXT, require_fit
+from runtimes.memory import DEFAULT_CONTEXT, longest_step, require_fit
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner
 from runtimes.selftest import require
@@ -31,6 +31,13 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
     settings = replace(
         settings,
         context=context,
+        batch=longest_step(
+            settings.slots,
+            context,
+            settings.batch,
+            unified_kv=settings.unified_kv,
+            kv_tokens=settings.kv_tokens,
+        ),
         threads=settings.threads or available_cores(),
         extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
     )

@@ -77,8 +77,8 @@ def estimate(
     ``device_sampling`` are llama.cpp's; ONNX graphs fix their own. Raises ModelError for
     an ONNX graph that cannot be read.
     """
-    batch = max(batch, slots)
     cells = kv_tokens if unified_kv else None
+    batch = longest_step(slots, context, batch, unified_kv=unified_kv, kv_tokens=kv_tokens)
     if model.runtime == "onnx":
         graph = memory_onnx.graph_of(model)
         return MemoryEstimate(
@@ -91,6 +91,9 @@ def estimate(
         memory_llamacpp.weight_bytes(model),
         memory_llamacpp.kv_bytes(
             model, slots, context, batch, kv_type, unified=unified_kv, kv_tokens=cells
+        )
+        + memory_llamacpp.table_bytes(
+            model, slots, context, batch, unified=unified_kv, kv_tokens=cells
         ),
         memory_llamacpp.compute_bytes(
             model, slots, context, batch, unified=unified_kv, kv_tokens=cells
@@ -98,6 +101,16 @@ def estimate(
         + (memory_llamacpp.shortlist_bytes(model, slots) if device_sampling else 0),
         memory_llamacpp.overhead_bytes(model),
     )
+
+
+def longest_step(
+    slots: int, context: int, batch: int, *, unified_kv: bool = False, kv_tokens: int | None = None
+) -> int:
+    """The most tokens that a step of at most ``batch`` can have: one of each slot; of prompts no
+    more than fit the cache, a single one where the slots do not share it.
+    """
+    room = (kv_tokens or slots * context) if unified_kv else context
+    return max(min(batch, room), slots)
 
 
 def estimate_settings(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
@@ -149,21 +162,26 @@ def require_fit(
     slots: int,
     context: int,
     available: int,
+    *,
+    said: str = "are free",
     **layout: Unpack[Layout],
 ) -> None:
-    """Raise OutOfMemoryError, saying what would fit, if ``available`` bytes are too few."""
+    """Raise OutOfMemoryError, saying what would fit, if ``available`` bytes are too few.
+
+    ``said`` is what the error says of these bytes.
+    """
     need = estimate(model, slots, context, **layout)
     if need.total <= available:
         return
     if need.weights + need.overhead >= available:
         raise OutOfMemoryError(
             f"{model.path} needs {gib(need.weights + need.overhead)} for its weights alone; "
-            f"{gib(available)} of memory are free"
+            f"{gib(available)} of memory {said}"
         )
     fits = _advice(model, slots, context, available, layout)
     raise OutOfMemoryError(
-        f"{model.path} with {slots:,} slots x {context:,} tokens needs {gib(need.total)}; "
-        f"{gib(available)} are free. "
+        f"{model.path} with {slots:,} slot{'s' if slots > 1 else ''} x {context:,} tokens needs "
+        f"{gib(need.total)}; {gib(available)} {said}. "
         + (f"What fits: {', or '.join(fits)}" if fits else "Not even one short slot fits")
     )
 
@@ -176,32 +194,33 @@ def gib(count: int) -> str:
 def _advice(
     model: ModelFile, slots: int, context: int, available: int, layout: Layout
 ) -> list[str]:
-    """The largest settings that fit: fewer slots, a smaller context, smaller keys and values."""
+    """The largest settings that fit: usual steps where they are enough; else a smaller budget, or
+    fewer slots, a smaller context, smaller keys and values.
+    """
     kv_type, budget = layout.get("kv_type", "f16"), layout.get("kv_tokens")
+
+    def fits_with(**changed: Unpack[Layout]) -> bool:
+        return estimate(model, slots, context, **_with(layout, **changed)).total <= available
+
+    step = _largest(lambda tokens: fits_with(batch=tokens), layout.get("batch", _BATCH))
+    if step >= _BATCH:
+        return [f"--batch-tokens {step}"]
     if budget is not None:  # it alone says how large the cache is
-
-        def fits_with(tokens: int) -> bool:
-            return (
-                estimate(model, slots, context, **_with(layout, kv_tokens=tokens)).total
-                <= available
-            )
-
-        most = _largest(fits_with, budget)
+        most = _largest(lambda tokens: fits_with(kv_tokens=tokens), budget)
         return [f"--kv-tokens {most}"] if most >= _LEAST_CONTEXT else []
 
     fits = []
     fewer = largest_slots(model, context, available, most=slots, **layout)
     if fewer:
         fits.append(f"--slots {fewer} --context {context}")
-    elif (alone := largest_context(model, 1, available, **layout)) >= 1:
+    elif (alone := largest_context(model, 1, available, **layout)) >= _LEAST_CONTEXT:
         fits.append(f"--slots 1 --context {alone}")
     shorter = largest_context(model, slots, available, **layout)
     if slots > 1 and shorter >= _LEAST_CONTEXT:
         fits.append(f"--slots {slots} --context {shorter}")
     if model.runtime == "llamacpp" and model.head_dim % 32 == 0:
         for smaller in KV_TYPES[KV_TYPES.index(kv_type) + 1 :]:
-            need = estimate(model, slots, context, **_with(layout, kv_type=smaller))
-            if need.total <= available:
+            if fits_with(kv_type=smaller):
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")
                 break
     return fits

@@ -87,33 +87,39 @@ def _import_runtime(model: ModelFile) -> None:
 def _fill(runner: Runner, settings: RunnerSettings) -> list[int]:
     """Put a prompt into every slot that leaves room for the token to be decoded; their lengths.
 
-    Where it makes no difference to memory, computing is spared: ONNX slots are copied, and
-    llama.cpp's own caches (written whole when they are made) get a short prompt.
+    Where each slot has a cache of its own, computing is spared: the first one is copied.
     """
     caps = runner.capabilities
-    length = caps.context - 1
+    room = min(caps.context, (caps.kv_tokens or caps.slots * caps.context) // caps.slots)
+    length = room - 1
     _prefill(runner, 0, min(caps.batch, length))
     runner.trim(0, 0)
     _prefill(runner, 0, length)
-    others = length if settings.unified_kv or caps.runtime == "onnx" else min(8, length)
     for slot in range(1, caps.slots):
-        if caps.runtime == "onnx":
-            runner.copy(0, slot, length)
+        if caps.mixed_batch:  # copies would share cells
+            _prefill(runner, slot, length)
         else:
-            _prefill(runner, slot, others)
-    return [length] + [others] * (caps.slots - 1)
+            runner.copy(0, slot, length)
+    return [length] * caps.slots
 
 
 def _steps(runner: Runner, lengths: list[int]) -> None:
-    """All slots decode a token; then the last batch of slot 0's prompt goes in again."""
+    """All slots decode a token; then the ends of prompts go in again, a batch of them."""
     caps = runner.capabilities
     for slot, length in enumerate(lengths):
         runner.trim(slot, length)
     rows = (StepRow(slot, length, [5], True) for slot, length in enumerate(lengths))
     runner.execute(StepPlan(tuple(rows)))
-    last = max(0, lengths[0] - caps.batch)
-    runner.trim(0, last)
-    runner.execute(StepPlan((StepRow(0, last, _tokens(runner, lengths[0])[last:], True),)))
+    budget, again = caps.batch, []
+    for slot, length in enumerate(lengths if caps.mixed_batch else lengths[:1]):
+        count = min(budget, length)
+        if count == 0:
+            break
+        runner.trim(slot, length - count)
+        tokens = _tokens(runner, length)[length - count :]
+        again.append(StepRow(slot, length - count, tokens, True))
+        budget -= count
+    runner.execute(StepPlan(tuple(again)))
 
 
 def _prefill(runner: Runner, slot: int, length: int) -> None:

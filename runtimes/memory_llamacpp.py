@@ -20,6 +20,12 @@ _QUANTIZED_ACTIVATION = 34 / 32
 # The vocabulary as llama_vocab keeps it: two tables of strings, a hash map, and the pieces.
 # Measured with 150,000 tokens, with and without merges.
 _TOKEN_BYTES, _MERGE_BYTES = 185, 125
+# What llama_kv_cells (llama-kv-cells.h) keeps of a cell: position, shift, extension and the bits of
+# LLAMA_MAX_SEQ sequences; of a used one also a node in each of two sets. A cache has a set for each
+# sequence that there might be.
+_CELL_BYTES = 4 + 4 + 8 + 256 // 8 + 2 * 48
+_CACHE_BYTES = 256 * 48
+
 # Graphs, thread pool, and the library's own code that a step touches.
 _RUNTIME_BYTES = 5 * 2**20
 
@@ -52,6 +58,20 @@ def kv_bytes(
     full, windowed = _cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens)
     elements = full * model.kv_elements + windowed * model.window_elements
     return int(elements * (1 if unified else slots) * KV_ELEMENT_BYTES[kv_type])
+
+
+def table_bytes(
+    model: ModelFile,
+    slots: int,
+    context: int,
+    batch: int,
+    *,
+    unified: bool,
+    kv_tokens: int | None = None,
+) -> int:
+    """Which token of which slot lies in which cell, all of them used."""
+    cells = sum(_cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens))
+    return (1 if unified else slots) * (cells * _CELL_BYTES + _CACHE_BYTES)
 
 
 def compute_bytes(

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runtimes.memory import DEFAULT_CONTEXT, MemoryEstimate, estimate, gib, largest_slots
+from runtimes.memory import (
+    DEFAULT_CONTEXT,
+    Layout,
+    MemoryEstimate,
+    estimate,
+    gib,
+    largest_slots,
+    require_fit,
+)
 from runtimes.modelfile import ModelFile
 from runtimes.plan import Alternative, PlanWorkload, Profile
 from runtimes.settings import KvType, RunnerSettings
@@ -57,6 +65,11 @@ class Task:
             return 1
         return min(self.row_counts, key=lambda rows: abs(rows - 16))
 
+    @property
+    def usable(self) -> int:
+        """Bytes of memory that a plan may take."""
+        return int(self.free * _SHARE)
+
     def context(self, model: ModelFile) -> int:
         """Tokens of a slot."""
         return min(self.overrides.context or DEFAULT_CONTEXT, model.context_length)
@@ -88,26 +101,29 @@ class Candidate:
 
     def memory(self, task: Task, slots: int) -> MemoryEstimate:
         """What it needs with this many slots."""
-        return estimate(
-            self.model,
-            slots,
-            task.context(self.model),
-            kv_type=self.kv_type,
-            batch=task.overrides.batch or RunnerSettings().batch,
-            unified_kv=self.unified_kv,
-            kv_tokens=task.overrides.kv_tokens,
-            device_sampling=self.device_sampling,
-        )
+        return estimate(self.model, slots, task.context(self.model), **self._layout(task))
 
     def slots_that_fit(self, task: Task, most: int) -> int:
         """At most ``most``; 0 when not even one fits. A GPU's memory is not counted."""
         if task.has_gpu and self.gpu_layers:
             return most
         return largest_slots(
+            self.model, task.context(self.model), task.usable, most=most, **self._layout(task)
+        )
+
+    def require_fit(self, task: Task, slots: int) -> None:
+        """Raises OutOfMemoryError, with what would fit, where ``slots`` do not."""
+        require_fit(
             self.model,
+            slots,
             task.context(self.model),
-            int(task.free * _SHARE),
-            most=most,
+            task.usable,
+            said=f"may be used: three quarters of the {gib(task.free)} that are free",
+            **self._layout(task),
+        )
+
+    def _layout(self, task: Task) -> Layout:
+        return Layout(
             kv_type=self.kv_type,
             batch=task.overrides.batch or RunnerSettings().batch,
             unified_kv=self.unified_kv,
@@ -176,7 +192,7 @@ def split_by_memory(
             fit.append(candidate)
         else:
             need = candidate.memory(task, least).total
-            refused.append((candidate, f"needs {gib(need)}, {gib(task.free)} are free"))
+            refused.append((candidate, f"needs {gib(need)}; {gib(task.usable)} may be used"))
     return fit, refused
 
 

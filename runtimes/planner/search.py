@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
-from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.memory import require_fit
+from runtimes.errors import ModelError
 from runtimes.modelfile import ModelFile
 from runtimes.plan import Alternative, Plan
 from runtimes.planner.candidates import (
@@ -48,10 +48,10 @@ Progress = Callable[[str], None]
 
 def make_plan(models: Iterable[ModelFile], task: Task, progress: Progress = logger.info) -> Plan:
     """Measure and choose. Raises OutOfMemoryError when no file fits, ModelError when none runs."""
-    models = list(models)
-    fit, refused = split_by_memory(candidates(models, task), task)
+    found = candidates(models, task)
+    fit, refused = split_by_memory(found, task)
     if not fit:
-        _raise_for_memory(models, task)
+        _raise_for_memory(found, task)
     search = _Search(task, progress)
     search.failures += [replace(c.describe(), failure=why) for c, why in refused]
     search.first_round(fit)
@@ -220,17 +220,9 @@ class _Search:
         self.failures.append(replace(candidate.describe(), failure=str(error)))
 
 
-def _raise_for_memory(models: list[ModelFile], task: Task) -> None:
-    smallest = min(models, key=lambda model: model.nbytes)
-    available = int(task.free)
-    require_fit(
-        smallest,
-        task.overrides.slots or 1,
-        task.context(smallest),
-        available,
-        kv_type=task.overrides.kv_type or "f16",
-    )
-    raise OutOfMemoryError(
-        f"{smallest.path} would take more than three quarters of the free memory; "
-        "ask for fewer --slots or a smaller --context"
-    )
+def _raise_for_memory(found: Sequence[Candidate], task: Task) -> NoReturn:
+    """Raise OutOfMemoryError for the candidate that needs the least, with what would fit."""
+    slots = task.overrides.slots or 1
+    smallest = min(found, key=lambda candidate: candidate.memory(task, slots).total)
+    smallest.require_fit(task, slots)
+    raise AssertionError("a candidate was refused that fits")

@@ -300,6 +300,8 @@ def test_close_cancels_or_drains(pebble_file):
         assert reasons == {expected}
         with pytest.raises(RequestError, match="closed"):
             engine.submit(Request([5]))
+        with pytest.raises(RequestError, match="closed"):
+            engine.encode("its vocabulary has been freed")
         engine.close()
 
 

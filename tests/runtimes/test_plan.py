@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,23 @@ def test_memory_decides_what_is_tried(models) -> None:
     assert all(c.slots_that_fit(asked, max(ROWS)) < 4 for c in fit)
     with pytest.raises(OutOfMemoryError, match="free"):
         make_plan(models, task(free=1 << 20))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_said_to_fit_is_what_a_plan_would_take(models, which) -> None:
+    model = models[which]
+    fixed = Overrides(slots=64, context=512, batch=256)
+    # What fits the free memory, though not the part of it that a plan may take.
+    asked = task("batch", free=estimate(model, 64, 512, batch=256).total + 1000, overrides=fixed)
+    with pytest.raises(OutOfMemoryError, match="three quarters") as caught:
+        make_plan([model], asked)
+    slots, context = map(int, re.findall(r"--slots (\d+) --context (\d+)", str(caught.value))[0])
+    assert context == 512
+    found = candidates(
+        [model], dataclasses.replace(asked, overrides=Overrides(slots, context, batch=256))
+    )
+    assert all(one.slots_that_fit(asked, 256) == slots for one in found if not one.unified_kv)
+    assert 40 < slots < 60
 
 
 def test_scores_are_times_of_turns_and_speeds_of_jobs() -> None:
