@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from runtimes.drawing import NO_TOKEN, draw
 from runtimes.errors import IngotError
+from runtimes.gaps import Gaps
 from runtimes.generation import Generation, Ticket
 from runtimes.metrics import Metrics
 from runtimes.prefix import LEAST_SHARED, PrefixCache, common_prefix
@@ -56,6 +57,10 @@ class EngineCore:
             settings=scheduling,
             choose_slot=lambda row, free: self.prefix.choose_slot(row.tokens(0, row.length), free),
             attach=self._attach,
+        )
+        # Rows of a shared cache run in any order.
+        self._gaps = (
+            None if caps.mixed_batch else Gaps(self.scheduler, self.prefix, caps.kv_bytes_per_token)
         )
         self._runner = runner
         self._context = caps.context
@@ -116,6 +121,8 @@ class EngineCore:
         self._expire(now)
         self._admit(now)
         step = self.scheduler.plan()
+        if step and step.decoded and self._gaps and self._gaps.close():
+            step = self.scheduler.plan()
         if step is None:
             return False
         self._run(step, begin)
@@ -126,6 +133,8 @@ class EngineCore:
             native_begin = time.perf_counter()
             logits = self._runner.execute(step.plan)
             native = time.perf_counter() - native_begin
+            if self._gaps:
+                self._gaps.stepped(step, native)
             tokens, broken = self._draw(step, logits)
         except IngotError as error:
             self._fail(step, str(error))

@@ -83,6 +83,16 @@ class PrefixCache:
         """Tokens that free slots still hold."""
         return sum(map(len, self._left.values()))
 
+    def left_in(self, slot: int) -> int:
+        """Tokens that a free slot still holds."""
+        return len(self._left.get(slot, ()))
+
+    def swap(self, first: int, second: int) -> None:
+        """Exchange what two slots hold, of rows or left behind."""
+        self._kv.swap(first, second)
+        left = {first: self._left.pop(second, None), second: self._left.pop(first, None)}
+        self._left.update({slot: tokens for slot, tokens in left.items() if tokens is not None})
+
     def choose_slot(self, tokens: Sequence[int], free: Sequence[int]) -> int:
         """The free slot to run in: the one that holds the longest beginning of ``tokens``; else the
         lowest, an empty one before one with content as long as only few rows run.

@@ -132,6 +132,9 @@ class KvSlots(Protocol):
     def trim(self, slot: int, length: int) -> None:
         """Forget what the slot holds from position ``length`` on; 0 frees it."""
 
+    def swap(self, first: int, second: int) -> None:
+        """Exchange what two slots hold, whole. Raises ModelError, and both are empty."""
+
     def save(self, slot: int, length: int) -> bytes:
         """The first ``length`` tokens' keys and values, in the runner's own format.
 

@@ -173,6 +173,26 @@ class Scheduler:
         row.slot, row.cached, row.fresh, row.requeued = -1, 0, True, True
         self._waiting.push(row)
 
+    def row_in(self, slot: int) -> Row | None:
+        """The row that has the slot."""
+        return self._slots[slot]
+
+    def gap(self) -> tuple[int, int] | None:
+        """The highest decoding row's slot and the lowest one below it that has none; None if the
+        decoding rows have the lowest slots."""
+        decoding = [slot for slot, row in enumerate(self._slots) if row and row.decoding]
+        lowest = next((i for i, slot in enumerate(decoding) if slot != i), len(decoding))
+        return (decoding[-1], lowest) if lowest < len(decoding) else None
+
+    def swap(self, first: int, second: int) -> None:
+        """Let two slots change places, with what runs in them."""
+        slots = self._slots
+        slots[first], slots[second] = slots[second], slots[first]
+        for slot in (first, second):
+            row = slots[slot]
+            if row is not None:
+                row.slot = slot
+
     def _fits(self, row: Row, beside: Sequence[Row]) -> bool:
         if self._kv_tokens is None:
             return True

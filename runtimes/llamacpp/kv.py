@@ -86,6 +86,26 @@ class SlotCache:
             self.remove(target, length)
         self.lengths[target] = length
 
+    def swap(self, first: int, second: int) -> None:
+        """See ``KvSlots.swap``."""
+        self._require_slot(first)
+        self._require_slot(second)
+        lengths = {first: self.lengths[first], second: self.lengths[second]}
+        held = {slot: self._read(slot) for slot, length in lengths.items() if length}
+        for slot in lengths:
+            self.remove(slot, 0)
+            self.lengths[slot] = 0
+            self._shared.discard(slot)
+        try:
+            for slot, data in held.items():
+                other = second if slot == first else first
+                self._write(other, data)
+                self.lengths[other] = lengths[slot]
+        except ModelError:
+            self.trim(first, 0)
+            self.trim(second, 0)
+            raise
+
     def save(self, slot: int, length: int) -> bytes:
         """See ``KvSlots.save``. The payload is what ``llama_state_seq_get_data`` gives."""
         self._require(slot, length)

@@ -180,6 +180,10 @@ class LlamaRunner:
         """Make ``target`` hold the first ``length`` tokens of ``source``."""
         self._kv.copy(source, target, length)
 
+    def swap(self, first: int, second: int) -> None:
+        """Exchange what two slots hold."""
+        self._kv.swap(first, second)
+
     def trim(self, slot: int, length: int) -> None:
         """Forget what the slot holds from position ``length`` on."""
         self._kv.trim(slot, length)

@@ -76,6 +76,16 @@ class SlotCache:
                 array[target, :, :length] = array[source, :, :length]
         self.hold(target, length)
 
+    def swap(self, first: int, second: int) -> None:
+        """See ``KvSlots.swap``."""
+        lengths = self.lengths[second], self.lengths[first]
+        most = max(lengths)
+        for array in self.arrays:
+            array[[first, second], :, :most] = array[[second, first], :, :most]
+        self.changes += 1
+        self.hold(first, lengths[0])
+        self.hold(second, lengths[1])
+
     def save(self, slot: int, length: int) -> bytes:
         """See ``KvSlots.save``. The payload is each layer's keys and values, head after head."""
         self._require(slot, length)

@@ -102,6 +102,10 @@ class OnnxRunner:
         """Make ``target`` hold the first ``length`` tokens of ``source``."""
         self._kv.copy(source, target, length)
 
+    def swap(self, first: int, second: int) -> None:
+        """Exchange what two slots hold."""
+        self._kv.swap(first, second)
+
     def save(self, slot: int, length: int) -> bytes:
         """The first ``length`` tokens' keys and values."""
         return self._kv.save(slot, length)

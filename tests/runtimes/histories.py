@@ -9,6 +9,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
+from runtimes.errors import ModelError
+from runtimes.gaps import Gaps
 from runtimes.prefix import LEAST_SHARED, PrefixCache, common_prefix
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.row import Row
@@ -39,9 +41,10 @@ def first_token(prompt: list[int], index: int) -> int:
 class TokenSlots:
     """``KvSlots`` over lists of tokens."""
 
-    def __init__(self, slots: int, can_trim: bool) -> None:
+    def __init__(self, slots: int, can_trim: bool, breaks: int = 0) -> None:
         self.held: list[list[int]] = [[] for _ in range(slots)]
         self.can_trim = can_trim
+        self.swaps, self.breaks = 0, breaks
 
     def copy(self, source: int, target: int, length: int) -> None:
         assert source != target
@@ -62,6 +65,13 @@ class TokenSlots:
         pieces = range(0, len(data), TOKEN_BYTES)
         self.held[slot] = [int.from_bytes(data[i : i + TOKEN_BYTES], "little") for i in pieces]
 
+    def swap(self, first: int, second: int) -> None:
+        self.swaps += 1
+        if self.breaks and self.swaps % self.breaks == 0:
+            self.held[first], self.held[second] = [], []
+            raise ModelError("this one is lost")
+        self.held[first], self.held[second] = self.held[second], self.held[first]
+
     def shift(self, slot: int, keep: int, discard: int) -> None:
         raise AssertionError("no history asks for this")
 
@@ -75,6 +85,7 @@ class Shape:
     pool_tokens: int = 0
     kv_tokens: int | None = None
     settings: SchedulerSettings = field(default_factory=SchedulerSettings)
+    breaks: int = 0  # every so many moves of a row into a gap fail; 0: none does
 
 
 class History:
@@ -83,7 +94,7 @@ class History:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.now = 0.0
-        self.kv = TokenSlots(shape.slots, shape.can_trim)
+        self.kv = TokenSlots(shape.slots, shape.can_trim, shape.breaks)
         capabilities = Capabilities(
             runtime="tokens",
             slots=shape.slots,
@@ -109,6 +120,7 @@ class History:
             choose_slot=lambda row, free: self.prefix.choose_slot(row.tokens(0, row.length), free),
             attach=self.attach,
         )
+        self.gaps = Gaps(self.scheduler, self.prefix, bytes_per_token=0)
         self.live: list[Row] = []
         self.finished: list[Row] = []
         self.preempted = self.reused = 0
@@ -155,6 +167,13 @@ class History:
             self.preempted += 1
         self.scheduler.admit(self.now)
         step = self.scheduler.plan()
+        if step and step.decoded and not self.shape.mixed:
+            self.gaps.stepped(step, seconds=60.0)  # any move pays
+            if self.gaps.close():
+                step = self.scheduler.plan()
+            if step and step.decoded and not self.shape.breaks:
+                slots = [row.slot for row in step.rows]
+                assert slots == list(range(len(slots))), "no gap between decoding rows"
         if step is None:
             return False
         self.check(step)

@@ -26,8 +26,8 @@ events = st.lists(
     max_size=60,
 )
 shapes = st.builds(
-    lambda slots, extra, mixed, can_trim, pool, budget, scheduling: Shape(
-        slots, slots + extra, mixed, can_trim, pool, budget, scheduling
+    lambda slots, extra, mixed, can_trim, pool, budget, scheduling, breaks: Shape(
+        slots, slots + extra, mixed, can_trim, pool, budget, scheduling, breaks
     ),
     st.integers(1, 6),
     st.integers(0, 40),
@@ -43,13 +43,15 @@ shapes = st.builds(
         preempt=st.booleans(),
         prefix_cache=st.booleans(),
     ),
+    st.sampled_from([0, 0, 3]),
 )
 
 
 @settings(max_examples=1000, deadline=None)
 @given(events, shapes)
 def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
-    """Any strategy, companions, preemption, failed steps, cancellations and prefix hits."""
+    """Any strategy, companions, preemption, failed steps, cancellations, prefix hits, and rows
+    moved into gaps, successfully or not."""
     history = History(shape)
     for kind, value in events:
         if kind == "add":

@@ -1,0 +1,96 @@
+"""Rows moved into the gaps that ended ones leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quantize.resolve import resolve
+from runtimes.engine import Engine
+from runtimes.gaps import Gaps
+from runtimes.request import Priority, Request, SamplingParams
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from tests.runtimes.histories import History, Shape, expected_output
+
+SLOTS = 6
+
+
+@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
+def engine(request: pytest.FixtureRequest, pebble_built: Path) -> Iterator[Engine]:
+    path = resolve(pebble_built, recipe=request.param)
+    settings = RunnerSettings(slots=SLOTS, context=256)
+    with Engine.load(path, settings, SchedulerSettings(max_stall_s=None)) as engine:
+        yield engine
+
+
+def moved_history(tokens: int) -> History:
+    """Two rows over five slots, in the first and the last, with as many tokens each."""
+    history = History(Shape(5, 1000, mixed=False))
+    for slot in range(5):
+        output = 40 if slot in (0, 4) else 3
+        history.add([slot + 1] * tokens, output, Priority.NORMAL)
+    while len(history.live) > 2:
+        history.gaps = Gaps(history.scheduler, history.prefix, 10**9)  # nothing pays yet
+        history.step()
+    assert [row.slot for row in history.scheduler.running] == [0, 4]
+    return history
+
+
+def test_a_row_is_moved_if_that_is_worth_its_time():
+    history = moved_history(50)
+    plan = history.scheduler.plan()
+    assert plan is not None
+    dear = Gaps(history.scheduler, history.prefix, bytes_per_token=10**8)  # 0.1 s a token
+    dear.stepped(plan, seconds=0.2)
+    assert not dear.close()
+    cheap = Gaps(history.scheduler, history.prefix, bytes_per_token=10**6)  # 0.1 s all in all
+    cheap.stepped(plan, seconds=0.2)
+    assert cheap.close()
+    assert [row.slot for row in history.scheduler.running] == [0, 1]
+    assert cheap.moves == 1
+    history.run_out()
+    for row in history.finished:
+        assert row.output == expected_output(row.request)
+
+
+def test_a_row_that_could_not_be_moved_is_computed_again():
+    history = moved_history(50)
+    history.kv.breaks = 1
+    plan = history.scheduler.plan()
+    assert plan is not None
+    gaps = Gaps(history.scheduler, history.prefix, bytes_per_token=1)
+    gaps.stepped(plan, seconds=0.2)
+    assert gaps.close()
+    assert history.scheduler.waiting == 1
+    history.kv.breaks = 0
+    history.run_out()
+    assert len(history.finished) == 5
+    for row in history.finished:
+        assert row.output == expected_output(row.request)
+
+
+def test_the_last_row_of_many_runs_in_the_first_slot(engine):
+    """Its text is that of the same request alone; the slots hold what they are thought to hold."""
+    prompts = [[20 + i, 31, 7, 40 + i] * 6 for i in range(SLOTS)]
+    last = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.8, seed=3)
+    alone = engine.submit(Request(prompts[-1], last)).result(60)
+    engine.trim()
+    before = engine._core._gaps.moves
+    streams = [
+        engine.submit(Request(prompt, SamplingParams(max_tokens=4 + 3 * i, ignore_eos=True)))
+        for i, prompt in enumerate(prompts[:-1])
+    ]
+    streams.append(engine.submit(Request(prompts[-1], last)))
+    done = [stream.result(60) for stream in streams]
+    assert done[-1].text == alone.text
+    assert engine._core._gaps.moves > before
+    # What ended rows have left behind has moved along: their prompts are found, and rightly.
+    again = [
+        engine.submit(Request(prompt, SamplingParams(max_tokens=4 + 3 * i, ignore_eos=True)))
+        for i, prompt in enumerate(prompts[:-1])
+    ]
+    for first, second in zip(done, [stream.result(60) for stream in again], strict=False):
+        assert second.text == first.text
+        assert second.usage.cached_tokens >= len(prompts[0]) - 1
