@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 # A gap is taken to stay for this many steps: some would be closed at once by a row that arrives.
 _STEPS = 4
 _MEMORY = 0.8  # of the last estimate, by measurement
+_MOST_BYTES = 2**28  # of keys and values that are held twice while they move
 _FIRST_BYTES_S = 1e9  # until a move has been timed; low, so that the first ones are small
 
 
@@ -27,6 +28,7 @@ class Gaps:
 
     def __init__(self, scheduler: Scheduler, prefix: PrefixCache, bytes_per_token: int) -> None:
         self._scheduler, self._prefix = scheduler, prefix
+        self._most_tokens = _MOST_BYTES // max(bytes_per_token, 1)
         self._move_s = bytes_per_token / _FIRST_BYTES_S  # of a token
         self._row_s = 0.0  # of a row in a decode step
         self.moves = 0
@@ -49,7 +51,8 @@ class Gaps:
                 break
             tokens = self._held(source) + self._held(target)
             left = row.request.params.max_tokens - len(row.output)
-            if tokens * self._move_s > min(left, _STEPS) * self._row_s:
+            worth = tokens * self._move_s <= min(left, _STEPS) * self._row_s
+            if not worth or tokens > self._most_tokens:
                 break
             self.moves += 1
             begin = time.perf_counter()

@@ -42,14 +42,17 @@ def test_a_row_is_moved_if_that_is_worth_its_time():
     history = moved_history(50)
     plan = history.scheduler.plan()
     assert plan is not None
-    dear = Gaps(history.scheduler, history.prefix, bytes_per_token=10**8)  # 0.1 s a token
-    dear.stepped(plan, seconds=0.2)
-    assert not dear.close()
-    cheap = Gaps(history.scheduler, history.prefix, bytes_per_token=10**6)  # 0.1 s all in all
-    cheap.stepped(plan, seconds=0.2)
-    assert cheap.close()
+    # 0.1 s for some 100 tokens of a MB each, and steps of 0.01 or 0.1 s a row.
+    for step_s, worth in ((0.02, False), (0.2, True)):
+        gaps = Gaps(history.scheduler, history.prefix, bytes_per_token=10**6)
+        gaps.stepped(plan, step_s)
+        if worth:
+            large = Gaps(history.scheduler, history.prefix, bytes_per_token=10**7)
+            large.stepped(plan, seconds=100.0)
+            assert not large.close(), "1 GB is not held twice"
+        assert gaps.close() is worth
+        assert gaps.moves == worth
     assert [row.slot for row in history.scheduler.running] == [0, 1]
-    assert cheap.moves == 1
     history.run_out()
     for row in history.finished:
         assert row.output == expected_output(row.request)
