@@ -22,7 +22,8 @@ Bits = Literal["4", "8", "any"]
 
 @dataclass(frozen=True, slots=True)
 class PlanFiles:
-    """Files to choose among; ``unreadable`` pairs a name with what is wrong with it.
+    """Files to choose among, of the widths ``bits``; the folder has more of the widths ``left``.
+    ``unreadable`` pairs a name with what is wrong with it.
 
     ``accuracy`` has the task accuracy (0 to 1) of those whose manifest says one, by path.
     """
@@ -31,6 +32,7 @@ class PlanFiles:
     unreadable: tuple[tuple[str, str], ...]
     accuracy: dict[str, float]
     bits: tuple[int, ...]
+    left: tuple[int, ...] = ()
 
 
 def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFiles:
@@ -68,7 +70,8 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
     if not models:
         said = "; ".join(why for _, why in unreadable)
         raise ModelError(f"no file of {model} can be read: {said}")
-    return PlanFiles(tuple(models), tuple(unreadable), accuracy, tuple(wanted))
+    left = tuple(width for width in widths if width not in wanted)
+    return PlanFiles(tuple(models), tuple(unreadable), accuracy, tuple(wanted), left)
 
 
 def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | None = None) -> Task:

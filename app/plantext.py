@@ -21,12 +21,14 @@ def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> st
     lines = [
         f"{plan.workload}, {plan.profile}: {plan.name} on {plan.runtime}",
         f"  {plan.slots} slot{'s' if plan.slots > 1 else ''} x {plan.context:,} tokens, "
-        f"{plan.threads} threads, batch {plan.batch}, "
+        f"{plan.threads} thread{'s' if plan.threads > 1 else ''}, steps of up to {plan.batch} "
+        "tokens, "
         f"keys and values {_kv(plan)}{layout}{_offload(plan)}",
         f"  {gib(plan.memory)} of memory, {gib(task.free)} are free",
         "",
         "Why" + (" (measured earlier; --again measures anew)" if remembered else ""),
         *(f"  {reason}" for reason in plan.reasons),
+        *_widths(files),
         "",
         "Measured",
         *_aligned(_measured(plan)),
@@ -107,6 +109,13 @@ def _slots(plan: Plan) -> list[int]:
 
 def _chosen(plan: Plan, files: PlanFiles) -> ModelFile:
     return next(model for model in files.models if str(model.path) == plan.path)
+
+
+def _widths(files: PlanFiles) -> list[str]:
+    if not files.left:
+        return []
+    compared, left = (" and ".join(map(str, widths)) for widths in (files.bits, files.left))
+    return [f"  only files of {compared} bits: those of {left} differ in accuracy (--bits any)"]
 
 
 def _accuracy(files: PlanFiles) -> list[str]:

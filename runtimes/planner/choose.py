@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runtimes.plan import Figures
+from runtimes.plan import OUTPUT_TOKENS, PROMPT_TOKENS, Figures
 from runtimes.planner.candidates import Candidate, Task
 
 _GAIN = 1.02  # what twice the slots must bring to be worth their memory
@@ -77,14 +77,23 @@ def finalists(measured: Sequence[Measured], task: Task, most: int = 3) -> list[M
 
 
 def reasons(
-    chosen: Measured, others: Sequence[Measured], task: Task, slots: int
+    chosen: Measured,
+    others: Sequence[Measured],
+    task: Task,
+    slots: int,
+    beside: Measured | None = None,
 ) -> tuple[str, ...]:
-    """Why, in sentences with figures."""
-    lines = [_speed_line(chosen, others, task)]
+    """Why, in sentences with figures.
+
+    ``beside`` is the chosen one as it was measured in the same round as ``others``, where that was
+    not the round of its own figures: figures of two rounds are not to be compared.
+    """
+    lines = [_speed_line(chosen, beside or chosen, others, task)]
     if task.workload == "batch" and not task.overrides.slots:
         lines.append(_slots_line(chosen, task, slots))
     if task.profile == "memory":
         lines.append("the smallest of those with at least half of the best speed")
+    lines += [line for line in (_threads_line(chosen, task), _kv_line(chosen, task)) if line]
     if chosen.figures.scatter > BUSY:
         lines.append(
             f"samples scattered by {chosen.figures.scatter:.0%}: the machine was busy; "
@@ -93,33 +102,55 @@ def reasons(
     return tuple(lines)
 
 
-def _speed_line(chosen: Measured, others: Sequence[Measured], task: Task) -> str:
+def _speed_line(chosen: Measured, beside: Measured, others: Sequence[Measured], task: Task) -> str:
+    speed = _speed(score(chosen.figures, task), task)
     rest = [m for m in others if m.candidate != chosen.candidate]
     if not rest:
-        return f"the only candidate that runs: {_speed(score(chosen.figures, task), task)}"
-    pairs = [(speeds([chosen, other], task), other) for other in rest]
+        return f"{speed}; nothing else could be compared"
+    pairs = [(speeds([beside, other], task), other) for other in rest]
     (own, its), second = min(pairs, key=lambda pair: pair[0][0] / pair[0][1])
     other = second.candidate.describe()
     layout = " with one shared cache" if other.unified_kv else ""
     return (
-        f"{_speed(own, task)} for the workload, {own / its:.2f} times "
-        f"{other.file}{layout} on {other.threads} threads"
+        f"{speed}; {own / its:.2f} times as fast as {other.file}{layout} on {other.threads} "
+        f"thread{'s' if other.threads > 1 else ''}, the {'next' if own >= its else 'very'} best"
     )
 
 
 def _speed(value: float, task: Task) -> str:
-    alone = task.workload == "chat" or task.profile == "latency"
-    return f"{1 / value:.2f} s a turn" if alone else f"{value:,.0f} tok/s"
+    prompt = PROMPT_TOKENS[task.workload]
+    if task.workload == "chat" or task.profile == "latency":
+        return f"{1 / value:.2f} s for {prompt} prompt tokens and {OUTPUT_TOKENS} of answer"
+    return f"{value:,.0f} tok/s, {prompt} prompt tokens and {OUTPUT_TOKENS} of answer a row"
 
 
 def _slots_line(chosen: Measured, task: Task, slots: int) -> str:
     tried = ", ".join(
-        f"{rows}: {chosen.figures.job_tps(rows):,.0f}" for rows in chosen.figures.decode_tps
+        f"{chosen.figures.job_tps(rows):,.0f} tok/s with {rows}"
+        for rows in chosen.figures.decode_tps
     )
     limit = (
         f"; memory allows {chosen.most_slots}" if chosen.most_slots < max(task.row_counts) else ""
     )
-    return f"{slots} slots: the job's tok/s by rows together are {tried}{limit}"
+    return f"{slots} slots: rows that run together do {tried}{limit}"
+
+
+def _threads_line(chosen: Measured, task: Task) -> str | None:
+    if task.overrides.threads:
+        return None
+    threads = chosen.candidate.threads
+    if threads == task.cores:
+        return f"{threads} thread{'s' if threads > 1 else ''}: one a core that may be used"
+    return f"{threads} threads were faster than one on each of {task.cores} cores"
+
+
+def _kv_line(chosen: Measured, task: Task) -> str | None:
+    candidate = chosen.candidate
+    if candidate.model.runtime != "llamacpp" or task.overrides.kv_type:
+        return None
+    if candidate.kv_type == "f16":
+        return "keys and values f16: smaller types change answers, so --kv-type has to ask for them"
+    return f"keys and values {candidate.kv_type}, about half of what f16 takes"
 
 
 def spread(values: Sequence[float]) -> float:

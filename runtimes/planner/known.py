@@ -84,7 +84,7 @@ def made_plans() -> list[MadePlan]:
 
 
 def fingerprint_of(model: ModelFile) -> str:
-    """``fingerprint``, remembered for a file whose size and time have not changed."""
+    """``fingerprint``, remembered for a file that has not been changed or replaced."""
     path = model.path.resolve()
     stamp = _stamp(path)
     seen = recall(_SEEN)
@@ -110,13 +110,15 @@ def _key(models: Sequence[ModelFile], task: Task) -> str:
 
 
 def _stamp(path: Path) -> str:
-    """Names, sizes and times of everything in it."""
+    """Names, sizes and times of everything in it, and which file it is: one that is put into the
+    place of another may have its size, and may have been given its time."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     digest = hashlib.sha256()
     try:
         for file in files:
             status = file.stat()
-            digest.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
+            own = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+            digest.update(f"{file} {own}\n".encode())
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
     return digest.hexdigest()[:32]

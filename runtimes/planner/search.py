@@ -158,9 +158,20 @@ class _Search:
             device_sampling=candidate.device_sampling,
             memory=candidate.memory(task, slots).total,
             figures=chosen.figures,
-            reasons=reasons(chosen, measured, task, slots),
+            reasons=self._reasons(chosen, final, slots),
             alternatives=(*others, *self.failures),
         )
+
+    def _reasons(self, chosen: Measured, final: list[Measured], slots: int) -> tuple[str, ...]:
+        """Why, by the last round, or by the first where the chosen one was alone in the last."""
+        if len(final) > 1:
+            return reasons(chosen, final, self._task, slots)
+        heats = [
+            Measured(candidate, figures_of(candidate, [heat]), chosen.most_slots)
+            for candidate, heat in self._heats.items()
+        ]
+        own = next((one for one in heats if one.candidate == chosen.candidate), None)
+        return reasons(chosen, heats if own else [], self._task, slots, own)
 
     def _raced(self) -> list[Candidate]:
         """The candidates of the second round that have figures and have not died."""

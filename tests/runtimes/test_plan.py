@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 
@@ -266,7 +267,29 @@ def test_a_changed_file_has_another_fingerprint(tmp_path, models, monkeypatch) -
     assert fingerprint_of(model) == first == fingerprint_of(models[0])
     data[-1] ^= 1
     path.write_bytes(data)
-    assert fingerprint_of(model) != first
+    second = fingerprint_of(model)
+    assert second != first
+    # Another file in its place, with its size and its time.
+    data[-1] ^= 2
+    (tmp_path / "new").write_bytes(data)
+    times = path.stat()
+    os.utime(tmp_path / "new", ns=(times.st_atime_ns, times.st_mtime_ns))
+    (tmp_path / "new").replace(path)
+    assert fingerprint_of(model) not in (first, second)
+
+
+def test_reasons_compare_what_was_measured_in_one_round(models) -> None:
+    asked = task("chat")
+    fast, slow = (candidates([model], asked)[0] for model in models)
+
+    def measured(candidate, tps: float) -> Measured:
+        return Measured(candidate, Figures(100 * tps, {1: tps}), 1)
+
+    # The machine became slower after the first round, in which the chosen one was far ahead.
+    heats = [measured(fast, 300), measured(slow, 100)]
+    said = reasons(measured(fast, 50), heats, asked, 1, heats[0])
+    assert f"3.00 times as fast as {models[1].path.name}" in said[0]
+    assert "2.61 s for 256 prompt tokens and 128 of answer" in said[0]
 
 
 def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_path) -> None:
