@@ -92,8 +92,9 @@ class WorkerEngine:
 
         ``load_limit_s`` None means 300 s, or ``step_limit_s`` if that is longer.
         ``begun`` is given the engine before it has loaded: another thread may end the loading with
-        ``close``, and nothing else. Raises ModelError, RuntimeMissingError, OutOfMemoryError, or
-        RequestError when it was closed meanwhile. Ctrl-C ends it at once.
+        ``close``, and nothing else. Raises ModelError, RuntimeMissingError, OutOfMemoryError,
+        WorkerError when no process can be started, or RequestError when it was closed meanwhile.
+        Ctrl-C ends it at once.
         """
         path = Path(path).absolute()
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit(), again=again)

@@ -73,7 +73,7 @@ def is_stopped(pid: int) -> bool:
     """Whether somebody has stopped it (SIGSTOP, SIGTSTP, a debugger)."""
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return False
 
 
@@ -88,7 +88,7 @@ def _account(pid: int) -> _Account | None:
             sum(one.memory_info().rss for one in family),
             sum(_read(one) for one in family),
         )
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return None
 
 

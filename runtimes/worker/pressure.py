@@ -64,8 +64,12 @@ class MemoryLooks:
 
 
 def free_share() -> float:
-    """How much of the machine's memory can be had without swapping, from 0 to 1."""
-    memory = psutil.virtual_memory()
+    """How much of the machine's memory can be had without swapping, from 0 to 1; 1 where the system
+    does not tell."""
+    try:
+        memory = psutil.virtual_memory()
+    except (psutil.Error, OSError):
+        return 1.0
     return float(memory.available / memory.total)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -138,7 +139,8 @@ class Supervisor:
     def start(self, *, restart: bool = False) -> None:
         """Load the model in a new process, with safer settings where it dies of it.
 
-        Raises ModelError, RuntimeMissingError or OutOfMemoryError.
+        Raises ModelError, RuntimeMissingError, OutOfMemoryError, or WorkerError when the system has
+        no room for another process.
         """
         while True:
             process = self._new_process()
@@ -173,7 +175,11 @@ class Supervisor:
             raise ModelError(refusal)
         level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "runtimes"))
         order = Load(str(self._path), self._recovery.settings(), self._scheduling, level)
-        process = WorkerProcess(order, self, self._place)
+        try:
+            process = WorkerProcess(order, self, self._place)
+        except OSError as error:
+            kind = OutOfMemoryError if error.errno == errno.ENOMEM else WorkerError
+            raise kind(f"a worker process could not be started: {error}") from error
         with self._lock:
             self._coming = process
             if self.closing and not self._draining:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -22,6 +24,7 @@ from runtimes.selftest import ensure
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.problems import WorkerError
 from runtimes.worker.recovery import DeathLimit
 from runtimes.worker.safer import MEMORY, remembered_lines
 from tests.runtimes.faults import build_fault_library
@@ -100,26 +103,41 @@ def test_a_signal_in_the_middle_of_32_requests(worker, number, words, caplog):
     assert remembered_lines() == []  # once may be chance
 
 
-def test_a_step_without_end(worker):
-    expected = worker.generate([prompt(worker)], SHORT)[0].text
-    streams = begin(worker, 32)
-    os.kill(worker.pid, signal.SIGSTOP)
-    began = time.monotonic()
-    assert check_ended(streams, "a step took longer than 1 s")
-    assert 0.9 < time.monotonic() - began < 20
-    assert recall(MEMORY) == {}  # somebody stopped it: no reason for other settings
-    assert worker.generate([prompt(worker)], SHORT)[0].text == expected
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process can open none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_call_without_end(worker):
+def test_a_step_without_end_while_no_file_can_be_opened(gguf, caplog):
+    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=0.6) as worker:
+        ids = prompt(worker)
+        expected = worker.generate([ids], SHORT)[0].text
+        streams = begin(worker, 32)
+        os.kill(worker.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with no_more_files():
+            assert check_ended(streams, "a step took longer than 0.6 s")
+            assert 0.5 < time.monotonic() - began < 20
+            with pytest.raises(WorkerError, match=r"could not be started.*Too many open files"):
+                worker.encode("x")
+        assert worker.generate([ids], SHORT)[0].text == expected
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
+    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=0.6)
     ids = prompt(worker)
     os.kill(worker.pid, signal.SIGSTOP)
     assert worker.stats().slots == 8  # the last known figures
     assert prompt(worker) == ids  # by the next process
-
-
-def test_draining_a_worker_that_has_nothing_to_do_and_is_stopped(gguf):
-    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=0.4)
+    assert recall(MEMORY) == {}
+    # To drain it is to wait, though it has nothing left to do.
     os.kill(worker.pid, signal.SIGSTOP)
     closer = threading.Thread(target=worker.close, kwargs={"drain": True}, daemon=True)
     closer.start()

@@ -32,7 +32,7 @@ READS_SLOWLY = """
 import time
 while True:
     open({file!r}, "rb").read(1)
-    time.sleep(0.1)
+    time.sleep(0.05)
 """
 
 
@@ -56,14 +56,14 @@ def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
 
     stopper = threading.Thread(target=stop_first)
     stopper.start()
-    with caplog.at_level(logging.INFO), WorkerEngine.load(gguf, SETTINGS, load_limit_s=1) as one:
+    with caplog.at_level(logging.INFO), WorkerEngine.load(gguf, SETTINGS, load_limit_s=0.7) as one:
         stopper.join(60)
         assert one.pid not in stopped
         assert not psutil.pid_exists(stopped[0])
         assert one.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
         assert one.slots == 2
     (line,) = [text for text in caplog.messages if "was ended" in text]
-    assert "neither computed nor read anything for 1 s while it loaded" in line
+    assert "neither computed nor read anything for 0.7 s while it loaded" in line
     assert "stopped from outside" in line
     assert recall(MEMORY) == {}  # no reason for other settings
 
@@ -72,10 +72,10 @@ def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
     monkeypatch.setattr(life, "_COMPUTING", 2)
 
     def watch(program: str) -> str | None:
-        """What is wrong with it, within three times the limit."""
+        """What is wrong with it, in three times the limit."""
         with subprocess.Popen([sys.executable, "-c", program]) as process:
-            watched = Life(process.pid, 0.5)
-            end = time.monotonic() + 1.5
+            watched = Life(process.pid, 0.4)
+            end = time.monotonic() + 1.2
             while watched.problem is None and time.monotonic() < end:
                 watched.wait(queue.SimpleQueue())
             process.kill()
@@ -84,7 +84,7 @@ def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
     programs = (SLEEPS, COMPUTES, READS_SLOWLY.format(file=str(gguf)))
     with ThreadPoolExecutor(3) as pool:
         sleeps, computes, reads = pool.map(watch, programs)
-    assert sleeps == "it neither computed nor read anything for 0.5 s"
+    assert sleeps == "it neither computed nor read anything for 0.4 s"
     assert "but neither read nor stored anything" in (computes or "")
     assert reads is None
 
@@ -93,7 +93,7 @@ _PARENT = """
 import sys
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
-with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), load_limit_s=1) as one:
+with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), load_limit_s=0.8) as one:
     print(one.pid)
 """
 
@@ -106,7 +106,7 @@ def test_a_machine_that_sleeps_while_a_worker_loads(gguf: Path) -> None:
         child.suspend()
         time.sleep(0.3)  # the parent looks once
         os.kill(parent.pid, signal.SIGSTOP)
-        time.sleep(1.1)
+        time.sleep(0.8)
         os.kill(parent.pid, signal.SIGCONT)
         time.sleep(0.1)
         child.resume()
