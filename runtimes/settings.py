@@ -17,7 +17,7 @@ class RunnerSettings:
     ``context`` is tokens per slot, ``batch`` the most tokens in one step, ``extra_buffers`` whether
     llama.cpp may repack weights for the processor's special kernels, ``unified_kv`` whether its
     slots share one cache: steps may then mix prefill and decode in any order, but attention walks
-    every slot's cells, so that a row's last digits depend on its companions. ``kv_type`` is the
+    every slot's cells, so that rounding depends on a row's companions. ``kv_type`` is the
     type of llama.cpp's keys and values; ``kv_tokens`` is what all slots of a shared cache may hold
     together (None: ``slots`` x ``context``), so that many short rows can run where as many long
     ones would not fit; ``context_shift`` drops a conversation's oldest tokens when
