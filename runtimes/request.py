@@ -58,9 +58,9 @@ class SamplingParams:
     log-probability first. Below ``min_tokens`` no end-of-sequence token is sampled and no stop
     string ends the text. ``logprobs`` asks for the log-probability of each token, ``top_logprobs``
     for that many likeliest tokens at every position, both by the model's own logits, before bias,
-    penalties and temperature; ``logit_bias`` is pairs of token id and what is added to its logit. ``constraint`` lets only
-    tokens through that keep to it; the answer ends when nothing can follow, whatever ``ignore_eos``
-    and ``min_tokens`` say.
+    penalties and temperature. ``logit_bias`` is pairs of token id and what is added to its logit.
+    ``constraint`` lets only tokens through that keep to it; the answer ends when nothing can
+    follow, whatever ``ignore_eos`` and ``min_tokens`` say.
     """
 
     max_tokens: int = 256
