@@ -54,7 +54,7 @@ class Ticket:
             return
         ranked = [self.completions[generation.index] for generation in self.samples]
         if not self.streams:
-            ranked = sorted(ranked, key=_mean_logprob, reverse=True)[: self.request.params.n]
+            ranked = sorted(ranked, key=_rank, reverse=True)[: self.request.params.n]
         if not self.request.params.logprobs:
             ranked = [replace(one, logprobs=None) for one in ranked]
         if not self.streams:
@@ -63,9 +63,11 @@ class Ticket:
         self.sink.finish(replace(ranked[0], others=tuple(ranked[1:])))
 
 
-def _mean_logprob(completion: Completion) -> float:
+def _rank(completion: Completion) -> tuple[bool, float]:
+    """What samples are ordered by: failed ones come last, then the mean log-probability counts."""
     values = completion.logprobs or ()
-    return sum(values) / len(values) if values else float("-inf")
+    mean = sum(values) / len(values) if values else float("-inf")
+    return completion.finish_reason is not FinishReason.ERROR, mean
 
 
 @dataclass(slots=True, eq=False)

@@ -19,6 +19,7 @@ from runtimes.generation import Generation, Ticket
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 from runtimes.row import Row
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings
+from runtimes.stream import Stream
 from tests.runtimes.test_engine import QUESTIONS, chat
 from tests.runtimes.ties import near_ties
 
@@ -83,6 +84,19 @@ def test_best_of_returns_the_likeliest(engine):
     found = [sum(c.logprobs) / len(c.logprobs) for c in best.choices]
     assert found == pytest.approx(means[:2], abs=0.05)
     assert best.text in {choice.text for choice in every.choices}
+
+
+def test_a_failed_sample_is_never_the_best(engine):
+    stream = Stream("one", lambda _: None)
+    ticket = Ticket(Request([5], SamplingParams(best_of=2)), stream, 0.0)
+    ticket.samples += [
+        Generation(ticket, Row(ticket.request), engine.tokenizer, index) for index in range(2)
+    ]
+    failed, whole = ticket.samples
+    failed.logprobs, whole.logprobs = [-0.1], [-3.0, -2.0]
+    failed.complete(FinishReason.ERROR, "a broken row")
+    whole.complete(FinishReason.STOP)
+    assert stream.result(1).finish_reason is FinishReason.STOP
 
 
 def test_a_deadline_ends_a_request_with_what_it_has(engine):
