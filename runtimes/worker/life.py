@@ -22,8 +22,12 @@ _COMPUTING = 10
 
 class _Account(NamedTuple):
     cpu_s: float
-    memory: int
+    memory: int  # the most so far: the system takes it back from a process that does nothing
     read: int
+
+    def moved(self, before: _Account) -> bool:
+        """Whether it did anything but compute."""
+        return self.memory > before.memory or self.read != before.read
 
 
 class Life:
@@ -35,7 +39,7 @@ class Life:
     def __init__(self, pid: int, limit_s: float) -> None:
         self.tick_s = min(1.0, limit_s / 4)
         self._pid, self._limit_s = pid, limit_s
-        self._last = _Account(0.0, 0, 0)
+        self._own = self._children = _Account(0.0, 0, 0)
         self._silent = self._idle = 0.0
 
     def wait(self, outcome: queue.SimpleQueue[T]) -> T | None:
@@ -48,16 +52,25 @@ class Life:
         spent = min(time.monotonic() - began, 2 * self.tick_s)
         self._silent += spent
         self._idle += spent
-        account = _account(self._pid)
-        # The system takes memory back from a process that does nothing: less of it is no sign.
-        if account is None or account.memory > self._last.memory or account.read > self._last.read:
+        try:
+            self._judge(psutil.Process(self._pid))
+        except (psutil.Error, OSError):  # the system does not tell
             self._silent = self._idle = 0.0
-        elif account.cpu_s != self._last.cpu_s:
-            self._silent = 0.0
-        if account is not None:
-            most = max(account.memory, self._last.memory)
-            self._last = account._replace(memory=most)
         return None
+
+    def _judge(self, process: psutil.Process) -> None:
+        before, self._own = self._own, _account([process], self._own)
+        if self._own.moved(before):
+            self._silent = self._idle = 0.0
+            return
+        if self._own.cpu_s != before.cpu_s:
+            self._silent = 0.0
+            return
+        # A self-test of the native library runs in a child. To find children takes a while.
+        before = self._children
+        self._children = _account(process.children(recursive=True), before)
+        if self._children != before:
+            self._silent = self._idle = 0.0
 
     @property
     def problem(self) -> str | None:
@@ -77,19 +90,12 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _account(pid: int) -> _Account | None:
-    """None where the system does not tell."""
-    try:
-        process = psutil.Process(pid)
-        # A self-test of the native library runs in a child.
-        family = [process, *process.children(recursive=True)]
-        return _Account(
-            sum(sum(one.cpu_times()[:2]) for one in family),
-            sum(one.memory_info().rss for one in family),
-            sum(_read(one) for one in family),
-        )
-    except (psutil.Error, OSError):
-        return None
+def _account(processes: list[psutil.Process], before: _Account) -> _Account:
+    return _Account(
+        sum(sum(one.cpu_times()[:2]) for one in processes),
+        max(before.memory, sum(one.memory_info().rss for one in processes)),
+        sum(_read(one) for one in processes),
+    )
 
 
 def _read(process: psutil.Process) -> int:

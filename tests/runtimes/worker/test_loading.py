@@ -28,6 +28,7 @@ SETTINGS = RunnerSettings(slots=2, context=64, threads=1)
 
 SLEEPS = "import time; time.sleep(60)"
 COMPUTES = "while True: pass"
+LETS_COMPUTE = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTES!r}])"
 READS_SLOWLY = """
 import time
 while True:
@@ -71,21 +72,24 @@ def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
 def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
     monkeypatch.setattr(life, "_COMPUTING", 2)
 
-    def watch(program: str) -> str | None:
-        """What is wrong with it, in three times the limit."""
+    def watch(program: str, seconds: float) -> str | None:
+        """What is wrong with it, as soon as something is."""
         with subprocess.Popen([sys.executable, "-c", program]) as process:
             watched = Life(process.pid, 0.4)
-            end = time.monotonic() + 1.2
+            end = time.monotonic() + seconds
             while watched.problem is None and time.monotonic() < end:
                 watched.wait(queue.SimpleQueue())
-            process.kill()
-            return watched.problem
+            problem = watched.problem
+            for one in (*psutil.Process(process.pid).children(), process):
+                one.kill()
+            return problem
 
-    programs = (SLEEPS, COMPUTES, READS_SLOWLY.format(file=str(gguf)))
-    with ThreadPoolExecutor(3) as pool:
-        sleeps, computes, reads = pool.map(watch, programs)
+    programs = (SLEEPS, COMPUTES, LETS_COMPUTE, READS_SLOWLY.format(file=str(gguf)))
+    with ThreadPoolExecutor(4) as pool:
+        sleeps, computes, lets_compute, reads = pool.map(watch, programs, (20, 20, 1.2, 1.2))
     assert sleeps == "it neither computed nor read anything for 0.4 s"
     assert "but neither read nor stored anything" in (computes or "")
+    assert lets_compute is None
     assert reads is None
 
 
