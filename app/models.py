@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.fingerprint import fingerprint as fingerprint
-from runtimes.modelfile import ModelFile
+from runtimes.modelfile import GENAI_CONFIG, ModelFile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ def model_file(model: str, options: ModelOptions) -> ModelFile:
     model = locate(model)
     picks = options.recipe is not None or options.file is not None
     path = Path(model)
-    if picks and path.exists() and not (path.is_dir() and (path / NAME).is_file()):
+    whole = path.is_file() or (path / GENAI_CONFIG).is_file()
+    if picks and whole and not (path / NAME).is_file():
         raise RequestError(
-            f"--recipe and --file pick from a folder that `quantize` wrote; {model} is not one"
+            f"--recipe and --file pick from a folder of several files; {model} is one model"
         )
     return ModelFile.read(resolve(model, recipe=options.recipe, file=options.file))
 

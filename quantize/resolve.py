@@ -34,12 +34,17 @@ def resolve(model: str | Path, recipe: str | None = None, file: str | None = Non
     if (path / "config.json").is_file():
         raise ModelError(f"{model} is a Hugging Face model: build it first with `quantize {model}`")
     loose = sorted(path.glob("*.gguf"))
-    if file is not None and (path / file) in loose:
+    names = ", ".join(p.name for p in loose)
+    if loose and recipe is not None:
+        raise ModelError(f"{model} has no {NAME}, which would say what {recipe} is: take --file")
+    if loose and file is not None:
+        if path / file not in loose:
+            raise ModelError(f"{model} has no {file}; it holds {names}")
         return path / file
     if len(loose) == 1:
         return loose[0]
     if loose:
-        raise ModelError(f"{model} holds {', '.join(p.name for p in loose)}: say which")
+        raise ModelError(f"{model} holds {names}: say which with --file")
     raise ModelError(f"{model} holds no model: neither {NAME} nor .gguf nor genai_config.json")
 
 

@@ -131,9 +131,15 @@ def test_resolving_files_and_onnx_folders(folder: Path):
     assert resolve(str(folder / "onnx-int4")) == folder / "onnx-int4"
     (folder / NAME).unlink()
     assert resolve(folder, file="m-q8_0.gguf") == folder / "m-q8_0.gguf"
-    with pytest.raises(ModelError, match="say which"):
+    with pytest.raises(ModelError, match="say which with --file"):
         resolve(folder)
+    with pytest.raises(ModelError, match=r"has no other\.gguf; it holds m-q4_k_m\.gguf"):
+        resolve(folder, file="other.gguf")
+    with pytest.raises(ModelError, match="take --file"):
+        resolve(folder, recipe="q8_0")
     (folder / "m-q8_0.gguf").unlink()
+    with pytest.raises(ModelError, match=r"has no m-q8_0\.gguf"):
+        resolve(folder, file="m-q8_0.gguf")
     assert resolve(folder) == folder / "m-q4_k_m.gguf"
 
 
