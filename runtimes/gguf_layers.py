@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runtimes.gguf_state import StateShape, recurrent_layers, state_shape
+
+# Recurrent layers that attend as well.
+_BOTH = {"falcon-h1"}
+
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
@@ -50,7 +55,8 @@ class CacheShape:
     """Elements of keys and values that one token adds over all layers.
 
     ``full`` counts the layers that keep every token, ``windowed`` those that keep the last
-    ``window`` tokens; ``heads`` and ``head_dim`` are the largest of any layer.
+    ``window`` tokens; ``heads`` and ``head_dim`` are the largest of any layer. ``state`` is what
+    recurrent layers keep of the whole sequence.
     """
 
     full: int
@@ -58,6 +64,7 @@ class CacheShape:
     window: int | None
     heads: int
     head_dim: int
+    state: StateShape | None = None
 
 
 def cache_shape(arch: str, metadata: Mapping[str, Any]) -> CacheShape:
@@ -75,11 +82,18 @@ def cache_shape(arch: str, metadata: Mapping[str, Any]) -> CacheShape:
         int(raw("key_length_swa", key)),
         int(raw("value_length_swa", value)),
     )
+    if raw("key_length_mla", 0) and raw("value_length_mla", 0):
+        # What is kept is the compressed token, beside its rotated part; values come out of it too.
+        value = 0
     window, windowed = _windows(arch, raw, layers)
+    recurrent = recurrent_layers(arch, metadata, heads)
+    if arch not in _BOTH:
+        heads = [0 if state else n for n, state in zip(heads, recurrent, strict=True)]
     own = layers - int(raw("shared_kv_layers", 0))  # the last ones read another layer's cache
     full = sum(heads[i] * (key + value) for i in range(own) if not windowed[i])
     narrow = sum(heads[i] * (slim_key + slim_value) for i in range(own) if windowed[i])
-    return CacheShape(full, narrow, window, max(heads), key)
+    state = state_shape(arch, metadata, recurrent)
+    return CacheShape(full, narrow, window, max(heads), key, state)
 
 
 def _windows(arch: str, raw: Any, layers: int) -> tuple[int | None, list[bool]]:

@@ -107,7 +107,7 @@ def _steps(runner: Runner, lengths: list[int]) -> None:
     """All slots decode a token; then the ends of prompts go in again, a batch of them."""
     caps = runner.capabilities
     for slot, length in enumerate(lengths):
-        runner.trim(slot, length)
+        _cut(runner, slot, length)
     rows = (StepRow(slot, length, [5], True) for slot, length in enumerate(lengths))
     runner.execute(StepPlan(tuple(rows)))
     budget, again = caps.batch, []
@@ -115,11 +115,20 @@ def _steps(runner: Runner, lengths: list[int]) -> None:
         count = min(budget, length)
         if count == 0:
             break
-        runner.trim(slot, length - count)
+        _cut(runner, slot, length - count)
         tokens = _tokens(runner, length)[length - count :]
         again.append(StepRow(slot, length - count, tokens, True))
         budget -= count
     runner.execute(StepPlan(tuple(again)))
+
+
+def _cut(runner: Runner, slot: int, length: int) -> None:
+    """Leave the first ``length`` tokens; a slot that cannot lose its tail gets them anew."""
+    if runner.capabilities.can_trim:
+        runner.trim(slot, length)
+        return
+    runner.trim(slot, 0)
+    _prefill(runner, slot, length)
 
 
 def _prefill(runner: Runner, slot: int, length: int) -> None:

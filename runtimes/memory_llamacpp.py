@@ -53,11 +53,13 @@ def kv_bytes(
     """Every cell of every slot; all are written when the context is made.
 
     Layers with a sliding window keep ``window`` cells and those of the batch that is going in
-    (``llama_kv_cache_iswa``), in one cache for all slots or in one for each.
+    (``llama_kv_cache_iswa``), in one cache for all slots or in one for each. Recurrent layers keep
+    one state a slot, in floats whatever ``kv_type`` is, however long the context.
     """
     full, windowed = _cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens)
     elements = full * model.kv_elements + windowed * model.window_elements
-    return int(elements * (1 if unified else slots) * KV_ELEMENT_BYTES[kv_type])
+    states = _FLOAT * slots * model.state.layers * model.state.floats if model.state else 0
+    return int(elements * (1 if unified else slots) * KV_ELEMENT_BYTES[kv_type]) + states
 
 
 def table_bytes(
@@ -113,8 +115,9 @@ def graph_bytes(
     ggml-alloc reuses what is dead, so the peak is that of one place in the graph, in floats per
     token: the feed-forward block, 3 feed_forward + 3 hidden + max(hidden, heads x head_dim); the
     attention block, 2 heads x head_dim + 2 kv + 2 hidden; or, after the last layer, rows of logits
-    beside the hidden states. The mask lives through all layers: a half for each token and cell, and
-    once more where some layers have a window.
+    beside the hidden states. A recurrent layer has inner + 4 convolved + 3 hidden, and a state for
+    each slot. The mask lives through all layers: a half for each token and cell, and once more
+    where some layers have a window.
     """
     query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
     outputs = min(batch, slots)
@@ -123,7 +126,16 @@ def graph_bytes(
     logits = outputs * (model.vocab_size + model.hidden) + batch * model.hidden
     cells = sum(_cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens))
     mask = _MASK_BYTES * batch * cells
-    return max(_FLOAT * max(feed_forward, attention) + mask, _FLOAT * logits)
+    blocks = max(feed_forward, attention, _recurrence(model, outputs, batch))
+    return max(_FLOAT * blocks + mask, _FLOAT * logits)
+
+
+def _recurrence(model: ModelFile, slots: int, batch: int) -> int:
+    """Floats that a recurrent layer has at once."""
+    state = model.state
+    if state is None:
+        return 0
+    return batch * (state.inner + 4 * state.convolved + 3 * model.hidden) + slots * state.floats
 
 
 def overhead_bytes(model: ModelFile) -> int:
@@ -141,6 +153,8 @@ def _cells(
     kv_tokens: int | None = None,
 ) -> tuple[int, int]:
     """The length of one cache: of layers that keep everything, and of those with a window."""
+    if not (model.kv_elements or model.window_elements):  # recurrent layers alone
+        return 0, 0
     full = _padded((kv_tokens or slots * context) if unified else context)
     if not (model.window_elements and model.sliding_window):
         return full, 0

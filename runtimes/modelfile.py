@@ -10,6 +10,7 @@ from typing import Any, Literal
 from runtimes.errors import ModelError
 from runtimes.gguf import GgufHeader, read_header
 from runtimes.gguf_layers import cache_shape
+from runtimes.gguf_state import StateShape
 
 RuntimeName = Literal["llamacpp", "onnx"]
 
@@ -26,7 +27,8 @@ class ModelFile:
     elements of keys and values that a token adds to the layers that keep every token, and to those
     that keep the window only. ``feed_forward`` is the widest activation of a layer for one token
     (of a mixture, over the experts that it uses); 0 where the metadata does not say. ``merges``
-    is the number of the tokenizer's merge rules where known.
+    is the number of the tokenizer's merge rules where known. ``state`` is what recurrent layers
+    keep of a whole sequence.
     """
 
     path: Path
@@ -48,6 +50,7 @@ class ModelFile:
     hidden: int = 0
     feed_forward: int = 0
     merges: int = 0
+    state: StateShape | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> ModelFile:
@@ -80,7 +83,8 @@ def _read_gguf(path: Path) -> ModelFile:
 
     heads = number("attention.head_count", 1)
     cache = cache_shape(arch, meta)
-    experts = number("expert_used_count", 0) * number("expert_feed_forward_length", 0)
+    # Where nothing is said of the experts' width (Mixtral), it is the layer's own.
+    width = number("expert_feed_forward_length", number("feed_forward_length", 0))
     return ModelFile(
         path=path,
         runtime="llamacpp",
@@ -99,8 +103,9 @@ def _read_gguf(path: Path) -> ModelFile:
         kv_elements=cache.full,
         window_elements=cache.windowed,
         hidden=number("embedding_length", 0),
-        feed_forward=max(number("feed_forward_length", 0), experts),
+        feed_forward=max(number("feed_forward_length", 0), number("expert_used_count", 0) * width),
         merges=header.array_lengths.get("tokenizer.ggml.merges", 0),
+        state=cache.state,
     )
 
 

@@ -16,7 +16,7 @@ _ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 3
 
 
 def load_model(model_file: ModelFile, settings: RunnerSettings) -> Any:
-    """llama.cpp's model; raises ModelError."""
+    """llama.cpp's model; raises ModelError, also for one that does not continue texts."""
     lib = library()
     params = lib.llama_model_default_params()
     params.n_gpu_layers = settings.gpu_layers
@@ -27,6 +27,9 @@ def load_model(model_file: ModelFile, settings: RunnerSettings) -> Any:
         raise ModelError(
             f"llama.cpp cannot load {model_file.path}: {recent_errors() or 'no reason given'}"
         )
+    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
+        lib.llama_model_free(model)
+        raise _no_writer(model_file)
     return model
 
 
@@ -58,6 +61,9 @@ def make_context(
         context = lib.llama_init_from_model(model, params)
         if not context:
             _explain(model_file, settings, slots, length, recent_errors())
+        if not lib.llama_get_memory(context):  # a step would abort the process
+            lib.llama_free(context)
+            raise _no_writer(model_file)
     except Exception:
         lib.llama_model_free(model)
         raise
@@ -83,6 +89,13 @@ def keeps_every_token(model: Any) -> bool:
 def kv_bytes_per_token(model_file: ModelFile, kv_type: KvType) -> int:
     """Bytes of keys and values that a token occupies over all layers."""
     return model_file.kv_bytes_per_token(_ELEMENT_BYTES[kv_type])
+
+
+def _no_writer(model_file: ModelFile) -> ModelError:
+    return ModelError(
+        f"{model_file.path} ({model_file.architecture}) is an encoder, has one, or is a diffusion "
+        "model; Ingot runs models that continue a text token by token"
+    )
 
 
 def _require_blocks(model_file: ModelFile, kv_type: KvType) -> None:
