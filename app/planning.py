@@ -133,8 +133,10 @@ def choose(
 
     files = plan_files(model, options, settings.bits)
     fixed = overrides(options, settings, slots)
-    # A plan made with the same settings fixed, else the one made without any.
-    tasks = (task_for(workload, settings.profile, some) for some in (fixed, Overrides()))
+    # A plan made with the same settings fixed (slots are a front end's, not always the user's),
+    # else the one made without any.
+    asked = dict.fromkeys((fixed, replace(fixed, slots=None), Overrides()))
+    tasks = (task_for(workload, settings.profile, some) for some in asked)
     plan = next((found for t in tasks if (found := recall_plan(files.models, t))), None)
     if plan is not None:
         file, base, scheduling = ModelFile.read(plan.path), plan.settings(), plan.scheduling()
@@ -148,8 +150,20 @@ def choose(
             file.path.name,
             file.runtime,
         )
+    note_context(options, file)
     base = replace(base, **{k: v for k, v in asdict(fixed).items() if v is not None})
     return Choice(file, base, scheduling, plan is not None)
+
+
+def note_context(options: ModelOptions, file: ModelFile) -> None:
+    """Say so when --context asks for more than the model has."""
+    if options.context is not None and options.context > file.context_length:
+        logger.warning(
+            "--context %s: %s has %s tokens, which is what it gets",
+            f"{options.context:,}",
+            file.path.name,
+            f"{file.context_length:,}",
+        )
 
 
 def _widths(there: list[int], bits: Bits | None) -> list[int]:

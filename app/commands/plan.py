@@ -45,12 +45,13 @@ def plan(
     import json
 
     from app import console
-    from app.planning import overrides, plan_files, task_for
+    from app.planning import note_context, overrides, plan_files, task_for
     from app.plantext import as_object, as_text
 
     files = plan_files(model, options, settings.bits)
     task = task_for(workload, settings.profile, overrides(options, settings, slots))
     chosen, remembered = _plan(files, task, again=again)
+    note_context(options, next(one for one in files.models if str(one.path) == chosen.path))
     if as_json:
         shown = as_object(chosen, files, task, remembered=remembered)
         console.emit(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")

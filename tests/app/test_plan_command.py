@@ -62,13 +62,28 @@ def test_what_is_not_planned_comes_from_the_flags(pebble_built: Path, home: dict
     assert choice.scheduling.max_stall_s is None
 
 
-def test_again_measures_again(ingot: Any, pebble_built: Path, home: dict[str, str]) -> None:
+def test_a_context_that_the_model_does_not_have_is_told(
+    pebble_built: Path, home: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for context, told in ((1024, False), (2048, True)):
+        caplog.clear()
+        choose(str(pebble_built), ModelOptions(context=context), PlanOptions(), "chat", 1)
+        assert ("--context 2,048" in caplog.text) is told
+
+
+def test_again_measures_again(
+    ingot: Any, pebble_built: Path, home: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ("plan", pebble_built, "--recipe", "q8_0", "--threads", "1", "--json")
     made, remembered, again = (
         ingot(*arguments, *more, env=home) for more in ((), (), ("--again",))
     )
     assert ["trying" in done.stderr for done in (made, remembered, again)] == [True, False, True]
     assert json.loads(again.stdout)["threads"] == 1
+    # `ingot run` has one slot whatever was planned.
+    monkeypatch.setenv("INGOT_HOME", home["INGOT_HOME"])
+    options = ModelOptions(recipe="q8_0", threads=1)
+    assert choose(str(pebble_built), options, PlanOptions(), "chat", 1).planned
 
 
 def test_widths_are_not_mixed_unless_asked(pebble_built: Path) -> None:
