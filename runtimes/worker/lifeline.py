@@ -9,9 +9,13 @@ prctl's PR_SET_PDEATHSIG will not do: it goes by the thread that started the chi
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import sys
+
+log = logging.getLogger(__name__)
 
 
 class Lifeline:
@@ -26,13 +30,17 @@ class Lifeline:
         if sys.platform == "linux":
             import fcntl
 
-            end = self._ends[0]
-            fcntl.fcntl(end, fcntl.F_SETOWN, pid)
-            fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
-            os.close(self._ends.pop(0))
+            end = self._ends.pop(0)
+            try:
+                fcntl.fcntl(end, fcntl.F_SETOWN, pid)
+                fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+                fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+            except OSError as error:  # a sandbox may not know all of these
+                log.debug("a stopped worker process would outlive this one: %s", error)
+            os.close(end)
 
     def close(self) -> None:
         """Let the child go: it is dead, or dies of this. Idempotent."""
-        while self._ends:
-            os.close(self._ends.pop())
+        with contextlib.suppress(IndexError):
+            while True:
+                os.close(self._ends.pop())
