@@ -49,11 +49,13 @@ def load_converter(converter: str, pre: str | None) -> Callable[..., None]:
     import gguf
     from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
     from conversion.gptneox import GPTNeoXModel  # type: ignore[import-not-found]
+    from conversion.granite import GraniteHybridModel  # type: ignore[import-not-found]
 
     if pre is not None:
         TextModel.get_vocab_base_pre = lambda _self, _tokenizer: pre
     _amend_byte_fallback(gguf.LlamaHfVocab)
     _amend_settings(ModelBase, GPTNeoXModel)
+    _amend_layer_names(GraniteHybridModel)
 
     def run(*arguments: str) -> None:
         sys.argv = ["convert_hf_to_gguf.py", *arguments]
@@ -74,11 +76,7 @@ def _amend_settings(base: Any, gpt_neox: Any) -> None:
 
     def load_hparams(*arguments: Any, **named: Any) -> dict[str, Any]:
         found: dict[str, Any] = load(*arguments, **named)
-        if "n_positions" in found:
-            found.setdefault("n_ctx", found["n_positions"])
-        rope = found.get("rope_parameters") or {}
-        if "partial_rotary_factor" in rope:
-            found.setdefault("rotary_pct", rope["partial_rotary_factor"])
+        _add_older_names(found)
         return found
 
     def set_gguf_parameters(self: Any) -> None:
@@ -90,6 +88,36 @@ def _amend_settings(base: Any, gpt_neox: Any) -> None:
 
     base.load_hparams = staticmethod(load_hparams)
     gpt_neox.set_gguf_parameters = set_gguf_parameters
+
+
+def _amend_layer_names(granite: Any) -> None:
+    """Transformers 5 writes "full_attention" where Granite's hybrids said "attention"."""
+    if hasattr(granite, "older_layer_names"):  # done already
+        return
+    granite.older_layer_names = True
+    original = granite.get_attn_layers
+
+    def get_attn_layers(self: Any) -> list[int]:
+        kinds = self.hparams.get("layer_types") or []
+        found = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
+        return found or list(original(self))
+
+    granite.get_attn_layers = get_attn_layers
+
+
+def _add_older_names(found: dict[str, Any]) -> None:
+    """What the converter looks for in config.json, and transformers 5 writes in another way or
+    leaves to the architecture's class."""
+    if "n_positions" in found:
+        found.setdefault("n_ctx", found["n_positions"])
+    rope = found.get("rope_parameters") or {}
+    if "partial_rotary_factor" in rope:
+        found.setdefault("rotary_pct", rope["partial_rotary_factor"])
+    kind = found.get("model_type")
+    if kind == "cohere2":
+        found.setdefault("rotary_pct", 1.0)
+    if kind == "deepseek_v3":
+        found.setdefault("scoring_func", "sigmoid")
 
 
 def _amend_byte_fallback(vocab: Any) -> None:
