@@ -163,11 +163,11 @@ class Supervisor:
                     continue
                 raise error
             assert isinstance(outcome, Death)
-            log.info("the worker process %s while it loaded %s", outcome.text, self._path.name)
             if not self._recovery.died(outcome, None):
                 short = outcome.cause in (Cause.MEMORY, Cause.SCARCE)
                 kind = OutOfMemoryError if short else ModelError
                 raise kind(f"{self._path} cannot be loaded: the worker process {outcome.text}")
+            log.warning("the worker process %s while it loaded %s", outcome.text, self._path.name)
 
     def _new_process(self) -> WorkerProcess:
         refusal = self._recovery.refusal()
