@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
-def gguf(models: dict[str, str], pre: dict[str, str]) -> None:
-    """Each Hugging Face folder (key) to a GGUF file (value) with weights in 8 bits."""
+def gguf(models: dict[str, str], pre: dict[str, str], type: str = "q8_0") -> None:
+    """Each Hugging Face folder (key) to a GGUF file (value), with weights of ``type``."""
     from quantize.gguf.convert_child import load_converter
     from quantize.gguf.converter import converter_folder
 
     for model, out in models.items():
         load_converter(str(converter_folder()), pre.get(model))(
-            model, "--outfile", out, "--outtype", "q8_0"
+            model, "--outfile", out, "--outtype", type
         )
 
 
@@ -43,3 +44,19 @@ def originals(models: dict[str, str], tokens: list[int]) -> None:
         with torch.inference_mode():
             logits = loaded(torch.tensor([tokens])).logits[0].double()
         np.save(out, torch.log_softmax(logits, -1).numpy())
+
+
+def make(
+    root: str, shapes: dict[str, dict[str, Any]], tokens: list[int], scored: list[str]
+) -> None:
+    """Random models of ``shapes`` (the fields of a Shape by name) in the folder ``root``, as GGUF
+    files in half precision too; transformers' log-probabilities of those that are ``scored``."""
+    from quantize.synthetic import SHAPES, Shape, make_random_model
+
+    folder = Path(root)
+    for name, fields in shapes.items():
+        SHAPES[name] = Shape(**fields)
+        make_random_model(folder / name, name)
+    originals({str(folder / name): str(folder / f"{name}.npy") for name in scored}, tokens)
+    models = {str(folder / name): str(folder / f"{name}.gguf") for name in shapes}
+    gguf(models, dict.fromkeys(models, "gpt-2"), "f16")
