@@ -10,6 +10,7 @@ from typing import Any
 
 from quantize.gguf.convert import choose
 from quantize.quality.tokens import Reference
+from quantize.source.tensors import read_tensors
 
 
 def convert(
@@ -58,10 +59,19 @@ def load_converter(converter: str, pre: str | None) -> Callable[..., None]:
     _amend_layer_names(GraniteHybridModel)
 
     def run(*arguments: str) -> None:
-        sys.argv = ["convert_hf_to_gguf.py", *arguments]
+        sys.argv = ["convert_hf_to_gguf.py", *arguments, *_without_draft(Path(arguments[0]))]
         convert_hf_to_gguf.main()
 
     return run
+
+
+def _without_draft(model: Path) -> list[str]:
+    """The converter asserts that a Qwen3-Next has its draft layers; transformers saves none."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    if config.get("model_type") != "qwen3_next":
+        return []
+    names = (name for path in model.glob("*.safetensors") for name in read_tensors(path))
+    return [] if any(name.startswith(("mtp.", "model.mtp.")) for name in names) else ["--no-mtp"]
 
 
 def _amend_settings(base: Any, gpt_neox: Any) -> None:
