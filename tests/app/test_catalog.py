@@ -82,7 +82,7 @@ def plan_of(model: ModelFile, other: str) -> Plan:
         slots=1, context=1024, batch=512, kv_type="f16", unified_kv=False, gpu_layers=0,
         extra_buffers=True, memory=1, figures=Figures(100.0, {1: 40.0}),
         alternatives=(
-            Alternative(other, "onnx", 2, False, "f16", 0, Figures(90.0, {1: 30.0})),
+            Alternative(other, "onnx", 2, False, "f16", 0, figures=Figures(90.0, {1: 30.0})),
             Alternative("pebble-q8_0.gguf", "llamacpp", 2, False, "f16", 0, failure="too slow"),
         ),
     )  # fmt: skip
