@@ -99,9 +99,11 @@ class Candidate:
             device_sampling=self.device_sampling,
         )
 
-    def memory(self, task: Task, slots: int) -> MemoryEstimate:
-        """What it needs with this many slots."""
-        return estimate(self.model, slots, task.context(self.model), **self._layout(task))
+    def memory(self, task: Task, slots: int, batch: int | None = None) -> MemoryEstimate:
+        """What it needs with this many slots, and ``batch`` tokens a step if it is known."""
+        layout = self._layout(task)
+        layout["batch"] = batch or layout["batch"]
+        return estimate(self.model, slots, task.context(self.model), **layout)
 
     def slots_that_fit(self, task: Task, most: int) -> int:
         """At most ``most``; 0 when not even one fits. A GPU's memory is not counted."""

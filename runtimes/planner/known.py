@@ -23,7 +23,7 @@ from runtimes.planner.candidates import Task
 from runtimes.remembered import recall, remember
 
 _PLANS, _SEEN = "plans", "fingerprints"
-_REVISION = 1  # of the planner: what an older one chose does not count
+_REVISION = 2  # of the planner: what an older one chose does not count
 _AT_MOST = 64
 
 

@@ -36,8 +36,8 @@ from runtimes.planner.race import (
     is_settled,
     without_drift,
 )
+from runtimes.planner.steps import step_size
 from runtimes.planner.trial import Trial, TrialError, trial_context
-from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +141,9 @@ class _Search:
         chosen = best_of(final or measured, task)
         slots = slots_for(chosen, task)
         candidate, model = chosen.candidate, chosen.candidate.model
+        self._progress(f"trying steps of several sizes with {model.path.name}")
+        step = step_size(candidate, task, slots, chosen.figures.prefill_tps)
+        why = self._reasons(chosen, final, slots)
         others = [replace(m.candidate.describe(), figures=m.figures) for m in measured]
         return Plan(
             workload=task.workload,
@@ -150,15 +153,15 @@ class _Search:
             threads=candidate.threads,
             slots=slots,
             context=task.context(model),
-            batch=task.overrides.batch or RunnerSettings().batch,
+            batch=step.tokens,
             kv_type=candidate.kv_type,
             unified_kv=candidate.unified_kv,
             gpu_layers=candidate.gpu_layers,
             extra_buffers=True,
             device_sampling=candidate.device_sampling,
-            memory=candidate.memory(task, slots).total,
+            memory=candidate.memory(task, slots, step.tokens).total,
             figures=chosen.figures,
-            reasons=self._reasons(chosen, final, slots),
+            reasons=(*why, *filter(None, (step.reason(),))),
             alternatives=(*others, *self.failures),
         )
 

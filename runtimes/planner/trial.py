@@ -75,11 +75,14 @@ class Trial:
 
         Raises TrialError when the process dies or does not answer.
         """
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has died: what it died of comes below
-            self._process.stdin.write(json.dumps({"prompt": prompt, "rows": rows}) + "\n")
-            self._process.stdin.flush()
-        return Sample(**self._answer(_SAMPLE_S))
+        return Sample(**self._ask({"prompt": prompt, "rows": rows}))
+
+    def prefill(self, prompt: int, piece: int) -> float:
+        """Tokens a second of one prompt that goes in by steps of ``piece`` tokens.
+
+        Raises TrialError when the process dies or does not answer.
+        """
+        return float(self._ask({"prompt": prompt, "piece": piece})["prefill_tps"])
 
     def close(self) -> None:
         """End the process. A second call does nothing."""
@@ -108,6 +111,13 @@ class Trial:
             self._lines.put(line)
         self._lines.put("")
         stream.close()
+
+    def _ask(self, question: dict[str, int]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has died: what it died of comes below
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        return self._answer(_SAMPLE_S)
 
     def _answer(self, limit_s: float) -> dict[str, Any]:
         try:

@@ -4,7 +4,8 @@
 
 SETTINGS is the JSON of a RunnerSettings. Writes a line when it is loaded; then answers each line
 ``{"prompt": tokens, "rows": n}`` on stdin with the tokens a second of prefill and decode. With a
-prompt of 0 tokens prefill is not timed.
+prompt of 0 tokens prefill is not timed. ``{"prompt": tokens, "piece": n}`` asks for one prefill in
+steps of n tokens.
 """
 
 from __future__ import annotations
@@ -44,8 +45,13 @@ def main(path: str, settings: str) -> int:
     answers.flush()
     for line in sys.stdin:
         asked = json.loads(line)
-        prefill, decode = _sample(runner, asked["prompt"], asked["rows"])
-        answers.write(json.dumps({"prefill_tps": prefill, "decode_tps": decode}) + "\n")
+        answer: dict[str, float | None]
+        if "piece" in asked:
+            answer = {"prefill_tps": _pieces(runner, asked["prompt"], asked["piece"])}
+        else:
+            prefill, decode = _sample(runner, asked["prompt"], asked["rows"])
+            answer = {"prefill_tps": prefill, "decode_tps": decode}
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
     runner.close()
     return 0
@@ -70,6 +76,12 @@ def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float
         steps.append(_decode(runner, rows, SHORT_PROMPT + len(steps) % DECODE_STEPS))
     prefill = prompt / statistics.median(prefills) if prefills else None
     return prefill, rows / statistics.median(steps)
+
+
+def _pieces(runner: Runner, prompt: int, piece: int) -> float:
+    """Tokens a second of one prompt, ``piece`` tokens a step."""
+    runner.trim(0, 0)
+    return prompt / _prefill(runner, _tokens(runner, prompt, 0), piece)
 
 
 def _rewind(runner: Runner, rows: int) -> None:
@@ -107,14 +119,14 @@ def _fill(runner: Runner, rows: int) -> None:
         runner.execute(StepPlan(tuple(parts)))
 
 
-def _prefill(runner: Runner, tokens: list[int]) -> float:
-    """Put a prompt into slot 0; seconds."""
+def _prefill(runner: Runner, tokens: list[int], piece: int | None = None) -> float:
+    """Put a prompt into slot 0, ``piece`` tokens a step or as many as may be; seconds."""
     begin = time.perf_counter()
-    batch = runner.capabilities.batch
+    batch = min(piece or runner.capabilities.batch, runner.capabilities.batch)
     for at in range(0, len(tokens), batch):
-        piece = tokens[at : at + batch]
-        last = at + len(piece) == len(tokens)
-        runner.execute(StepPlan((StepRow(0, at, piece, last),)))
+        part = tokens[at : at + batch]
+        last = at + len(part) == len(tokens)
+        runner.execute(StepPlan((StepRow(0, at, part, last),)))
     return time.perf_counter() - begin
 
 

@@ -37,6 +37,7 @@ from runtimes.planner.choose import (
 from runtimes.planner.known import fingerprint_of, recall_plan, remember_plan
 from runtimes.planner.race import Lap, contenders, figures_of, is_settled, without_drift
 from runtimes.planner.search import make_plan
+from runtimes.planner.steps import choose_size, sizes_to_try, step_size
 from runtimes.planner.trial import Trial, TrialError, trial_context
 
 PLENTY = 2**40
@@ -314,3 +315,40 @@ def test_a_trial_that_dies_says_of_what(models) -> None:
         trial._process.kill()
         with pytest.raises(TrialError, match="SIGKILL"):
             trial.sample(16, 2)
+
+
+def test_the_size_of_a_step_is_measured_where_there_is_a_choice(pebble_built):
+    [model] = [ModelFile.read(path) for path in pebble_built.glob("*q8_0.gguf")]
+    candidate = Candidate(model, 2, gpu_layers=0)
+    found = step_size(candidate, task(), slots=4, prefill_tps=5000.0)
+    assert list(found.prefill_tps) == [128, 256, 512]
+    assert all(tps > 0 for tps in found.prefill_tps.values())
+    assert found.tokens in found.prefill_tps
+    assert f"up to {found.tokens} tokens" in (found.reason() or "")
+    fixed = step_size(candidate, task(overrides=Overrides(batch=100)), 4, 5000.0)
+    assert (fixed.tokens, fixed.reason()) == (100, None)
+    # A slow machine tries no prompt that takes long, a short slot none that it cannot hold.
+    assert sizes_to_try(candidate, task(), 4, prefill_tps=110.0) == (128, 256)
+    assert step_size(candidate, task(), 4, prefill_tps=60.0).reason() is None
+    short = task(overrides=Overrides(context=200))
+    assert sizes_to_try(candidate, short, 4, prefill_tps=5000.0) == (128,)
+    assert sizes_to_try(candidate, task(), 200, prefill_tps=5000.0) == (256, 512)
+    on_gpu = task(has_gpu=True, overrides=Overrides(context=4096))
+    offloaded = dataclasses.replace(candidate, gpu_layers=-1)
+    assert sizes_to_try(offloaded, on_gpu, 4, prefill_tps=5000.0)[-1] == min(
+        2048, model.context_length
+    )
+
+
+@pytest.mark.parametrize(
+    ("speeds", "chosen"),
+    [
+        ({128: 100.0, 256: 101.0, 512: 101.5}, 128),
+        ({128: 90.0, 256: 101.0, 512: 100.0}, 256),
+        ({128: 80.0, 256: 90.0, 512: 100.0}, 512),
+        ({128: 80.0, 256: 90.0}, 512),  # 512 was not tried, and may be faster still
+        ({512: 80.0, 1024: 90.0, 2048: 100.0}, 2048),
+    ],
+)
+def test_the_smallest_of_about_equally_fast_steps_is_taken(speeds, chosen):
+    assert choose_size(speeds, 512) == chosen

@@ -1,0 +1,81 @@
+"""How many tokens a step may have: measured on the chosen file alone.
+
+It decides how a long prompt is cut. Smaller steps need less memory and keep other rows waiting
+less, larger ones feed wide hardware better; on one file's own kernels that is quickly seen.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtimes.planner.candidates import Candidate, Task
+from runtimes.planner.trial import Trial, TrialError
+from runtimes.settings import RunnerSettings
+
+_SIZES = (128, 256, 512)
+_GPU_SIZES = (*_SIZES, 1024, 2048)
+_LAPS = 3
+_SAMPLE_S = 2.5  # a prompt that takes longer is too long to be tried three times
+_ENOUGH = 0.98  # of the best speed
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """The choice: ``tokens`` of a step. ``prefill_tps`` is what a prompt of the largest size does
+    in steps of each size, the median of the laps; empty where nothing was measured."""
+
+    tokens: int
+    prefill_tps: dict[int, float]
+
+    def reason(self) -> str | None:
+        """Why, with the figures; None where nothing was measured."""
+        if not self.prefill_tps:
+            return None
+        most = max(self.prefill_tps)
+        tried = ", ".join(f"{tps:,.0f} tok/s by {n}" for n, tps in self.prefill_tps.items())
+        return f"steps of up to {self.tokens} tokens: a prompt of {most} goes in at {tried}"
+
+
+def step_size(candidate: Candidate, task: Task, slots: int, prefill_tps: float) -> StepSize:
+    """Measure and choose; what was fixed, or the default where nothing can be told."""
+    usual = RunnerSettings().batch
+    if task.overrides.batch:
+        return StepSize(task.overrides.batch, {})
+    sizes = sizes_to_try(candidate, task, slots, prefill_tps)
+    if len(sizes) < 2:
+        return StepSize(usual, {})
+    try:
+        found = _measure(candidate, sizes)
+    except TrialError:
+        return StepSize(usual, {})
+    return StepSize(choose_size(found, usual), found)
+
+
+def sizes_to_try(
+    candidate: Candidate, task: Task, slots: int, prefill_tps: float
+) -> tuple[int, ...]:
+    """Those that have room for a token of every row, fit a slot, and take no more than seconds."""
+    sizes = _GPU_SIZES if task.has_gpu and candidate.gpu_layers else _SIZES
+    most = min(task.context(candidate.model), int(_SAMPLE_S * prefill_tps))
+    return tuple(size for size in sizes if slots <= size <= most)
+
+
+def choose_size(prefill_tps: dict[int, float], usual: int) -> int:
+    """The smallest that is about as fast as the best. ``usual`` where the largest that was tried is
+    the only fast one and smaller than that: a larger one might be faster still."""
+    best = max(prefill_tps.values())
+    chosen = min(size for size, tps in prefill_tps.items() if tps >= _ENOUGH * best)
+    return max(chosen, usual) if chosen == max(prefill_tps) else chosen
+
+
+def _measure(candidate: Candidate, sizes: Sequence[int]) -> dict[int, float]:
+    """One prompt of the largest size, in turn by steps of each. Raises TrialError."""
+    prompt = sizes[-1]
+    laps: dict[int, list[float]] = {size: [] for size in sizes}
+    with Trial(candidate.model.path, candidate.settings(1, prompt + 8, prompt)) as trial:
+        for _ in range(_LAPS):
+            for size in sizes:
+                laps[size].append(trial.prefill(prompt, size))
+    return {size: statistics.median(lap) for size, lap in laps.items()}
