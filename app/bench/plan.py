@@ -17,6 +17,7 @@ from runtimes.planner.candidates import (
     Candidate,
     Task,
     candidates,
+    sampling_variants,
     split_by_memory,
     thread_variants,
 )
@@ -94,7 +95,8 @@ def plan_regret(
     task = task_for(workload, profile)
     plan = make_plan(files.models, task)
     found, _ = split_by_memory(candidates(files.models, task), task)
-    found += [variant for candidate in found for variant in thread_variants(candidate, task)]
+    for variants in (thread_variants, sampling_variants):
+        found += [variant for candidate in found for variant in variants(candidate, task)]
     laps: list[Lap] = []
     with contextlib.ExitStack() as stack:
         trials = {}
@@ -136,12 +138,14 @@ def _is_pick(plan: Plan, candidate: Candidate, rows: int) -> bool:
         and candidate.unified_kv == plan.unified_kv
         and candidate.kv_type == plan.kv_type
         and candidate.gpu_layers == plan.gpu_layers
+        and candidate.device_sampling == plan.device_sampling
     )
 
 
 def _title(point: SweepPoint) -> str:
     about = point.candidate
     layout = " unified" if about.unified_kv else ""
+    layout += " device sampling" if about.device_sampling else ""
     return (
         f"{point.score:10.4g}  {about.file}{layout}, {point.slots} slots, {about.threads} threads"
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quantize.resolve import resolve
@@ -13,6 +15,7 @@ from runtimes.gaps import Gaps
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.histories import History, Shape, expected_output
+from tests.runtimes.test_kv import CASES, OTHER, PROMPT, REGROUPED, open_case, step
 
 SLOTS = 6
 
@@ -97,3 +100,27 @@ def test_the_last_row_of_many_runs_in_the_first_slot(engine):
     for first, second in zip(done, [stream.result(60) for stream in again], strict=False):
         assert second.text == first.text
         assert second.usage.cached_tokens >= len(prompts[0]) - 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_slots_change_places(case, pebble_built):
+    """Rows go on as if nothing had happened, whether both slots hold something or one."""
+    bound = REGROUPED if "unified" in case else 0.0
+    ends = ((0, len(PROMPT), [7]), (3, len(OTHER), [9]))
+    with contextlib.closing(open_case(pebble_built, case)) as runner:
+        step(runner, (0, 0, PROMPT))
+        step(runner, (3, 0, OTHER))
+        alone = [step(runner, end) for end in ends]
+        runner.trim(0, len(PROMPT))
+        runner.trim(3, len(OTHER))
+        runner.swap(0, 3)
+        moved = [step(runner, (3 - slot, at, tokens)) for slot, at, tokens in ends]
+        runner.trim(0, 0)
+        runner.swap(3, 0)
+        runner.trim(0, len(PROMPT))
+        back = step(runner, ends[0])
+        runner.swap(1, 2)  # of nothing
+        anew = [step(runner, (slot, 0, PROMPT)) for slot in (1, 2, 3)]  # none holds anything
+    for logits, other in ((alone[0], moved[0]), (alone[1], moved[1]), (alone[0], back)):
+        assert np.abs(logits - other).max() <= bound
+    assert all(np.abs(logits - anew[0]).max() <= bound for logits in anew)

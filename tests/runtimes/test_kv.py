@@ -387,21 +387,3 @@ def test_a_failed_step_says_why_and_leaves_every_slot_as_it_was(runner, close):
     together = step(runner, (0, 60, PROMPT[60:]), (2, 60, PROMPT[60:]))
     for row, alone in zip(together, expected, strict=True):
         assert close(row[None], alone)
-
-
-def test_two_slots_change_places(runner, close):
-    """Rows go on as if nothing had happened, whether both slots hold something or one."""
-    step(runner, (0, 0, PROMPT))
-    step(runner, (3, 0, OTHER))
-    alone = [step(runner, (0, len(PROMPT), [7])), step(runner, (3, len(OTHER), [9]))]
-    runner.trim(0, len(PROMPT))
-    runner.trim(3, len(OTHER))
-    runner.swap(0, 3)
-    moved = [step(runner, (3, len(PROMPT), [7])), step(runner, (0, len(OTHER), [9]))]
-    assert all(map(close, alone, moved))
-    runner.trim(0, 0)
-    runner.swap(3, 0)
-    runner.trim(0, len(PROMPT))
-    assert close(alone[0], step(runner, (0, len(PROMPT), [7])))
-    assert close(fresh(runner, OTHER, slot=3), fresh(runner, OTHER, slot=1))
-    runner.swap(1, 2)  # of nothing
