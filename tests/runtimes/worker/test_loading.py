@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,21 +38,23 @@ while True:
 HAS_A_CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', {program!r}])"
 
 
-def first_child(parent: int) -> psutil.Process:
-    """The worker process of ``parent``, as soon as there is one."""
+def first_child(parent: int, known: Collection[psutil.Process] = ()) -> psutil.Process:
+    """The worker process of ``parent``, as soon as there is one that is not ``known``."""
     while True:
         for child in psutil.Process(parent).children():
-            if "runtimes.worker.child" in child.cmdline():
-                return child
+            with contextlib.suppress(psutil.Error):
+                if child not in known and "runtimes.worker.child" in child.cmdline():
+                    return child
         time.sleep(0.005)
 
 
 def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
     assert ensure("llamacpp").usable
     stopped: list[int] = []
+    known = psutil.Process().children()  # engines that other tests share
 
     def stop_first() -> None:
-        child = first_child(os.getpid())
+        child = first_child(os.getpid(), known)
         child.suspend()
         stopped.append(child.pid)
 
