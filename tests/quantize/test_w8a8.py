@@ -19,7 +19,7 @@ from runtimes.modelfile import ModelFile
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
-from tests.quantize.conftest import Built, run_quantize
+from tests.quantize.conftest import Built
 
 Floats = npt.NDArray[np.float32]
 
@@ -29,21 +29,10 @@ What is 12 + 30? 12 + 30 = 42. Spell the word castle. c a s t l e
 """
 
 
-@pytest.fixture(scope="session")
-def pebble_float(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("float") / "built"
-    run_quantize(pebble, "--recipe", "onnx-fp32", "--no-measure", "--out", out)
-    return out / "onnx-fp32"
-
-
-@pytest.fixture(scope="session", params=["pebble", "phi4"])
-def floats(
-    request: pytest.FixtureRequest, builds: dict[str, Future[Built]], pebble_float: Path
-) -> Path:
+@pytest.fixture(scope="session", params=["qwen2", "phi4"])
+def floats(request: pytest.FixtureRequest, builds: dict[str, Future[Built]]) -> Path:
     """A float graph whose output layer is the embedding table, and one where they are two."""
-    if request.param == "pebble":
-        return pebble_float
-    return builds["phi4"].result().out / "onnx-fp32"
+    return builds[request.param].result().out / "onnx-fp32"
 
 
 @pytest.fixture(scope="session")
@@ -111,14 +100,15 @@ def test_no_float_matrix_is_left(w8a8: Path):
     assert elements <= _size(w8a8)
 
 
-def test_smoothing_takes_outliers_out(pebble_float: Path, tmp_path: Path):
+def test_smoothing_takes_outliers_out(qwen2: Built, tmp_path: Path):
     """The same function with channels that are 60 times as large as the others."""
+    usual = qwen2.out / "onnx-fp32"
     hard = tmp_path / "hard"
     hard.mkdir()
-    for path in pebble_float.iterdir():
+    for path in usual.iterdir():
         if not path.name.startswith("model.onnx"):
             (hard / path.name).write_bytes(path.read_bytes())
-    model = onnx.load(pebble_float / "model.onnx")
+    model = onnx.load(usual / "model.onnx")
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         norm = next((i for i in node.input if "layernorm.weight" in i), None)
@@ -138,7 +128,7 @@ def test_smoothing_takes_outliers_out(pebble_float: Path, tmp_path: Path):
     quantize_w8a8(hard, plain)
     notes = quantize_w8a8(hard, smooth, text)
     assert any("calibration.txt" in note for note in notes)
-    reference = _log_probabilities(pebble_float, PROMPTS, 8)
+    reference = _log_probabilities(usual, PROMPTS, 8)
     assert _kl(reference, _log_probabilities(hard, PROMPTS, 8)) < 1e-6
     losses = [_kl(reference, _log_probabilities(f, PROMPTS, 8)) for f in (plain, smooth)]
     assert losses[1] < losses[0] / 3

@@ -218,9 +218,9 @@ def test_a_killed_command_is_gone_on_with_by_another_number(
     ingot: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
     rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    rows.write_text("".join(json.dumps({"id": i, "prompt": f"{i} and"}) + "\n" for i in range(90)))
+    rows.write_text("".join(json.dumps({"id": i, "prompt": f"{i} and"}) + "\n" for i in range(40)))
     command = ["batch", rows, out, "-m", gguf_file, "--raw", "--slots", "4"]
-    command += ["--min-tokens", "200", "--max-tokens", "200"]  # not done before it is killed
+    command += ["--min-tokens", "150", "--max-tokens", "150"]  # not done before it is killed
     process = ingot.start(*command, "--engines", "2", "--json", preexec=on_every_core)
     journal = out.with_name(out.name + ".journal.jsonl")
     while process.poll() is None and (
@@ -235,6 +235,6 @@ def test_a_killed_command_is_gone_on_with_by_another_number(
     done = ingot(*command, "--json")
     assert done.returncode == 0, done.stderr
     end = json.loads(done.stdout.splitlines()[-1])
-    assert (end["answered"], end["engines"]) == (90, [])
+    assert (end["answered"], end["engines"]) == (40, [])
     assert end["reused"] >= 8
-    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == list(range(90))
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == list(range(40))
