@@ -24,6 +24,7 @@ from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.stream import Stream
 from tests.runtimes.ties import near_ties
 
 _SIZE = {
@@ -125,17 +126,28 @@ def test_rows_that_come_and_go_give_what_they_give_alone(files: Path, name: str,
     path = files / f"{name}.gguf"
     settings = RunnerSettings(slots=3, context=160, batch=32, unified_kv=unified)
     prompts = [TOKENS[:40], TOKENS[3:12], TOKENS[20:65], TOKENS[:40], TOKENS[:52], TOKENS[5:36]]
+    lengths = [GREEDY] * len(prompts)
+    lengths[1] = replace(GREEDY, max_tokens=2)
+    asked = list(zip(prompts, lengths, strict=True))
     with Engine.load(path, settings, SchedulerSettings(prefix_cache=False)) as engine:
-        alone = [engine.generate([prompt], GREEDY)[0] for prompt in prompts]
+        alone = [engine.generate([prompt], params)[0] for prompt, params in asked]
         whole = [*prompts[2], *alone[2].token_ids, 17, 18]
         after = engine.generate([whole], GREEDY)[0]
     with Engine.load(path, settings) as engine:
-        low = [engine.submit(Request(list(p), GREEDY, priority=Priority.LOW)) for p in prompts[:3]]
-        next(iter(low[2]))
-        high = [
-            engine.submit(Request(list(p), GREEDY, priority=Priority.CRITICAL)) for p in prompts[3:]
-        ]
-        together = [stream.result() for stream in (*low, *high)]
+        streams: dict[int, Stream] = {}
+
+        def submit(number: int, priority: Priority) -> None:
+            prompt, params = asked[number]
+            streams[number] = engine.submit(Request(list(prompt), params, priority=priority))
+
+        for number in (0, 2, 1):
+            submit(number, Priority.LOW)
+        # Between two steps: the other two have most of their answers to come.
+        streams[1].add_done_callback(
+            lambda _: [submit(number, Priority.CRITICAL) for number in (3, 4, 5)]
+        )
+        low = [streams[number].result() for number in (0, 1, 2)]
+        together = [*low, *(streams[number].result() for number in (3, 4, 5))]
         assert engine.stats().preemptions
         near_ties(alone, together)
         engine.trim()
