@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,15 +46,15 @@ app(["--help"])
 
 
 def test_help_costs_little_more_than_the_smallest_typer_command(ingot: Any) -> None:
-    """As a ratio of processor times, the best of five in turn: a test machine may be slow or busy.
+    """As a ratio of processor times, the median of seven pairs: a test machine may be slow or busy.
 
     0.3 s is the limit that users feel; the smallest command takes 0.19 s where it was set.
     """
-    ours, smallest = [], []
-    for _ in range(5):
-        ours.append(_cpu_seconds(lambda: ingot("--help")))
-        smallest.append(_cpu_seconds(lambda: _run([sys.executable, "-c", _SMALLEST])))
-    assert min(ours) < 0.3 / 0.19 * min(smallest)
+    ratios = []
+    for _ in range(7):
+        ours = _cpu_seconds(lambda: ingot("--help"))
+        ratios.append(ours / _cpu_seconds(lambda: _run([sys.executable, "-c", _SMALLEST])))
+    assert statistics.median(ratios) < 0.3 / 0.19
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
