@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from runtimes.cpu import cpu_identity
-from runtimes.hardware import Hardware
+from runtimes.hardware import Hardware, memory_now
 from runtimes.remembered import recall, remember
 
 log = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ def buffer_bytes() -> int:
         cache = int(text.strip().removesuffix("K")) << 10
     except (OSError, ValueError):
         cache = 0
-    return min(max(_BUFFER, 2 * cache), psutil.virtual_memory().available // 8)
+    return min(max(_BUFFER, 2 * cache), memory_now()[1] // 8)
 
 
 def measure_bandwidth(threads: int, seconds: float = _MEASURE_S) -> float:

@@ -55,7 +55,10 @@ def render_chat(
     (an unknown role, two user turns in a row where it forbids them).
     """
     if template is None:
-        raise RequestError("the model has no chat template; use --raw to send the text as it is")
+        raise RequestError(
+            "the model has no chat template; `ingot run` and `ingot batch` send text as it is with"
+            " --raw, `ingot chat` does so by itself"
+        )
     import jinja2
 
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -57,6 +58,8 @@ def _grammar(constraint: Constraint) -> str:
 
     source = constraint.source
     if constraint.kind == "json_schema":
+        if wrong := _wrong_schema(source):
+            raise ValueError(wrong)
         return str(LLMatcher.grammar_from_json_schema(source, defaults=_JSON_OPTIONS))
     if constraint.kind == "regex":
         return str(LLMatcher.grammar_from_regex(source))
@@ -69,6 +72,46 @@ def _grammar(constraint: Constraint) -> str:
         raise ValueError("a choice must not be empty")
     texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     return str(LLMatcher.grammar_from_lark(f"start: {texts}"))
+
+
+def _wrong_schema(source: str) -> str | None:
+    """What is wrong with it, and where; None if llguidance may tell."""
+    try:
+        schema = json.loads(source)
+        wrong = [(place, n) for place, n in _type_names(schema, "#") if n not in _TYPES]
+    except RecursionError:
+        return "it is nested too deeply"
+    except ValueError as error:
+        return f"it is not JSON: {error}" if source.strip() else "it is empty"
+    if not isinstance(schema, dict):
+        kinds = {list: "a list", str: "a text", int: "a number", float: "a number"}
+        return f"it must be a JSON object, not {kinds.get(type(schema), json.dumps(schema))}"
+    if wrong:
+        place, name = wrong[0]
+        return f"at {place}: {json.dumps(name)} is no type, which are {', '.join(_TYPES)}"
+    return None
+
+
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_OF_NAMES = ("properties", "patternProperties", "$defs", "definitions")  # schemas by name
+_OF_SCHEMAS = ("items", "prefixItems", "additionalProperties", "allOf", "anyOf", "oneOf")
+
+
+def _type_names(schema: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Each type that a schema names, with its place as a JSON pointer."""
+    if isinstance(schema, list):
+        for number, one in enumerate(schema):
+            yield from _type_names(one, f"{place}/{number}")
+    if not isinstance(schema, dict):
+        return
+    names = schema.get("type")
+    yield from ((place, n) for n in (names if isinstance(names, list) else [names]) if n)
+    for key in _OF_SCHEMAS:
+        yield from _type_names(schema.get(key), f"{place}/{key}")
+    for key in _OF_NAMES:
+        inner = schema.get(key)
+        for name, one in inner.items() if isinstance(inner, dict) else ():
+            yield from _type_names(one, f"{place}/{key}/{name}")
 
 
 def _short(why: str) -> str:

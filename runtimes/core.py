@@ -19,7 +19,7 @@ from runtimes.request import FinishReason
 from runtimes.row import Row
 from runtimes.runner import Logits, Runner, Shortlist
 from runtimes.scheduler import Scheduler, Step
-from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class EngineCore:
         prefix_bytes: int,
     ) -> None:
         caps = runner.capabilities
+        chunk = PROMPT_CHUNK if settings.reproducible else 1
         self.metrics = Metrics()
         self.prefix = PrefixCache(
             runner,
@@ -46,6 +47,7 @@ class EngineCore:
             budget=prefix_bytes if scheduling.prefix_cache else 0,
             retain=not caps.mixed_batch,
             enabled=scheduling.prefix_cache,
+            chunk=chunk,
         )
         self.scheduler = Scheduler(
             slots=caps.slots,
@@ -54,13 +56,16 @@ class EngineCore:
             context=caps.context,
             kv_tokens=caps.kv_tokens,
             shortlists=caps.shortlists,
+            chunk=chunk,
             settings=scheduling,
             choose_slot=lambda row, free: self.prefix.choose_slot(row.tokens(0, row.length), free),
             attach=self._attach,
         )
-        # Rows of a shared cache run in any order.
+        # Rows of a shared cache run in any order. A window's tokens come to lie in another order in
+        # the slot that they move to, and so are added up in another.
+        scattered = caps.mixed_batch or caps.lone_rows or not (caps.can_trim or chunk == 1)
         self._gaps = (
-            None if caps.mixed_batch else Gaps(self.scheduler, self.prefix, caps.kv_bytes_per_token)
+            None if scattered else Gaps(self.scheduler, self.prefix, caps.kv_bytes_per_token)
         )
         self._runner = runner
         self._context = caps.context
@@ -81,8 +86,10 @@ class EngineCore:
     def add(self, ticket: Ticket) -> None:
         """Take a request in."""
         request = ticket.request
-        row = self.scheduler.add(request, ticket.submitted)
-        generation = Generation(ticket, row, self._runner.tokenizer)
+        generation = Generation(
+            ticket, Row(request), self._runner.tokenizer
+        )  # may fail: comes first
+        row = generation.row = self.scheduler.add(request, ticket.submitted)
         ticket.samples.append(generation)
         self._of_row[row] = generation
         if request.id in self._tickets:
@@ -199,7 +206,7 @@ class EngineCore:
         for other in peers:
             if other.fresh or other.decoding:
                 continue
-            coming = common_prefix(tokens[:-1], other.tokens(0, other.length))
+            coming = self.prefix.cut(common_prefix(tokens[:-1], other.coming()))
             if coming - match.length >= LEAST_SHARED:
                 return False
         row.cached = self.prefix.attach(row.slot, match)

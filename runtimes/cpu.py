@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from runtimes import cgroup
 
 # Names as /proc/cpuinfo has them -> ours: the sets that the runtimes have special kernels for.
 _INSTRUCTION_SETS = {
@@ -60,10 +66,11 @@ def cpu_name() -> str:
 def instruction_sets() -> tuple[str, ...]:
     """The instruction sets that runtimes have special kernels for, of those that are there."""
     if sys.platform == "darwin":
-        return tuple(ours for name, ours in _SYSCTL_SETS.items() if _sysctl(name) == "1")
-    info = _cpuinfo()
-    present = set((info.get("flags") or info.get("Features") or "").split())
-    return tuple(ours for theirs, ours in _INSTRUCTION_SETS.items() if theirs in present)
+        names, present = _SYSCTL_SETS, {name for name in _SYSCTL_SETS if _sysctl(name) == "1"}
+    else:
+        info, names = _cpuinfo(), _INSTRUCTION_SETS
+        present = set((info.get("flags") or info.get("Features") or "").split())
+    return tuple(ours for theirs, ours in names.items() if theirs in present)
 
 
 def cpu_identity() -> str:
@@ -103,10 +110,56 @@ def _sysctl(name: str) -> str:
         return ""
 
 
-def available_cores() -> int:
-    """Cores that this process may run on: a container's or taskset's limit counts."""
+def allowed_cpus() -> set[int]:
+    """The logical processors that this process may run on; all where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """Seconds of the cores that this process may use, since the machine started: all of them,
+    those in which any program ran (on a virtual machine its neighbours too), and this process's."""
+
+    total: float
+    busy: float
+    own: float
+
+
+def cpu_use() -> CpuUse:
+    """The use up to now."""
     import psutil
 
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    physical = psutil.cpu_count(logical=False) or allowed or 1
-    return max(1, min(allowed or 1, physical))
+    cores = psutil.cpu_times(percpu=True)
+    cores = [cores[i] for i in allowed_cpus() if i < len(cores)] or cores
+    idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in cores)
+    kinds = ("user", "nice", "system", "irq", "softirq", "steal")
+    busy = sum(getattr(core, kind, 0.0) for core in cores for kind in kinds)
+    return CpuUse(busy + idle, busy, time.process_time())
+
+
+def others_share(spans: Iterable[tuple[CpuUse, CpuUse]]) -> float:
+    """The share (0 to 1) of the processor that other programs took in ``spans``, each given by the
+    use before and after."""
+    total = others = 0.0
+    for before, after in spans:
+        total += after.total - before.total
+        others += (after.busy - before.busy) - (after.own - before.own)
+    return min(max(others / total, 0.0), 1.0) if total > 0 else 0.0
+
+
+def usable_processors(root: Path = cgroup.ROOT) -> int:
+    """Logical processors that this process may use: what a container's quota or taskset leaves, a
+    part of one counting as a whole.
+    """
+    allowed = len(allowed_cpus())
+    return min(allowed, math.ceil(cgroup.processors(root) or allowed))
+
+
+def available_cores(root: Path = cgroup.ROOT) -> int:
+    """Cores that this process may use: ``usable_processors``, two of a core counted once."""
+    import psutil
+
+    usable = usable_processors(root)
+    return min(usable, psutil.cpu_count(logical=False) or usable)

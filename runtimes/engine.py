@@ -9,7 +9,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -19,7 +20,8 @@ from runtimes.core import EngineCore
 from runtimes.errors import IngotError, RequestError
 from runtimes.fingerprint import fingerprint
 from runtimes.generation import Sink, Ticket
-from runtimes.guide import Constraints, Guide
+from runtimes.guide import Constraints
+from runtimes.hardware import memory_now
 from runtimes.load import load_runner
 from runtimes.metrics import EngineStats, Occupancy
 from runtimes.modelfile import ModelFile
@@ -29,6 +31,7 @@ from runtimes.request import (
     FinishReason,
     Request,
     SamplingParams,
+    check_prompt,
     check_request,
 )
 from runtimes.runner import Runner
@@ -72,6 +75,8 @@ class Engine:
         )
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
+        self._compiling: list[Ticket] = []  # requests whose constraints are being compiled
+        self._compiler = ThreadPoolExecutor(1, "ingot-constraints")
         self._closing = self._drain = self._freed = False
         self._vocabulary = threading.Lock()  # held while the tokenizer's native part is in use
         self._thread = threading.Thread(target=self._run, name="ingot-engine", daemon=True)
@@ -138,24 +143,20 @@ class Engine:
         Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
         or the engine is closed.
         """
+        check_request(request, self.context, self.vocab_size)
         stream = Stream(request.id, self.cancel)
         self.submit_to(request, stream)
         return stream
 
     def submit_to(self, request: Request, sink: Sink) -> None:
-        """Like ``submit``; the answer goes to ``sink``, which is called on the engine's thread."""
-        check_request(request, self.context, self.vocab_size)
-        ticket = Ticket(
-            request, sink, submitted=time.monotonic(), guide=self._guide(request.params.constraint)
-        )
-        self._post(lambda: self._core.add(ticket), refuse_when_closing=True)
+        """Like ``submit``; the answer goes to ``sink``, which is called on the engine's thread.
 
-    def _guide(self, constraint: Constraint | None) -> Callable[[], Guide] | None:
-        if constraint is None:
-            return None
-        with self._open_vocabulary():  # compiled here: it must not keep the engine's thread
-            self._constraints.guide(constraint)
-        return lambda: self._constraints.guide(constraint)
+        Of the parameters nothing is checked here: one that cannot be used ends the request with an
+        error.
+        """
+        check_prompt(request, self.context, self.vocab_size)
+        ticket = Ticket(request, sink, submitted=time.monotonic())
+        self._post(lambda: self._take(ticket), refuse_when_closing=True)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
@@ -167,7 +168,7 @@ class Engine:
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
-        self._post(lambda: self._core.cancel(request_id))
+        self._post(lambda: self._cancel(request_id))
 
     def stats(self) -> EngineStats:
         """A snapshot of the figures; callable from any thread."""
@@ -176,7 +177,7 @@ class Engine:
             Occupancy(
                 slots=self.slots,
                 context=self.context,
-                queued=states["waiting"],
+                queued=states["waiting"] + len(self._compiling),
                 prefilling=states["prefilling"],
                 decoding=states["decoding"],
                 kv_tokens=core.held_tokens(),
@@ -193,7 +194,8 @@ class Engine:
     def save_session(self, tokens: Sequence[int], path: Path) -> int:
         """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
 
-        Returns its length. Raises RequestError when nothing of it is cached.
+        Returns its length. Raises RequestError when nothing of it is cached, or when it must be cut
+        out of a longer text and no slot is free for that.
         """
         found = self._call(lambda: self._core.prefix.source(tokens, self._core.live()))
         if found is None:
@@ -208,6 +210,10 @@ class Engine:
         Raises ModelError when the file is damaged or of another model, RequestError when the
         cache's budget is too small for it.
         """
+        if self._settings.reproducible:
+            raise RequestError(
+                "reproducible answers need every prompt computed in one way: no session is loaded"
+            )
         header, data = read_session(path, self._session_header([]))
         if not self._call(lambda: self._core.prefix.put(list(header.tokens), data)):
             raise RequestError(
@@ -227,7 +233,7 @@ class Engine:
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
         with self._wake:
-            self._closing, self._drain = True, drain
+            self._drain, self._closing = drain, True  # in this order: both are read without a lock
             self._wake.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -254,12 +260,12 @@ class Engine:
 
     def _call(self, command: Callable[[], T]) -> T:
         """Run ``command`` on the engine's thread between two steps, and wait for its result."""
-        outcome: queue.SimpleQueue[tuple[T | None, IngotError | None]] = queue.SimpleQueue()
+        outcome: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
 
         def run() -> None:
             try:
                 outcome.put((command(), None))
-            except IngotError as error:
+            except Exception as error:
                 outcome.put((None, error))
 
         self._post(run, refuse_when_closing=True)
@@ -283,9 +289,11 @@ class Engine:
             with self._wake:
                 self._closing = True  # from here on submit refuses
                 commands, self._commands = self._commands, deque()
-            for command in commands:
-                command()
+            _carry_out(commands)
+            for ticket in self._compiling:
+                ticket.give_up(reason, error)
             self._core.end_all(reason, error)
+            self._compiler.shutdown(cancel_futures=True)  # it uses the tokenizer
             with self._vocabulary:
                 self._freed = True
                 self._runner.close()
@@ -296,13 +304,61 @@ class Engine:
             while not self._commands and self._core.idle and not self._closing:
                 self._wake.wait()
             commands, self._commands = self._commands, deque()
-        for command in commands:
+        _carry_out(commands)
+        # Commands that came meanwhile count: a request may be among them.
+        busy = not self._core.idle or bool(self._compiling or self._commands)
+        return not self._closing or (self._drain and busy)
+
+    def _take(self, ticket: Ticket) -> None:
+        """Take a request in, once its constraint is compiled: that may take seconds."""
+        constraint = ticket.request.params.constraint
+        ticket.guide = self._constraints.known(constraint) if constraint else None
+        if constraint is None or ticket.guide is not None:
+            self._add(ticket)
+            return
+        self._compiling.append(ticket)
+        self._compiler.submit(self._compile, ticket, constraint)
+
+    def _compile(self, ticket: Ticket, constraint: Constraint) -> None:
+        """On the compiler's thread."""
+        problem: Exception | None = None
+        try:
+            ticket.guide = self._constraints.compile(constraint)
+        except Exception as error:
+            problem = error
+        self._post(lambda: self._compiled(ticket, problem))
+
+    def _compiled(self, ticket: Ticket, problem: Exception | None) -> None:
+        if ticket in self._compiling:  # nobody has cancelled it
+            self._compiling.remove(ticket)
+            self._add(ticket, problem)
+
+    def _add(self, ticket: Ticket, problem: Exception | None = None) -> None:
+        try:
+            if problem is not None:
+                raise problem
+            self._core.add(ticket)
+        except IngotError as error:
+            ticket.give_up(FinishReason.ERROR, str(error))
+        except Exception as error:
+            logger.exception("a request could not be taken in")
+            ticket.give_up(FinishReason.ERROR, f"the engine failed: {error}")
+
+    def _cancel(self, request_id: str) -> None:
+        for ticket in [one for one in self._compiling if one.request.id == request_id]:
+            self._compiling.remove(ticket)
+            ticket.give_up(FinishReason.CANCELLED)
+        self._core.cancel(request_id)
+
+
+def _carry_out(commands: Iterable[Callable[[], None]]) -> None:
+    """Run each; one that fails keeps none behind it from running."""
+    for command in commands:
+        try:
             command()
-        return not self._closing or (self._drain and not self._core.idle)
+        except Exception:
+            logger.exception("a command failed")
 
 
 def _default_prefix_bytes() -> int:
-    import psutil
-
-    free = psutil.virtual_memory().available
-    return int(min(_MOST_PREFIX_BYTES, free * _PREFIX_SHARE))
+    return int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))

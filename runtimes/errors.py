@@ -18,6 +18,14 @@ class RequestError(IngotError):
     exit_code = 2
 
 
+class ParameterError(RequestError):
+    """A parameter's value cannot be used; ``field`` is the parameter's name."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class ModelError(IngotError):
     """The model file is missing, truncated, or of a kind that no runtime here can load."""
 

@@ -24,7 +24,9 @@ def fingerprint(model: ModelFile) -> str:
     Raises ModelError when a file cannot be read.
     """
     path = model.path
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    files = [path, *model.further]
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file())
     digest = hashlib.sha256()
     try:
         for file in files:

@@ -58,8 +58,8 @@ class Gaps:
             begin = time.perf_counter()
             try:
                 self._prefix.swap(source, target)
-            except IngotError as error:
-                logger.warning("a row could not be moved: %s", error)
+            except (IngotError, MemoryError) as error:
+                logger.warning("a row could not be moved: %s", error or "no memory")
                 self._recompute(source)
                 self._recompute(target)
                 break
@@ -73,7 +73,7 @@ class Gaps:
         return self._prefix.left_in(slot) if row is None or row.fresh else row.position
 
     def _recompute(self, slot: int) -> None:
-        self._prefix.forget(slot)
+        self._prefix.empty(slot)
         row = self._scheduler.row_in(slot)
         if row is not None and not row.fresh:
             self._scheduler.requeue(row)

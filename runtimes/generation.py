@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from runtimes.detokenize import Detokenizer
-from runtimes.guide import Guide
+from runtimes.guide import GuideMaker
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.row import Row
 from runtimes.runner import Tokenizer
@@ -32,7 +31,7 @@ class Ticket:
     request: Request
     sink: Sink
     submitted: float
-    guide: Callable[[], Guide] | None = None  # makes one at the beginning of the constraint
+    guide: GuideMaker | None = None  # of its constraint
     samples: list[Generation] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)
 
@@ -46,6 +45,11 @@ class Ticket:
     def streams(self) -> bool:
         """Whether pieces can be handed on before it is known which samples are kept."""
         return self.request.params.samples == self.request.params.n
+
+    def give_up(self, reason: FinishReason, error: str | None = None) -> None:
+        """End it before it has a sample."""
+        waited = time.monotonic() - self.submitted
+        self.sink.finish(unstarted(self.request, reason, error, waited))
 
     def record(self, index: int, completion: Completion) -> None:
         """Take a sample's completion; the last one ends the request."""
@@ -61,6 +65,15 @@ class Ticket:
             for number, one in enumerate(ranked):
                 self.sink.put(Chunk(one.text, one.token_ids, number))
         self.sink.finish(replace(ranked[0], others=tuple(ranked[1:])))
+
+
+def unstarted(
+    request: Request, reason: FinishReason, error: str | None, waited: float = 0.0
+) -> Completion:
+    """The completion of a request that no step has seen."""
+    size = len(request.prompt)
+    timings = Timings(waited, 0.0, waited, 0.0, waited, size, 0)
+    return Completion(request.id, "", (), reason, Usage(size, 0), timings, error=error)
 
 
 def _rank(completion: Completion) -> tuple[bool, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ _KEPT = 64  # compiled constraints
 
 
 class Guide:
-    """How far one row is in its constraint. Made by ``Constraints.guide``."""
+    """How far one row is in its constraint. Made by ``Constraints``."""
 
     __slots__ = ("_bits", "_matcher", "_size", "error")
 
@@ -63,28 +64,40 @@ class Guide:
             self.error = f"the constraint cannot be followed: {one_line(self._matcher.get_error())}"
 
 
+GuideMaker = Callable[[], Guide]
+
+
 class Constraints:
-    """Compiles constraints for one tokenizer, and remembers them. May be used from any thread."""
+    """Compiles constraints for one tokenizer, and remembers them: each as what makes a guide at its
+    beginning. ``known`` may be used from any thread, ``compile`` from one at a time.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._native: Any = None
-        self._compiled: OrderedDict[Constraint, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._compiled: OrderedDict[Constraint, GuideMaker] = OrderedDict()
+        self._lock = threading.Lock()  # never held while something is compiled
 
-    def guide(self, constraint: Constraint) -> Guide:
-        """A guide at the beginning of ``constraint``.
-
-        The first one of a tokenizer takes about a second for 150,000 tokens. Raises RequestError.
-        """
+    def known(self, constraint: Constraint) -> GuideMaker | None:
+        """What ``compile`` has made of it before."""
         with self._lock:
-            matcher = self._compiled.get(constraint)
-            if matcher is None:
-                matcher = self._compiled[constraint] = self._compile(constraint)
-                if len(self._compiled) > _KEPT:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(constraint)
-            return Guide(matcher.deep_copy(), self._tokenizer.vocab_size)
+            if constraint in self._compiled:
+                self._compiled.move_to_end(constraint)
+            return self._compiled.get(constraint)
+
+    def compile(self, constraint: Constraint) -> GuideMaker:
+        """The first one of a tokenizer takes about a second for 150,000 tokens. Raises
+        RequestError.
+        """
+        known = self.known(constraint)
+        if known is not None:
+            return known
+        matcher, size = self._compile(constraint), self._tokenizer.vocab_size
+        with self._lock:
+            if len(self._compiled) == _KEPT:
+                self._compiled.popitem(last=False)
+            made = self._compiled[constraint] = lambda: Guide(matcher.deep_copy(), size)
+        return made
 
     def _compile(self, constraint: Constraint) -> Any:
         from llguidance import LLMatcher, LLParserLimits

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from runtimes.cpu import cpu_name, instruction_sets
+from runtimes import cgroup
+from runtimes.cpu import cpu_name, instruction_sets, usable_processors
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def detect() -> Hardware:
         architecture=platform.machine(),
         physical_cores=psutil.cpu_count(logical=False) or logical,
         logical_cores=logical,
-        usable_cores=_usable_cores(logical),
+        usable_cores=usable_processors(),
         instruction_sets=instruction_sets(),
         ram_total=total,
         ram_available=available,
@@ -61,29 +61,9 @@ def detect() -> Hardware:
     )
 
 
-def _usable_cores(logical: int) -> int:
-    """Cores after affinity and a container's quota, rounded up to whole ones."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.isdigit() and int(period):
-        usable = min(usable, max(1, -(-int(quota) // int(period))))
-    return usable
-
-
-def memory_now() -> tuple[int, int]:
+def memory_now(root: Path = cgroup.ROOT) -> tuple[int, int]:
     """Total and available bytes, the smaller of the machine's and the container's."""
     memory = psutil.virtual_memory()
-    total, available = int(memory.total), int(memory.available)
-    limit = _read("/sys/fs/cgroup/memory.max")
-    used = _read("/sys/fs/cgroup/memory.current")
-    if limit.isdigit() and used.isdigit():
-        total = min(total, int(limit))
-        available = min(available, max(0, int(limit) - int(used)))
-    return total, available
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
+    limits = cgroup.memory(root)
+    total = min([int(memory.total), *(limit for limit, _ in limits)])
+    return total, min([int(memory.available), *(left for _, left in limits)])

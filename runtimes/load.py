@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from runtimes.cpu import available_cores
 from runtimes.errors import RequestError
+from runtimes.hardware import memory_now
 from runtimes.memory import DEFAULT_CONTEXT, longest_step, require_fit
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner
 from runtimes.selftest import require
-from runtimes.settings import RunnerSettings
+from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 from runtimes.tokenizer import NamedTokenizer
 
 
@@ -21,6 +22,13 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
     runtime does not have.
     """
     context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
+    if settings.reproducible:
+        if settings.unified_kv:
+            raise RequestError(
+                "reproducible answers need a cache for each slot: in a unified one, a row's last "
+                "digits depend on the others"
+            )
+        settings = replace(settings, batch=max(settings.batch, PROMPT_CHUNK), device_sampling=False)
     if settings.kv_tokens is not None:
         if model.runtime != "llamacpp" or not settings.unified_kv:
             raise RequestError(
@@ -57,16 +65,15 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
 
 
 def _require_fit_in_ram(model: ModelFile, settings: RunnerSettings, context: int) -> None:
-    import psutil
-
     require_fit(
         model,
         settings.slots,
         context,
-        psutil.virtual_memory().available,
+        memory_now()[1],
         kv_type=settings.kv_type,
         batch=settings.batch,
         unified_kv=settings.unified_kv,
         device_sampling=settings.device_sampling,
+        reproducible=settings.reproducible,
         kv_tokens=settings.kv_tokens,
     )

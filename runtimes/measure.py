@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from runtimes.cpu import CpuUse, cpu_use, others_share
 from runtimes.engine import Engine
 from runtimes.metrics import EngineStats
 from runtimes.request import SamplingParams
@@ -38,13 +39,15 @@ class SpeedFigures:
     """Tokens a second, one sample a repeat. ``prefill_samples`` is one prompt's; ``decode_samples``
     maps a number of rows in lockstep to the tokens a second of all of them together, and
     ``batch_prefill`` to those of as many prompts at once. ``load_s`` is the seconds from nothing to
-    an engine that can take a step, with the fewest rows.
+    an engine that can take a step, with the fewest rows. ``others`` is the share of the processor
+    (0 to 1) that other programs took while the samples were made.
     """
 
     prefill_samples: tuple[float, ...]
     decode_samples: dict[int, tuple[float, ...]]
     batch_prefill: dict[int, float] = field(default_factory=dict)
     load_s: float | None = None
+    others: float | None = None
 
     @property
     def prefill_tps(self) -> float:
@@ -91,6 +94,7 @@ def measure_speed(
     decode: dict[int, tuple[float, ...]] = {}
     together: dict[int, float] = {}
     load_s: float | None = None
+    used: list[tuple[CpuUse, CpuUse]] = []
     for rows in work.rows:
         own = replace(base, slots=rows, context=work.context)
         begin = time.monotonic()
@@ -99,6 +103,7 @@ def measure_speed(
                 load_s = time.monotonic() - begin
             _run(engine, rows, _DECODE_PROMPT, 4)
             tokens = min(work.prompt_tokens, engine.context - 1)
+            before = cpu_use()
             if not prefill:
                 prefill = tuple(prefill_tps(engine, tokens) for _ in range(repeats))
             decode[rows] = tuple(
@@ -106,7 +111,8 @@ def measure_speed(
             )
             if batch_prefill:  # once: it is as long as that many prompts one after another
                 together[rows] = prefill_tps(engine, tokens, rows) if rows > 1 else prefill[-1]
-    return SpeedFigures(prefill, decode, together, load_s)
+            used.append((before, cpu_use()))
+    return SpeedFigures(prefill, decode, together, load_s, others_share(used))
 
 
 def _run(

@@ -33,6 +33,7 @@ class Layout(TypedDict, total=False):
     unified_kv: bool
     kv_tokens: int | None
     device_sampling: bool
+    reproducible: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,14 @@ def estimate(
     unified_kv: bool = False,
     kv_tokens: int | None = None,
     device_sampling: bool = False,
+    reproducible: bool = False,
 ) -> MemoryEstimate:
     """What ``slots`` slots of ``context`` tokens need, with steps of up to ``batch`` tokens.
 
     ``kv_type``, ``unified_kv``, ``kv_tokens`` (of all slots together, of a unified cache) and
-    ``device_sampling`` are llama.cpp's; ONNX graphs fix their own. Raises ModelError for
-    an ONNX graph that cannot be read.
+    ``device_sampling`` are llama.cpp's; ONNX graphs fix their own. ``reproducible`` rows take more
+    memory on llama.cpp alone. Raises ModelError for an ONNX graph that cannot be read.
     """
-    cells = kv_tokens if unified_kv else None
     batch = longest_step(slots, context, batch, unified_kv=unified_kv, kv_tokens=kv_tokens)
     if model.runtime == "onnx":
         graph = memory_onnx.graph_of(model)
@@ -87,17 +88,16 @@ def estimate(
             memory_onnx.compute_bytes(model, graph, slots, context, batch),
             memory_onnx.overhead_bytes(model),
         )
+    cache = memory_llamacpp.Cache(slots, context, batch, unified_kv, kv_tokens)
+    if reproducible:
+        room = context + memory_llamacpp.MOST_PROBED
+        outputs = max(slots, memory_llamacpp.MOST_PROBED)
+        slots = memory_llamacpp.sequences(slots)
+        cache = memory_llamacpp.Cache(slots, room, max(batch, outputs), outputs=outputs)
     return MemoryEstimate(
         memory_llamacpp.weight_bytes(model),
-        memory_llamacpp.kv_bytes(
-            model, slots, context, batch, kv_type, unified=unified_kv, kv_tokens=cells
-        )
-        + memory_llamacpp.table_bytes(
-            model, slots, context, batch, unified=unified_kv, kv_tokens=cells
-        ),
-        memory_llamacpp.compute_bytes(
-            model, slots, context, batch, unified=unified_kv, kv_tokens=cells
-        )
+        memory_llamacpp.kv_bytes(model, cache, kv_type) + memory_llamacpp.table_bytes(model, cache),
+        memory_llamacpp.compute_bytes(model, cache)
         + (memory_llamacpp.shortlist_bytes(model, slots) if device_sampling else 0),
         memory_llamacpp.overhead_bytes(model),
     )
@@ -124,6 +124,7 @@ def estimate_settings(model: ModelFile, settings: RunnerSettings) -> MemoryEstim
         unified_kv=settings.unified_kv,
         kv_tokens=settings.kv_tokens,
         device_sampling=settings.device_sampling,
+        reproducible=settings.reproducible,
     )
 
 

@@ -2,9 +2,9 @@
 
     python -m runtimes.memory_child MODEL SETTINGS
 
-SETTINGS is the JSON of a RunnerSettings. Prints one JSON line with bytes: ``resident``, how much
-the resident size has grown over that of the same process after it had imported the runtime, when
-every slot is full, all have decoded and a full batch has gone in; and ``used``, to be compared with
+SETTINGS is the JSON of a RunnerSettings. Answers with one line of bytes: ``resident``, how much the
+resident size has grown over that of the same process after it had imported the runtime, when every
+slot is full, all have decoded and a full batch has gone in; and ``used``, to be compared with
 ``MemoryEstimate.total``, without the pages of the model's files that steps do not read. Those are
 the originals of the tensors that llama.cpp says it has repacked, and all of what ONNX Runtime maps.
 
@@ -20,6 +20,7 @@ import re
 import sys
 from pathlib import Path
 
+from runtimes.linechild import exchange
 from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner, StepPlan, StepRow
@@ -33,6 +34,7 @@ _BUFFER = re.compile(r"(\S+) model buffer size = +([\d.]+) MiB")
 
 def main(path: str, settings: str) -> int:
     """Command line of this module."""
+    _, answer = exchange()
     model = ModelFile.read(path)
     asked = RunnerSettings(**json.loads(settings))
     _import_runtime(model)
@@ -45,8 +47,7 @@ def main(path: str, settings: str) -> int:
         _steps(runner, lengths)
     after, mapped = _resident()
     unread = mapped if model.runtime == "onnx" else repacked.nbytes
-    report = {"used": after - before - unread, "resident": after - before}
-    sys.stdout.write(json.dumps(report) + "\n")
+    answer({"used": after - before - unread, "resident": after - before})
     runner.close()
     return 0
 

@@ -7,6 +7,8 @@ loads (which report the same buffer sizes without allocating) for nine shapes fr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from runtimes.modelfile import ModelFile
 from runtimes.settings import KvType
 
@@ -29,6 +31,42 @@ _CACHE_BYTES = 256 * 48
 # Graphs, thread pool, and the library's own code that a step touches.
 _RUNTIME_BYTES = 5 * 2**20
 
+# Of a reproducible engine: rows of the largest pass that is tried when a file is loaded, and the
+# steps in slots. Further slots cost memory, but fill the smallest passes without other waste.
+MOST_PROBED = 32
+_GROUP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """``slots`` of ``context`` tokens, with steps of up to ``batch`` tokens.
+
+    ``unified`` slots share one cache, of ``kv_tokens`` where it is to hold less than all of them
+    filled. ``outputs`` is how many rows of logits there may be, if that is not one a slot.
+    """
+
+    slots: int
+    context: int
+    batch: int
+    unified: bool = False
+    kv_tokens: int | None = None
+    outputs: int = 0
+
+    @property
+    def number(self) -> int:
+        """How many caches llama.cpp keeps."""
+        return 1 if self.unified else self.slots
+
+    @property
+    def length(self) -> int:
+        """Tokens that each of them is made for."""
+        return (self.kv_tokens or self.slots * self.context) if self.unified else self.context
+
+
+def sequences(slots: int) -> int:
+    """llama.cpp's sequences for so many slots."""
+    return slots if slots <= 2 else -(-slots // _GROUP) * _GROUP
+
 
 def weight_bytes(model: ModelFile) -> int:
     """The file's size, mapped or repacked.
@@ -42,13 +80,8 @@ def weight_bytes(model: ModelFile) -> int:
 
 def kv_bytes(
     model: ModelFile,
-    slots: int,
-    context: int,
-    batch: int,
+    cache: Cache,
     kv_type: KvType,
-    *,
-    unified: bool,
-    kv_tokens: int | None = None,
 ) -> int:
     """Every cell of every slot; all are written when the context is made.
 
@@ -56,42 +89,32 @@ def kv_bytes(
     (``llama_kv_cache_iswa``), in one cache for all slots or in one for each. Recurrent layers keep
     one state a slot, in floats whatever ``kv_type`` is, however long the context.
     """
-    full, windowed = _cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens)
+    full, windowed = _cells(model, cache)
     elements = full * model.kv_elements + windowed * model.window_elements
-    states = _FLOAT * slots * model.state.layers * model.state.floats if model.state else 0
-    return int(elements * (1 if unified else slots) * KV_ELEMENT_BYTES[kv_type]) + states
+    states = _FLOAT * cache.slots * model.state.layers * model.state.floats if model.state else 0
+    return int(elements * cache.number * KV_ELEMENT_BYTES[kv_type]) + states
 
 
 def table_bytes(
     model: ModelFile,
-    slots: int,
-    context: int,
-    batch: int,
-    *,
-    unified: bool,
-    kv_tokens: int | None = None,
+    cache: Cache,
 ) -> int:
     """Which token of which slot lies in which cell, all of them used."""
-    cells = sum(_cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens))
-    return (1 if unified else slots) * (cells * _CELL_BYTES + _CACHE_BYTES)
+    cells = sum(_cells(model, cache))
+    return cache.number * (cells * _CELL_BYTES + _CACHE_BYTES)
 
 
 def compute_bytes(
     model: ModelFile,
-    slots: int,
-    context: int,
-    batch: int,
-    *,
-    unified: bool,
-    kv_tokens: int | None = None,
+    cache: Cache,
 ) -> int:
     """The graph's buffer, a row of logits for each slot that is copied out of it, and the work
     space of the kernels, which is mostly the widest activation in 8 bits."""
     wide = max(model.feed_forward, model.heads * model.head_dim, model.hidden)
     return (
-        graph_bytes(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens)
-        + _FLOAT * slots * model.vocab_size
-        + int(_QUANTIZED_ACTIVATION * batch * wide)
+        graph_bytes(model, cache)
+        + _FLOAT * (cache.outputs or cache.slots) * model.vocab_size
+        + int(_QUANTIZED_ACTIVATION * cache.batch * wide)
     )
 
 
@@ -103,12 +126,7 @@ def shortlist_bytes(model: ModelFile, slots: int) -> int:
 
 def graph_bytes(
     model: ModelFile,
-    slots: int,
-    context: int,
-    batch: int,
-    *,
-    unified: bool,
-    kv_tokens: int | None = None,
+    cache: Cache,
 ) -> int:
     """What llama.cpp reports as its compute buffer: activations of the largest batch, and masks.
 
@@ -119,12 +137,13 @@ def graph_bytes(
     each slot. The mask lives through all layers: a half for each token and cell, and once more
     where some layers have a window.
     """
+    batch = cache.batch
     query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    outputs = min(batch, slots)
+    outputs = min(batch, cache.outputs or cache.slots)
     feed_forward = batch * (3 * model.feed_forward + 3 * model.hidden + max(model.hidden, query))
     attention = batch * 2 * (query + kv + model.hidden)
     logits = outputs * (model.vocab_size + model.hidden) + batch * model.hidden
-    cells = sum(_cells(model, slots, context, batch, unified=unified, kv_tokens=kv_tokens))
+    cells = sum(_cells(model, cache))
     mask = _MASK_BYTES * batch * cells
     blocks = max(feed_forward, attention, _recurrence(model, outputs, batch))
     return max(_FLOAT * blocks + mask, _FLOAT * logits)
@@ -145,21 +164,16 @@ def overhead_bytes(model: ModelFile) -> int:
 
 def _cells(
     model: ModelFile,
-    slots: int,
-    context: int,
-    batch: int,
-    *,
-    unified: bool,
-    kv_tokens: int | None = None,
+    cache: Cache,
 ) -> tuple[int, int]:
     """The length of one cache: of layers that keep everything, and of those with a window."""
     if not (model.kv_elements or model.window_elements):  # recurrent layers alone
         return 0, 0
-    full = _padded((kv_tokens or slots * context) if unified else context)
+    full = _padded(cache.length)
     if not (model.window_elements and model.sliding_window):
         return full, 0
-    windows = model.sliding_window * (slots if unified else 1)
-    return full, _padded(min(full, windows + batch))
+    windows = model.sliding_window * (cache.slots // cache.number)
+    return full, _padded(min(full, windows + cache.batch))
 
 
 def _padded(cells: int) -> int:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runtimes.errors import ModelError
-from runtimes.gguf import GgufHeader, read_header
+from runtimes.gguf import GgufHeader
 from runtimes.gguf_layers import cache_shape
+from runtimes.gguf_split import read_parts
 from runtimes.gguf_state import StateShape
 
 RuntimeName = Literal["llamacpp", "onnx"]
@@ -51,6 +52,7 @@ class ModelFile:
     feed_forward: int = 0
     merges: int = 0
     state: StateShape | None = None
+    further: tuple[Path, ...] = ()  # a split model's other files
 
     @classmethod
     def read(cls, path: str | Path) -> ModelFile:
@@ -70,7 +72,7 @@ class ModelFile:
 
 
 def _read_gguf(path: Path) -> ModelFile:
-    header = read_header(path)
+    header, parts = read_parts(path)
     meta = header.metadata
     arch = str(meta.get("general.architecture", ""))
     if not arch or not header.tensors:
@@ -91,7 +93,8 @@ def _read_gguf(path: Path) -> ModelFile:
         name=path.stem,
         architecture=arch,
         quantization=_main_type(header),
-        nbytes=path.stat().st_size,
+        nbytes=sum(part.stat().st_size for part in parts),
+        further=parts[1:],
         context_length=number("context_length", 2048),
         layers=number("block_count", 1),
         heads=heads,

@@ -16,53 +16,35 @@ _NAME = "ingot"
 
 def cache_dir() -> Path:
     """Folder for files that can be made or downloaded again. Not created here."""
-    if home := os.environ.get("INGOT_HOME"):
-        return Path(home) / "cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / _NAME
-    if sys.platform == "win32":
-        return _local_app_data() / "Cache"
-    return _xdg("XDG_CACHE_HOME", ".cache")
+    return _folder("cache", "XDG_CACHE_HOME", ".cache", mac="Caches", windows="Cache")
 
 
 def data_dir() -> Path:
     """Folder for what the user has asked to keep, such as pulled models. Not created here."""
-    if home := os.environ.get("INGOT_HOME"):
-        return Path(home) / "data"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / _NAME
-    if sys.platform == "win32":
-        return _local_app_data()
-    return _xdg("XDG_DATA_HOME", ".local/share")
+    return _folder("data", "XDG_DATA_HOME", ".local/share")
 
 
 def state_dir() -> Path:
     """Folder for what was learned about this machine. Not created here."""
-    if home := os.environ.get("INGOT_HOME"):
-        return Path(home) / "state"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / _NAME
-    if sys.platform == "win32":
-        return _local_app_data()
-    return _xdg("XDG_STATE_HOME", ".local/state")
+    return _folder("state", "XDG_STATE_HOME", ".local/state")
 
 
 def config_dir() -> Path:
     """Folder for the user's settings. Not created here."""
+    return _folder("config", "XDG_CONFIG_HOME", ".config")
+
+
+def _folder(
+    kind: str, variable: str, default: str, mac: str = "Application Support", windows: str = ""
+) -> Path:
     if home := os.environ.get("INGOT_HOME"):
-        return Path(home) / "config"
+        return Path(home) / kind
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / _NAME
-    if sys.platform == "win32":
-        return _local_app_data()
-    return _xdg("XDG_CONFIG_HOME", ".config")
-
-
-def _xdg(variable: str, default: str) -> Path:
-    base = os.environ.get(variable, "").strip()
-    return (Path(base) if base else Path.home() / default) / _NAME
-
-
-def _local_app_data() -> Path:
-    base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    return Path(base) / _NAME / _NAME
+        found = Path.home() / "Library" / mac / _NAME
+    elif sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        found = Path(local) / _NAME / _NAME / windows
+    else:
+        base = os.environ.get(variable, "").strip()
+        found = (Path(base) if base else Path.home() / default) / _NAME
+    return found

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 from runtimes.runner import Capabilities, KvSlots
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,8 @@ class PrefixCache:
     """Knows what every slot holds, and owns the pool. For the engine's thread only.
 
     ``retain`` leaves a finished row's tokens in its slot; without it they move to the pool at once
-    (a cache that all slots share is walked whole by every step). ``budget`` is in bytes.
+    (a cache that all slots share is walked whole by every step). ``budget`` is in bytes. What is
+    reused is a multiple of ``chunk`` tokens; nothing, if that is above 1 and slots cannot be cut.
     """
 
     def __init__(
@@ -70,11 +71,12 @@ class PrefixCache:
         budget: int,
         retain: bool,
         enabled: bool = True,
+        chunk: int = 1,
     ) -> None:
         self._kv = kv
-        self._can_trim = capabilities.can_trim
-        self._budget = budget
-        self._retain, self.enabled = retain, enabled
+        self._slots, self._can_trim = capabilities.slots, capabilities.can_trim
+        self._budget, self._chunk = budget, chunk
+        self._retain, self.enabled = retain, enabled and (chunk == 1 or self._can_trim)
         self._left: dict[int, list[int]] = {}  # slot -> tokens left behind in it
         self._pool: list[Entry] = []  # least recently used first
         self.pool_bytes = 0
@@ -161,14 +163,21 @@ class PrefixCache:
         least = max(least + 1, LEAST_SHARED)
         if min(len(held), len(wanted)) < least or held[:least] != wanted[:least]:
             return 0
-        length = common_prefix(wanted, held)
+        length = self.cut(common_prefix(wanted, held))
         return length if self._can_trim or length == len(held) else 0
+
+    def cut(self, length: int) -> int:
+        """How much can be reused of ``length`` tokens that two rows begin with."""
+        if self._chunk == 1:
+            return length
+        return length // self._chunk * self._chunk if self._can_trim else 0
 
     def release(self, slot: int, held: Sequence[int]) -> None:
         """A row has left ``slot``, which holds ``held``."""
         worth = self.enabled and len(held) >= LEAST_SHARED
         if worth and self._retain:
             self._left[slot] = list(held)
+            self._kv.trim(slot, len(held))
             return
         if worth:
             self.stash(slot, held)
@@ -208,9 +217,10 @@ class PrefixCache:
         self._pool.remove(entry)
         self.pool_bytes -= len(entry.data)
 
-    def forget(self, slot: int) -> None:
-        """What ``slot`` held is gone, or not to be trusted."""
+    def empty(self, slot: int) -> None:
+        """Drop whatever ``slot`` holds; it is not to be trusted."""
         self._left.pop(slot, None)
+        self._kv.trim(slot, 0)
 
     def clear(self) -> int:
         """Drop everything that no running row holds; return the bytes that the pool gave back."""
@@ -224,8 +234,23 @@ class PrefixCache:
     def source(
         self, tokens: Sequence[int], live: Mapping[int, Sequence[int]]
     ) -> tuple[list[int], bytes] | None:
-        """Tokens, keys and values of the longest known beginning of ``tokens``; None if none is."""
+        """Tokens, keys and values of the longest known beginning of ``tokens``; None if none is.
+
+        Never of more: the rest of a pool entry may be another conversation. Raises RequestError
+        when no slot is free to cut that off in.
+        """
         match = self.find([*tokens, -1], live)
+        known = list(tokens[: match.length])
         if match.slot is not None:
-            return list(tokens[: match.length]), self._kv.save(match.slot, match.length)
-        return (match.entry.tokens, match.entry.data) if match.entry else None
+            return known, self._kv.save(match.slot, match.length)
+        if match.entry is None or match.length == len(match.entry.tokens):
+            return (known, match.entry.data) if match.entry else None
+        slot = next((slot for slot in range(self._slots) if slot not in live), None)
+        if slot is None:
+            raise RequestError("every slot is in use: save again when a request has ended")
+        if self.attach(slot, match) == 0:
+            return None
+        try:
+            return known, self._kv.save(slot, match.length)
+        finally:
+            self.release(slot, known)

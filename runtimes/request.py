@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-from runtimes.errors import RequestError
+from runtimes.errors import ParameterError, RequestError
 
 _ids = itertools.count(1)
 
@@ -83,7 +83,7 @@ class SamplingParams:
     constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
-        """Raises RequestError naming the first field that is out of its range."""
+        """Raises ParameterError naming the first field that is out of its range."""
         checks: tuple[tuple[str, float, bool, str], ...] = (
             ("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1"),
             ("temperature", self.temperature, self.temperature >= 0, "0 or more"),
@@ -111,7 +111,7 @@ class SamplingParams:
         )
         for name, value, good, rule in checks:
             if not (good and math.isfinite(value)):
-                raise RequestError(f"{name} must be {rule}, not {value!r}")
+                raise ParameterError(f"{name} must be {rule}, not {value!r}", name)
         for name, value, least, most in (
             ("top_logprobs", self.top_logprobs, 0, MOST_TOP_LOGPROBS),
             ("n", self.n, 1, MOST_SAMPLES),
@@ -119,11 +119,13 @@ class SamplingParams:
             ("min_tokens", self.min_tokens, 0, self.max_tokens),
         ):
             if not least <= value <= most:
-                raise RequestError(f"{name} must be from {least} to {most}, not {value!r}")
+                message = f"{name} must be from {least} to {most}, not {value!r}"
+                raise ParameterError(message, name)
         if not all(math.isfinite(bias) for _, bias in self.logit_bias):
-            raise RequestError("logit_bias must be finite numbers; -100 bans a token in practice")
+            message = "logit_bias must be finite numbers; -100 bans a token in practice"
+            raise ParameterError(message, "logit_bias")
         if any(not text for text in self.stop):
-            raise RequestError("a stop string must not be empty")
+            raise ParameterError("a stop string must not be empty", "stop")
 
     @property
     def samples(self) -> int:
@@ -187,9 +189,9 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
         check(params.constraint)
 
 
-def check_request(request: Request, context: int, vocab_size: int) -> None:
-    """Raises RequestError for a request that an engine of this size cannot serve: its prompt leaves
-    no room for a token in ``context``, or an id is not below ``vocab_size``.
+def check_prompt(request: Request, context: int, vocab_size: int) -> None:
+    """Raises RequestError for a prompt that leaves no room for a token in ``context``, or that has
+    an id which is not below ``vocab_size``.
     """
     if len(request.prompt) >= context:
         raise RequestError(
@@ -198,6 +200,11 @@ def check_request(request: Request, context: int, vocab_size: int) -> None:
         )
     if min(request.prompt) < 0 or max(request.prompt) >= vocab_size:
         raise RequestError(f"the prompt has a token id outside 0..{vocab_size - 1}")
+
+
+def check_request(request: Request, context: int, vocab_size: int) -> None:
+    """Raises RequestError for a request that an engine of this size cannot serve."""
+    check_prompt(request, context, vocab_size)
     check_params(request.params, vocab_size)
 
 

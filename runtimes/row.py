@@ -15,7 +15,9 @@ class Row:
     ``cached`` counts the tokens whose keys and values are in the slot; ``dropped`` of these a
     context shift has taken out again, so that the next position is their difference. ``fresh`` is
     True until the slot has been made ready for this row. ``reused`` counts the prompt's tokens that
-    did not have to be computed. ``requeued`` marks a row that has lost a slot before.
+    did not have to be computed. ``requeued`` marks a row that has lost a slot before. With a
+    ``chunk`` above 1 the row is computed in one way only: the prompt is cut at multiples of it, and
+    each token of the answer goes in by itself, also when it has to be computed again.
     """
 
     request: Request
@@ -29,6 +31,7 @@ class Row:
     reused: int = 0
     requeued: bool = False
     output: list[int] = field(default_factory=list)
+    chunk: int = 1
 
     def rank(self) -> tuple[float, int, int]:
         """What rows are ordered by; no two are equal."""
@@ -50,6 +53,12 @@ class Row:
         return not self.fresh and self.pending == 1
 
     @property
+    def piece(self) -> int:
+        """How many tokens go in next, by ``chunk``."""
+        left = len(self.request.prompt) - self.cached
+        return min(left, self.chunk - self.cached % self.chunk) if left > 0 else 1
+
+    @property
     def position(self) -> int:
         """Where the next token goes in the slot."""
         return self.cached - self.dropped
@@ -63,5 +72,16 @@ class Row:
         return (prompt[start : start + count] + self.output)[:count]
 
     def held(self) -> Sequence[int]:
-        """The tokens in the slot; none that could be used again after a shift."""
-        return [] if self.dropped or self.fresh else self.tokens(0, self.cached)
+        """The tokens in the slot that another row can use: none after a shift, whole chunks of the
+        prompt where there are any.
+        """
+        return [] if self.dropped or self.fresh else self.tokens(0, self._reusable(self.cached))
+
+    def coming(self) -> Sequence[int]:
+        """What ``held`` will be once all tokens are in."""
+        return self.tokens(0, self._reusable(self.length))
+
+    def _reusable(self, count: int) -> int:
+        if self.chunk == 1:
+            return count
+        return min(count, len(self.request.prompt)) // self.chunk * self.chunk

@@ -44,7 +44,8 @@ class Capabilities:
     """What the loaded runner can do.
 
     ``can_trim`` is False where a slot can only be emptied or continued (a sliding window's cache
-    has lost what lies before the window); ``can_shift`` whether ``shift`` works.
+    has lost what lies before the window); ``can_shift`` whether ``shift`` works. ``lone_rows`` says
+    that a step makes a pass for each row, so that it does not matter which slots they are in.
     """
 
     runtime: str
@@ -57,6 +58,7 @@ class Capabilities:
     can_trim: bool = True
     can_shift: bool = False
     kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
+    lone_rows: bool = False
     shortlists: bool = False  # rows that say what is ``enough`` may get a Shortlist
 
 
@@ -133,7 +135,7 @@ class KvSlots(Protocol):
         """Forget what the slot holds from position ``length`` on; 0 frees it."""
 
     def swap(self, first: int, second: int) -> None:
-        """Exchange what two slots hold, whole. Raises ModelError, and both are empty."""
+        """Exchange what two slots hold, whole. After ModelError neither is to be trusted."""
 
     def save(self, slot: int, length: int) -> bytes:
         """The first ``length`` tokens' keys and values, in the runner's own format.

@@ -23,8 +23,7 @@ from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import SchedulerSettings
 
 _LEAST_CHUNK = 32  # tokens; less would cost nearly as much as this many
-# No step may look like a hang, however large the model and slow the machine.
-_FIRST_CHUNK, _LONGEST_STEP_S = 256, 20.0
+_FIRST_CHUNK = 256  # tokens, before the rate is known
 _RATE_MEMORY = 0.8  # of the last estimate of the prefill rate, by step
 
 ChooseSlot = Callable[[Row, Sequence[int]], int]
@@ -59,7 +58,8 @@ def from_nothing(row: Row) -> bool:
 class Scheduler:
     """Rows over ``slots`` slots with at most ``batch`` tokens a step.
 
-    ``kv_tokens`` bounds the tokens that all running rows may come to hold together. With
+    ``kv_tokens`` bounds the tokens that all running rows may come to hold together. A ``chunk``
+    above 1 is where prompts are cut (see ``Row``), instead of where the time for a step is up. With
     ``shortlists`` the runner is told how many of a row's logits are enough. ``choose_slot`` picks
     among the free slots. ``attach`` is called before a row's first step in a slot: it may find a
     part of the row's tokens cached (and moves ``row.cached`` on), clears ``row.fresh``, and returns
@@ -75,6 +75,7 @@ class Scheduler:
         context: int | None = None,
         kv_tokens: int | None = None,
         shortlists: bool = False,
+        chunk: int = 1,
         settings: SchedulerSettings | None = None,
         choose_slot: ChooseSlot = lowest,
         attach: Attach = from_nothing,
@@ -83,7 +84,7 @@ class Scheduler:
             raise ValueError("a scheduler needs slots >= 1 and batch >= slots")
         self._slots: list[Row | None] = [None] * slots
         self._batch, self._mixed, self._shortlists = batch, mixed_batch, shortlists
-        self._context, self._kv_tokens = context, kv_tokens
+        self._context, self._kv_tokens, self._chunk = context, kv_tokens, chunk
         self._settings = settings or SchedulerSettings()
         self._choose_slot, self._attach = choose_slot, attach
         self._waiting = WaitingQueue()
@@ -109,7 +110,7 @@ class Scheduler:
     def add(self, request: Request, now: float = 0.0) -> Row:
         """Queue a request that arrives ``now``."""
         key = aged_key(now, request.priority, self._settings.aging_s)
-        row = Row(request, key, next(self._arrivals))
+        row = Row(request, key, next(self._arrivals), chunk=self._chunk)
         self._waiting.push(row)
         return row
 
@@ -118,7 +119,7 @@ class Scheduler:
 
         It comes before whatever arrived after the request.
         """
-        other = Row(row.request, row.key, row.order, index, output=[first])
+        other = Row(row.request, row.key, row.order, index, output=[first], chunk=row.chunk)
         self._waiting.push(other)
         return other
 
@@ -221,7 +222,7 @@ class Scheduler:
                 shares[row] = 1  # everything else was cached: it decodes with the others
                 budget -= self._mixed
                 continue
-            share = min(row.pending, budget)
+            share = row.piece if row.chunk > 1 else min(row.pending, budget)
             if not self._mixed:
                 return self._step({row: share})
             shares[row] = share
@@ -231,7 +232,7 @@ class Scheduler:
     def _prefill_budget(self, decoding: bool) -> int:
         """How many prompt tokens may go in now."""
         limit, rate = self._settings.max_stall_s, self._prefill_rate
-        seconds = _LONGEST_STEP_S
+        seconds = self._settings.longest_step_s
         if decoding and limit is not None:
             seconds = min(limit - self._stalled, seconds)
             if seconds <= 0 and self._stalled:

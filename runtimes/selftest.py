@@ -7,12 +7,7 @@ Which settings work is remembered for the processor, the library's version and i
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,12 +15,13 @@ from typing import Any
 from runtimes.cpu import cpu_identity
 from runtimes.errors import RuntimeMissingError
 from runtimes.installed import RUNTIMES, Installed, RuntimeName, find_installed
+from runtimes.linechild import LineChild, LineChildError
 from runtimes.remembered import recall, remember
 
 log = logging.getLogger(__name__)
 
 _MEMORY = "selftest"
-_REVISION = 1  # of the test itself: what an older one found does not count
+_REVISION = 2  # of the test itself: what an older one found does not count
 _REMEMBERED_AT_MOST = 16
 _TIMEOUT_S = 120.0
 
@@ -118,6 +114,7 @@ class _Outcome:
     kernels: tuple[str, ...] = ()
     transient: bool = False
     hung: bool = False
+    untried: bool = False  # Python did not get as far as the library
 
 
 def _test(installed: Installed, timeout_s: float) -> Health:
@@ -126,6 +123,9 @@ def _test(installed: Installed, timeout_s: float) -> Health:
     fast = _run_child(runtime, safe=False, timeout_s=timeout_s)
     if fast.failure is None:
         return Health(runtime, True, True, version, fast.kernels, None)
+    if fast.untried:
+        warning = f"{_NAMES[runtime]} {version} could not be tested: {fast.failure}"
+        return Health(runtime, False, False, version, (), warning, True)
     safe = fast
     if runtime == "llamacpp":
         safe = _run_child(runtime, safe=True, timeout_s=timeout_s)
@@ -146,45 +146,34 @@ def _test(installed: Installed, timeout_s: float) -> Health:
 
 
 def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> _Outcome:
-    command = [sys.executable, "-m", "runtimes.selftest_child", runtime]
-    if safe:
-        command.append("--safe")
-    # Found by its place, since the caller may run from anywhere without having installed Ingot.
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    words = (runtime, "--safe") if safe else (runtime,)
     started = time.monotonic()
+    # Passive: on a busy machine, threads that wait by spinning make this ten times slower.
+    passive = {"OMP_WAIT_POLICY": "passive"}
     try:
-        done = subprocess.run(
-            command,
-            # Passive: on a busy machine, threads that wait by spinning make this ten times slower.
-            env={**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return _Outcome(f"no answer within {timeout_s:g} s", hung=True)
-    log.debug("%s ended %d in %.1f s", command[3:], done.returncode, time.monotonic() - started)
-    return _judge(done)
-
-
-def _judge(done: subprocess.CompletedProcess[str]) -> _Outcome:
-    if done.returncode < 0:
-        number = -done.returncode
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        # SIGKILL comes from outside, mostly from a system that is out of memory.
-        return _Outcome(f"{name} in the self-test", transient=name in {"SIGKILL", "SIGTERM"})
-    lines = done.stdout.splitlines()
-    if done.returncode > 0 or not lines:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return _Outcome(f"the self-test failed: {reason}")
-    report: dict[str, Any] = json.loads(lines[-1])
+        with LineChild(
+            "runtimes.selftest_child", *words, name="the self-test", environment=passive
+        ) as child:
+            report: dict[str, Any] = child.answer(timeout_s)
+    except LineChildError as error:
+        return _failed(error)
+    log.debug("%s answered in %.1f s", words, time.monotonic() - started)
     if not report["similarity"] >= _LEAST_SIMILARITY:
         return _Outcome(f"wrong results in the self-test (similarity {report['similarity']:.2f})")
     return _Outcome(None, tuple(report["kernels"]))
+
+
+def _failed(error: LineChildError) -> _Outcome:
+    """Only what native code did to its process is the library's fault for certain."""
+    text = str(error)
+    # SIGKILL comes from outside, mostly from a system that is out of memory.
+    outside = text.endswith(("SIGKILL", "SIGTERM"))
+    return _Outcome(
+        text,
+        transient=outside or error.why in ("import", "failed"),
+        hung=error.why == "hung",
+        untried=error.why == "import",
+    )
 
 
 def _store(key: str, health: Health) -> None:

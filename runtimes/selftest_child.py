@@ -2,13 +2,12 @@
 
     python -m runtimes.selftest_child {llamacpp,onnx} [--safe] [--record]
 
-Prints one JSON line: the kernels that ran, and how far the logits are from the recorded ones.
+Answers with one JSON line: the kernels that ran, and how far the logits are from the recorded ones.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes import exercise
+from runtimes.linechild import exchange
 from runtimes.modelfile import ModelFile
 
 _HERE = Path(__file__).parent
@@ -74,13 +74,13 @@ def main() -> int:
     parser.add_argument("--safe", action="store_true", help="without llama.cpp's extra buffers")
     parser.add_argument("--record", action="store_true", help="store the logits as the right ones")
     options = parser.parse_args()
+    _, answer = exchange()
     run = run_llamacpp if options.runtime == "llamacpp" else run_onnx
     logits, kernels = run(not options.safe)
     recorded = _RECORDED[options.runtime]
     if options.record:
         np.save(recorded, logits.astype(np.float16))
-    report = {"kernels": kernels, "similarity": compare(logits, np.load(recorded))}
-    sys.stdout.write(json.dumps(report) + "\n")
+    answer({"kernels": kernels, "similarity": compare(logits, np.load(recorded))})
     return 0
 
 

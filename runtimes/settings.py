@@ -7,6 +7,9 @@ from typing import Literal
 
 KvType = Literal["f16", "q8_0", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
+# Where reproducible prompts are cut. Steps of 128 tokens are nearly as fast a token as longer ones;
+# of a prompt that begins like another one up to so many common tokens are computed again.
+PROMPT_CHUNK = 128
 MOST_THREADS = 512  # ggml.h's GGML_MAX_N_THREADS: it aborts with more
 
 
@@ -24,6 +27,8 @@ class RunnerSettings:
     its slot is full, where the runtime can. ``scored`` is how many positions ``Runner.score`` may
     do at a time, each with room for a row of logits. ``device_sampling`` lets llama.cpp look for a
     row's likeliest tokens where it computes the logits, so that only these are copied from a GPU.
+    ``reproducible`` has a row computed in the same way whatever else runs, has run or is cached:
+    its logits are then the same to the last bit. Not with ``unified_kv``.
     """
 
     slots: int = 4
@@ -38,6 +43,7 @@ class RunnerSettings:
     kv_tokens: int | None = None
     scored: int = 1
     device_sampling: bool = False
+    reproducible: bool = False
 
 
 Strategy = Literal["continuous", "static", "bucketed", "sequential"]
@@ -48,11 +54,13 @@ STRATEGIES: tuple[Strategy, ...] = ("continuous", "static", "bucketed", "sequent
 class SchedulerSettings:
     """How an engine chooses what runs next.
 
-    ``max_stall_s`` is how long prefill may keep decoding rows waiting at a time (None: until all
-    admitted prompts are in, best for throughput). A request overtakes those of one priority above
-    it that arrive ``aging_s`` later. ``batch_timeout_s`` is how long the strategies other than
-    continuous wait for a batch to fill. ``prefix_bytes`` bounds the keys and values that are kept
-    for later prompts beside the slots (None: an eighth of the free memory, 2 GiB at most).
+    ``longest_step_s`` is about how long a step of prefill may take: a request that is cancelled
+    ends after it. ``max_stall_s`` is how long prefill may keep decoding rows waiting at a time
+    (None: until all admitted prompts are in, best for throughput). A request overtakes those of
+    one priority above it that arrive ``aging_s`` later. ``batch_timeout_s`` is how long the
+    strategies other than continuous wait for a batch to fill. ``prefix_bytes`` bounds the keys and
+    values that are kept for later prompts beside the slots (None: an eighth of the free memory,
+    2 GiB at most).
     """
 
     strategy: Strategy = "continuous"
@@ -62,3 +70,4 @@ class SchedulerSettings:
     preempt: bool = True
     prefix_cache: bool = True
     prefix_bytes: int | None = None
+    longest_step_s: float = 20.0  # none may look like a hang, however large the model

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from functools import partial
 
 from runtimes.request import Chunk, Completion
 
@@ -32,7 +34,7 @@ class Stream:
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._callbacks: list[DoneCallback] = []
-        self._notify: Callable[[], None] | None = None  # an event loop waits for chunks
+        self._notify: Callable[[], object] = _nobody  # wakes the event loop that waits for chunks
 
     def __iter__(self) -> Iterator[Chunk]:
         """Chunks until the completion is there; only one iteration sees them."""
@@ -63,12 +65,7 @@ class Stream:
         """Like iterating, on the running event loop, which goes on meanwhile."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
 
-        def notify() -> None:
-            # The loop may have been closed by whoever stopped listening.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(ready.set)
-
-        self._notify = notify
+        self._notify = notify = partial(_call_on, loop, ready.set)
         try:
             while True:
                 ready.clear()
@@ -83,7 +80,8 @@ class Stream:
                     yield chunk
                 await ready.wait()
         finally:
-            self._notify = None
+            if self._notify is notify:  # else another iteration has begun since
+                self._notify = _nobody
 
     def __await__(self) -> Generator[object, None, Completion]:
         """The completion, without keeping the event loop."""
@@ -94,11 +92,7 @@ class Stream:
             if not future.done():
                 future.set_result(completion)
 
-        def done(completion: Completion) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(finish, completion)
-
-        self.add_done_callback(done)
+        self.add_done_callback(partial(_call_on, loop, finish))
         return future.__await__()
 
     def result(self, timeout: float | None = None) -> Completion:
@@ -130,8 +124,7 @@ class Stream:
         if self.first_at is None:
             self.first_at = time.monotonic()
         self._chunks.put(chunk)
-        if self._notify:
-            self._notify()
+        self._notify()
 
     def finish(self, completion: Completion) -> None:
         """For the engine: the end."""
@@ -140,8 +133,7 @@ class Stream:
             self._done.set()
             callbacks, self._callbacks = self._callbacks, []
         self._chunks.put(None)
-        if self._notify:
-            self._notify()
+        self._notify()
         for callback in callbacks:
             self._call(callback)
 
@@ -151,3 +143,15 @@ class Stream:
         except Exception:
             # A caller's mistake must not end the engine's thread.
             logger.exception("a done callback failed")
+
+
+def _nobody() -> None:
+    """No event loop waits."""
+
+
+def _call_on(
+    loop: asyncio.AbstractEventLoop, action: Callable[..., object], *given: object
+) -> None:
+    """Call ``action`` on ``loop``, unless whoever listened there has closed it."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(action, *given)

@@ -39,21 +39,23 @@ class Batch:
         native.logits = ctypes.cast(self._logits.ctypes.data, ctypes.POINTER(ctypes.c_int8))
         return native
 
-    def fill(self, plan: StepPlan) -> int:
-        """Lay the plan's rows out one after another; return how many rows want logits."""
+    def fill(self, plan: StepPlan, *, every: bool = False) -> int:
+        """Lay the plan's rows out one after another; return how many rows of logits there will be:
+        of those that want them, or with ``every`` of every token.
+        """
         at = outputs = 0
         for row in plan.rows:
             end = at + len(row.tokens)
             self._token[at:end] = row.tokens
             self._pos[at:end] = range(row.position, row.position + len(row.tokens))
             self._seq[at:end] = row.slot
-            self._logits[at:end] = 0
-            if row.wants_logits:
+            self._logits[at:end] = every
+            if row.wants_logits and not every:
                 self._logits[end - 1] = 1
                 outputs += 1
             at = end
         self.native.n_tokens = at
-        return outputs
+        return at if every else outputs
 
     def fill_scored(self, tokens: list[int], position: int) -> None:
         """Lay out ``tokens`` of sequence 0 from ``position`` on, with logits for each."""

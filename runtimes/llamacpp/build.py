@@ -10,17 +10,24 @@ leaves out compiler flags, so that a plain build, whose AMX kernels crash, would
 
 from __future__ import annotations
 
+import os
+import sys
+
+# Python puts the current folder first for -m: what lies there is not ours, unless this does.
+if __name__ == "__main__" and not (
+    sys.flags.safe_path or __file__.startswith(os.path.join(sys.path[0], "runtimes", ""))
+):
+    del sys.path[0]
+
 import argparse
 import importlib
 import json
 import logging
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from runtimes import processes
 from runtimes.errors import IngotError
 from runtimes.installed import find_installed, library_identity
 from runtimes.llamacpp.source import TESTED_VERSION, sdist_path
@@ -71,12 +78,13 @@ def wheel_for(plan: BuildPlan, *, force: bool = False) -> Path:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
         environment = {
-            **os.environ,
             "CXXFLAGS": plan.cxx_flags,
             "CMAKE_ARGS": plan.cmake_args,
             "TMPDIR": work,  # pip compiles below it
         }
-        _pip("wheel", "--no-cache-dir", "--no-deps", "-w", work, str(source), env=environment)
+        _pip(
+            "wheel", "--no-cache-dir", "--no-deps", "-w", work, str(source), environment=environment
+        )
         built = sorted(Path(work).glob("llama_cpp_python-*.whl"))
         if len(built) != 1:
             raise BuildError(f"pip built {len(built)} wheels instead of one")
@@ -121,9 +129,9 @@ def _package_dir() -> Path | None:
     return installed.package if installed else None
 
 
-def _pip(*arguments: str, env: dict[str, str] | None = None) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
+def _pip(*arguments: str, environment: dict[str, str] | None = None) -> None:
+    command = ("-m", "pip", "--disable-pip-version-check", *arguments)
+    done = processes.run(*command, environment=environment, capture_output=True)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-40:])
         raise BuildError(f"`pip {arguments[0]}` failed:\n{tail}")

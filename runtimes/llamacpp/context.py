@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.native import library, recent_errors
+from runtimes.memory_llamacpp import MOST_PROBED
 from runtimes.modelfile import ModelFile
 from runtimes.settings import KvType, RunnerSettings
 
@@ -43,15 +45,20 @@ def make_context(
     lib = library()
     params = lib.llama_context_default_params()
     params.n_ctx = (settings.kv_tokens if settings.unified_kv else None) or length * slots
-    params.n_batch = params.n_ubatch = max(settings.batch, slots)
+    outputs = outputs_at_once(settings, slots)
+    params.n_batch = params.n_ubatch = max(
+        settings.batch, outputs if settings.reproducible else slots
+    )
     params.n_seq_max = slots
     # llama.cpp sizes its output buffers for every token of a batch unless told.
-    params.n_outputs_max = outputs_at_once(settings, slots)
+    params.n_outputs_max = outputs
     params.kv_unified = settings.unified_kv
     # Layers with a sliding window keep the window only. Keeping all would not make a slot's tail
     # free to go either: llama.cpp saves and restores no more than the window.
     params.swa_full = False
     params.no_perf = True
+    if settings.reproducible:  # without it, attention too would depend on the shape of a pass
+        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
     types = {"f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
     params.type_k = params.type_v = types[settings.kv_type]
     if settings.threads:
@@ -72,7 +79,7 @@ def make_context(
 
 def outputs_at_once(settings: RunnerSettings, slots: int) -> int:
     """Rows of logits that a call may ask for."""
-    return max(slots, settings.scored)
+    return max(slots, settings.scored, MOST_PROBED if settings.reproducible else 0)
 
 
 def keeps_state(model: Any) -> bool:
@@ -84,6 +91,13 @@ def keeps_state(model: Any) -> bool:
 def keeps_every_token(model: Any) -> bool:
     """Whether a slot can lose its tail: every layer still has the keys and values before it."""
     return library().llama_model_n_swa(model) == 0 and not keeps_state(model)
+
+
+def mixes_experts(model: Any, model_file: ModelFile) -> bool:
+    """Whether rows are sorted by experts, so that each has as many rows as happen to choose it."""
+    key, room = f"{model_file.architecture}.expert_count".encode(), ctypes.create_string_buffer(32)
+    length = library().llama_model_meta_val_str(model, key, room, len(room))
+    return length > 0 and room.value != b"0"
 
 
 def kv_bytes_per_token(model_file: ModelFile, kv_type: KvType) -> int:
@@ -113,6 +127,11 @@ def _explain(
         raise ModelError(
             f"llama.cpp has no flash attention for {model_file.path}, which keys and values of "
             f"type {settings.kv_type} need ({reason}). Use kv_type f16"
+        )
+    if settings.reproducible and "flash" in reason.lower():
+        raise ModelError(
+            f"llama.cpp has no flash attention for {model_file.path}, which reproducible answers "
+            f"need ({reason})"
         )
     raise OutOfMemoryError(
         f"llama.cpp cannot make a context of {slots} slots x {length} tokens for "

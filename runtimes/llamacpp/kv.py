@@ -96,15 +96,10 @@ class SlotCache:
             self.remove(slot, 0)
             self.lengths[slot] = 0
             self._shared.discard(slot)
-        try:
-            for slot, data in held.items():
-                other = second if slot == first else first
-                self._write(other, data)
-                self.lengths[other] = lengths[slot]
-        except ModelError:
-            self.trim(first, 0)
-            self.trim(second, 0)
-            raise
+        for slot, data in held.items():
+            other = second if slot == first else first
+            self._write(other, data)
+            self.lengths[other] = lengths[slot]
 
     def save(self, slot: int, length: int) -> bytes:
         """See ``KvSlots.save``. The payload is what ``llama_state_seq_get_data`` gives."""

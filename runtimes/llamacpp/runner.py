@@ -6,6 +6,7 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,16 @@ from runtimes.llamacpp.context import (
     kv_bytes_per_token,
     load_model,
     make_context,
+    mixes_experts,
     outputs_at_once,
 )
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
 from runtimes.llamacpp.shortlists import Shortlists
 from runtimes.llamacpp.spinning import Spinning
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
+from runtimes.memory_llamacpp import MOST_PROBED, sequences
 from runtimes.modelfile import ModelFile
 from runtimes.runner import (
     Capabilities,
@@ -61,7 +65,8 @@ class LlamaRunner:
     By default each sequence has a cache of its own. llama.cpp then makes an extra pass for every
     hole in the sequence ids of a batch, and splits batches of unequal rows; so a prompt goes in by
     itself, and decoding rows go together with unused rows in the holes. With ``unified_kv`` all
-    rows go in one batch, whatever they are.
+    rows go in one batch, whatever they are. With ``reproducible`` decoding rows go in passes that
+    compute a row alike (``shapes``), by themselves where nothing else does.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class LlamaRunner:
         self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
         self._views: dict[tuple[int, int], Logits] = {}
         self._shortlists = shortlists
+        self._alike: Alike | None = None
         self._finalizer = weakref.finalize(
             self, _free, self._lib, context, model, spinning, shortlists
         )
@@ -99,13 +105,16 @@ class LlamaRunner:
         """
         slots = min(max(settings.slots, 1), _MAX_SLOTS)
         context_length = settings.context or model_file.context_length
+        caches, length = slots, context_length
+        if settings.reproducible:
+            caches, length = sequences(slots), context_length + MOST_PROBED
         model = load_model(model_file, settings)
-        context = make_context(model, model_file, settings, slots, context_length)
+        context = make_context(model, model_file, settings, caches, length)
         tokenizer = LlamaTokenizer(model)
         kv = SlotCache(
             context,
-            slots,
-            context_length,
+            caches,
+            length,
             unified=settings.unified_kv,
             can_trim=keeps_every_token(model),
             kind=KvKind(
@@ -132,12 +141,18 @@ class LlamaRunner:
             Shortlists(context, slots, tokenizer.vocab_size) if settings.device_sampling else None
         )
         # A recurrent state cannot forget the token that fills a hole.
-        outputs = outputs_at_once(settings, slots)
+        outputs = outputs_at_once(settings, caches)
         holes = 0 if keeps_state(model) else 2
         spinning = Spinning(settings.threads or available_cores())
-        return cls(
+        runner = cls(
             model, context, kv, tokenizer, capabilities, holes, outputs, spinning, shortlists
         )
+        if settings.reproducible:
+            # Kernels of a GPU choose how to add up by more than the number of rows.
+            gpu = settings.gpu_layers != 0 and bool(runner._lib.llama_supports_gpu_offload())
+            mixed = mixes_experts(model, model_file)
+            runner._find_alike(measure=kv.can_trim and not (gpu or mixed))
+        return runner
 
     @property
     def capabilities(self) -> Capabilities:
@@ -158,22 +173,20 @@ class LlamaRunner:
         """Run one step; see ``Runner.execute``. A failed step leaves every slot as it was."""
         parts: list[Logits | Shortlist] = []
         calls = self._calls(plan.rows)
+        together = not self._capabilities.mixed_batch and all(
+            len(row.tokens) == 1 for row in plan.rows
+        )
         if self._shortlists:
             self._shortlists.ready(plan.rows)
         try:
             for rows in calls:
-                outputs = self._batch.fill(StepPlan(tuple(rows)))
-                self._decode()
-                found = self._outcome(outputs)
-                parts.append(found if len(calls) == 1 else found[np.arange(outputs)])
+                found = self._pass(rows, together=together)
+                parts.append(found if len(calls) == 1 else found[np.arange(len(found))])
         except Exception:
             for row in plan.rows:
                 self._kv.remove(row.slot, row.position)
+                self._kv.lengths[row.slot] = row.position
             raise
-        finally:
-            self._forget_fillers(plan.rows, calls)
-        for row in plan.rows:
-            self._kv.lengths[row.slot] = row.position + len(row.tokens)
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -204,25 +217,48 @@ class LlamaRunner:
         """The batches that a step is made of."""
         if self._capabilities.mixed_batch:
             return [list(rows)]
-        if any(len(row.tokens) > 1 for row in rows):
+        if self._capabilities.lone_rows or any(len(row.tokens) > 1 for row in rows):
             return [[row] for row in rows]
         runs = consecutive_runs(rows, self._most_holes, self._kv.full())
-        return [self._filled(run) for run in runs]
+        if self._alike is None:
+            return runs
+        slots = len(self._kv.lengths)
+        return [part for run in runs for part in parted(run, slots, self._alike)]
 
-    def _filled(self, run: list[StepRow]) -> list[StepRow]:
-        """A run with a row in every hole, one position past what that slot holds."""
-        busy = {row.slot: row for row in run}
-        return [
-            busy.get(slot) or StepRow(slot, self._kv.lengths[slot], (0,), False)
-            for slot in range(run[0].slot, run[-1].slot + 1)
-        ]
+    def _pass(self, asked: list[StepRow], *, together: bool) -> Logits | Shortlist:
+        """One call of llama.cpp: the logits of the rows that want them."""
+        kv, alike = self._kv, self._alike if together else None
+        fill = together and not self._capabilities.lone_rows
+        rows = filled(asked, kv.lengths, alike) if fill else asked
+        try:
+            # Tokens without logits would be left out by the kernels of the last layer.
+            outputs = self._batch.fill(StepPlan(tuple(rows)), every=alike is not None)
+            self._decode()
+        finally:
+            ends = {row.slot: row.position + len(row.tokens) for row in asked}
+            for row in rows if fill else ():
+                end = ends.get(row.slot, row.position)
+                if row.position + len(row.tokens) > end:
+                    kv.remove(row.slot, end)
+        for slot, end in ends.items():
+            kv.lengths[slot] = end
+        if alike is None:
+            return self._outcome(outputs)
+        tokens = len(rows[0].tokens)
+        wanted = [at * tokens for at, row in enumerate(rows) if row.wants_logits]
+        return self._logits(outputs)[wanted]
 
-    def _forget_fillers(self, asked: Sequence[StepRow], calls: list[list[StepRow]]) -> None:
-        real = {row.slot for row in asked}
-        for rows in calls:
-            for row in rows:
-                if row.slot not in real:
-                    self._kv.remove(row.slot, row.position)
+    def _find_alike(self, *, measure: bool) -> None:
+        def logits(count: int) -> Logits:
+            self._kv.remove(0, 0)
+            return self._scored(range(count), 0)
+
+        if measure:
+            self._alike = find_alike(logits)
+            self._kv.remove(0, 0)
+        if self._alike is None:
+            self._capabilities = replace(self._capabilities, lone_rows=True)
+        logger.info("rows are computed alike in passes of %s", self._alike or "one row")
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]."""
@@ -231,14 +267,17 @@ class LlamaRunner:
         self.trim(0, 0)
         if self._shortlists:
             self._shortlists.off()
-        parts = []
-        for start in range(0, len(tokens), self._outputs):
-            piece = list(tokens[start : start + self._outputs])
-            self._batch.fill_scored(piece, start)
-            self._decode()
-            parts.append(self._logits(len(piece)).copy())
+        parts = [
+            self._scored(tokens[start : start + self._outputs], start)
+            for start in range(0, len(tokens), self._outputs)
+        ]
         self.trim(0, 0)
         return np.concatenate(parts)
+
+    def _scored(self, tokens: Sequence[int], start: int) -> Logits:
+        self._batch.fill_scored(list(tokens), start)
+        self._decode()
+        return self._logits(len(tokens)).copy()
 
     def close(self) -> None:
         """Free context and model."""

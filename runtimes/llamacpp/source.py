@@ -9,10 +9,10 @@ import hashlib
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from runtimes import processes
 from runtimes.errors import IngotError
 from runtimes.paths import cache_dir
 
@@ -52,15 +52,15 @@ def sdist_path(version: str = TESTED_VERSION) -> Path:
 def _download(version: str, folder: Path) -> Path:
     log.info("downloading the source of llama-cpp-python %s", version)
     command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *("-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--no-deps", "--no-binary", "llama-cpp-python", "--dest", str(folder)),
         f"llama-cpp-python=={version}",
     ]
     # pip unpacks the source to read its metadata: in our folder, which is removed after.
-    environment = {**os.environ, "TMPDIR": str(folder)}
+    environment = {"TMPDIR": str(folder)}
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_LONGEST_DOWNLOAD_S
+        done = processes.run(
+            *command, environment=environment, capture_output=True, timeout=_LONGEST_DOWNLOAD_S
         )
     except subprocess.TimeoutExpired as error:
         raise SourceError(f"downloading llama-cpp-python {version} took too long") from error

@@ -19,6 +19,8 @@ import time
 from functools import cache
 from typing import Any
 
+from runtimes.cpu import allowed_cpus
+
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
@@ -105,11 +107,12 @@ class _Usage:
 
         self.at = time.monotonic()
         self.own = time.process_time()
-        allowed = os.sched_getaffinity(0)  # there is one wherever there is GNU OpenMP
+        allowed = allowed_cpus()
         self.all = sum(
-            core.user + core.nice + core.system + core.irq + core.softirq
+            getattr(core, kind, 0.0)
             for number, core in enumerate(psutil.cpu_times(percpu=True))
             if number in allowed
+            for kind in ("user", "nice", "system", "irq", "softirq")
         )
 
     def others_since(self, before: _Usage) -> float:
@@ -138,7 +141,7 @@ class _IdleTeam:
 
 def _cores() -> int:
     """As libgomp counts them: hardware threads that this process may run on."""
-    return len(os.sched_getaffinity(0))
+    return len(allowed_cpus())
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,26 +26,42 @@ from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
 
+# Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
+_COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
+
 
 class OnnxRunner:
     """Implements ``runtimes.runner.Runner``."""
 
     def __init__(
-        self, graph: Graph, kv: SlotCache, tokenizer: OnnxTokenizer, capabilities: Capabilities
+        self,
+        graph: Graph,
+        kv: SlotCache,
+        tokenizer: OnnxTokenizer,
+        capabilities: Capabilities,
+        *,
+        reproducible: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._capabilities = capabilities
         self._kv = kv
         kind = InPlaceSteps if graph.in_place else ConcatSteps
         self._steps: Steps = kind(graph, kv, capabilities.vocab_size)
-        self._steps.pair_lone_rows = capabilities.slots > 1 and self._alone_differs()
+        if reproducible:
+            # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
+            together = graph.in_place and self._numbers_do_not_matter()
+            self._steps.pair_lone_rows = together
+            self._capabilities = replace(capabilities, lone_rows=not together)
+        else:
+            self._steps.pair_lone_rows = capabilities.slots > 1 and self._alone_differs()
 
     @classmethod
     def open(cls, model_file: ModelFile, settings: RunnerSettings) -> OnnxRunner:
         """Open the folder; raises ModelError, OutOfMemoryError or RuntimeMissingError."""
         graph = load_graph(model_file, settings)
         slots, context = max(settings.slots, 1), settings.context or model_file.context_length
-        kv = SlotCache(graph, slots, context, kind_of(graph, model_file.vocab_size))
+        rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots
+        kv = SlotCache(graph, rows, context, kind_of(graph, model_file.vocab_size))
         capabilities = Capabilities(
             runtime="onnx",
             slots=slots,
@@ -54,7 +71,8 @@ class OnnxRunner:
             mixed_batch=False,
             kv_bytes_per_token=kv.kind.bytes_per_token,
         )
-        return cls(graph, kv, OnnxTokenizer(model_file.path), capabilities)
+        tokenizer = OnnxTokenizer(model_file.path)
+        return cls(graph, kv, tokenizer, capabilities, reproducible=settings.reproducible)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -84,6 +102,8 @@ class OnnxRunner:
         for row in rows:
             check_tokens(row.tokens, self._capabilities.vocab_size)
         if all(len(row.tokens) == 1 for row in rows):
+            if self._capabilities.lone_rows:
+                return np.concatenate([self._steps.decode((row,)).copy() for row in rows])
             return self._steps.decode(rows)
         wanted = []
         for row in rows:
@@ -141,8 +161,9 @@ class OnnxRunner:
         return np.concatenate(parts)
 
     def close(self) -> None:
-        """Drop the session, its bindings and the cache."""
-        self._steps.close()
+        """Drop the session, its bindings and the cache. A second call does nothing."""
+        if self._steps is not None:
+            self._steps.close()
         self._steps = None  # type: ignore[assignment]
         self._kv.arrays.clear()
 
@@ -160,3 +181,16 @@ class OnnxRunner:
         paired = self._steps.decode(row).copy()
         self.trim(0, 0)
         return not np.array_equal(alone, paired)
+
+    def _numbers_do_not_matter(self) -> bool:
+        """Whether a row's logits are the same among any number of rows, of two or more."""
+
+        def decode(count: int) -> Logits:
+            rows = tuple(StepRow(slot, 0, (slot,), True) for slot in range(count))
+            logits = self._steps.decode(rows).copy()
+            for slot in range(count):
+                self.trim(slot, 0)
+            return logits
+
+        most = decode(max(_COUNTS))
+        return all(np.array_equal(decode(count), most[:count]) for count in _COUNTS)

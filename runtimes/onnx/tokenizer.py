@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class OnnxTokenizer:
         self._config = _optional(folder / "tokenizer_config.json")
         self._eos = _eos_ids(read_json(folder / GENAI_CONFIG))
         self._bytes: dict[int, bytes] = {}
+        self._lock = threading.Lock()
 
     @property
     def vocab_size(self) -> int:
@@ -73,9 +75,9 @@ class OnnxTokenizer:
     ) -> list[int]:
         """Ids of ``text``. A lone surrogate becomes a question mark."""
         clean = text.encode("utf-8", errors="replace").decode("utf-8")
-        # encode_special_tokens is state of the tokenizer: set it for each call.
-        self._tokenizer.encode_special_tokens = not parse_special
-        return list(self._tokenizer.encode(clean, add_special_tokens=add_special).ids)
+        with self._lock:  # encode_special_tokens is state of the tokenizer: set it for each call
+            self._tokenizer.encode_special_tokens = not parse_special
+            return list(self._tokenizer.encode(clean, add_special_tokens=add_special).ids)
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token; empty for special tokens and ids without a piece."""

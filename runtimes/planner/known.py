@@ -86,7 +86,7 @@ def made_plans() -> list[MadePlan]:
 def fingerprint_of(model: ModelFile) -> str:
     """``fingerprint``, remembered for a file that has not been changed or replaced."""
     path = model.path.resolve()
-    stamp = _stamp(path)
+    stamp = _stamp(path, *model.further)
     seen = recall(_SEEN)
     entry: Any = seen.get(str(path))
     if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
@@ -109,10 +109,10 @@ def _key(models: Sequence[ModelFile], task: Task) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _stamp(path: Path) -> str:
+def _stamp(path: Path, *further: Path) -> str:
     """Names, sizes and times of everything in it, and which file it is: one that is put into the
     place of another may have its size, and may have been given its time."""
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    files = sorted(p for p in path.rglob("*") if p.is_file()) or [path, *further]
     digest = hashlib.sha256()
     try:
         for file in files:

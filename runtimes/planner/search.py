@@ -141,8 +141,7 @@ class _Search:
         chosen = best_of(final or measured, task)
         slots = slots_for(chosen, task)
         candidate, model = chosen.candidate, chosen.candidate.model
-        self._progress(f"trying steps of several sizes with {model.path.name}")
-        step = step_size(candidate, task, slots, chosen.figures.prefill_tps)
+        step = step_size(candidate, task, slots, chosen.figures.prefill_tps, self._progress)
         why = self._reasons(chosen, final, slots)
         others = [replace(m.candidate.describe(), figures=m.figures) for m in measured]
         return Plan(

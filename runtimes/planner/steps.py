@@ -6,13 +6,16 @@ less, larger ones feed wide hardware better; on one file's own kernels that is q
 
 from __future__ import annotations
 
+import logging
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runtimes.planner.candidates import Candidate, Task
 from runtimes.planner.trial import Trial, TrialError
 from runtimes.settings import RunnerSettings
+
+logger = logging.getLogger(__name__)
 
 _SIZES = (128, 256, 512)
 _GPU_SIZES = (*_SIZES, 1024, 2048)
@@ -38,7 +41,13 @@ class StepSize:
         return f"steps of up to {self.tokens} tokens: a prompt of {most} goes in at {tried}"
 
 
-def step_size(candidate: Candidate, task: Task, slots: int, prefill_tps: float) -> StepSize:
+def step_size(
+    candidate: Candidate,
+    task: Task,
+    slots: int,
+    prefill_tps: float,
+    progress: Callable[[str], None] = logger.info,
+) -> StepSize:
     """Measure and choose; what was fixed, or the default where nothing can be told."""
     usual = RunnerSettings().batch
     if task.overrides.batch:
@@ -46,6 +55,7 @@ def step_size(candidate: Candidate, task: Task, slots: int, prefill_tps: float) 
     sizes = sizes_to_try(candidate, task, slots, prefill_tps)
     if len(sizes) < 2:
         return StepSize(usual, {})
+    progress(f"trying steps of {', '.join(map(str, sizes))} tokens")
     try:
         found = _measure(candidate, sizes)
     except TrialError:

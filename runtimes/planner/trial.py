@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+from runtimes.errors import RuntimeMissingError
+from runtimes.linechild import LineChild, LineChildError
 from runtimes.planner.trial_child import DECODE_STEPS, SHORT_PROMPT
 from runtimes.settings import RunnerSettings
 
 # Longer than any trial takes whose candidate one would want to choose.
 _LOAD_S, _SAMPLE_S = 120.0, 60.0
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class TrialError(Exception):
@@ -46,29 +42,17 @@ class Trial:
 
     def __init__(self, path: Path, settings: RunnerSettings) -> None:
         """Raises TrialError when the candidate does not load."""
-        search = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "runtimes.planner.trial_child",
-                str(path),
-                json.dumps(asdict(settings)),
-            ],
-            env={**os.environ, "PYTHONPATH": search},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-        )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+        words = (path, json.dumps(asdict(settings)))
+        self._child = LineChild("runtimes.planner.trial_child", *words, name="its process")
         try:
-            self.slots: int = self._answer(_LOAD_S)["slots"]
+            with _explained():
+                loaded = self._child.answer(_LOAD_S)
+            if "error" in loaded:
+                raise TrialError(loaded["error"])
         except BaseException:
             self.close()
             raise
+        self.slots: int = loaded["slots"]
 
     def sample(self, prompt: int, rows: int) -> Sample:
         """Measure once; a ``prompt`` of 0 tokens is not timed.
@@ -86,12 +70,7 @@ class Trial:
 
     def close(self) -> None:
         """End the process. A second call does nothing."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        self._child.close()
 
     def __enter__(self) -> Trial:
         """The trial itself."""
@@ -106,33 +85,17 @@ class Trial:
         """End the process."""
         self.close()
 
-    def _read(self, stream: IO[str]) -> None:
-        for line in stream:
-            self._lines.put(line)
-        self._lines.put("")
-        stream.close()
-
     def _ask(self, question: dict[str, int]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has died: what it died of comes below
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-        return self._answer(_SAMPLE_S)
-
-    def _answer(self, limit_s: float) -> dict[str, Any]:
-        try:
-            line = self._lines.get(timeout=limit_s)
-        except queue.Empty:
-            raise TrialError(f"no answer within {limit_s:g} s") from None
-        if not line:
-            raise TrialError(self._ending())
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise TrialError(answer["error"])
+        with _explained():
+            answer: dict[str, Any] = self._child.ask(question, _SAMPLE_S)
         return answer
 
-    def _ending(self) -> str:
-        code = self._process.wait()
-        if code < 0 and -code in set(signal.Signals):
-            return f"ended by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """A child that cannot be asked is its candidate's failure; what Python cannot import is not."""
+    try:
+        yield
+    except LineChildError as error:
+        kind = RuntimeMissingError if error.why == "import" else TrialError
+        raise kind(str(error)) from error

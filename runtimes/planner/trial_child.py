@@ -11,12 +11,12 @@ steps of n tokens.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
 
 from runtimes.errors import IngotError
+from runtimes.linechild import exchange
 from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
 from runtimes.runner import Runner, Shortlist, StepPlan, StepRow
@@ -32,27 +32,20 @@ _PREFILL_S, _LEAST_PREFILLS = 0.05, 1
 
 def main(path: str, settings: str) -> int:
     """Command line of this module."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what native code prints must not mix with the answers
+    questions, answer = exchange()
     try:
         runner, _ = load_runner(ModelFile.read(path), RunnerSettings(**json.loads(settings)))
     except IngotError as error:
-        answers.write(json.dumps({"error": str(error)}) + "\n")
-        answers.flush()
+        answer({"error": str(error)})
         return 0
     _sample(runner, SHORT_PROMPT, 1)  # a warm-up
-    answers.write(json.dumps({"slots": runner.capabilities.slots}) + "\n")
-    answers.flush()
-    for line in sys.stdin:
-        asked = json.loads(line)
-        answer: dict[str, float | None]
+    answer({"slots": runner.capabilities.slots})
+    for asked in questions:
         if "piece" in asked:
-            answer = {"prefill_tps": _pieces(runner, asked["prompt"], asked["piece"])}
+            answer({"prefill_tps": _pieces(runner, asked["prompt"], asked["piece"])})
         else:
             prefill, decode = _sample(runner, asked["prompt"], asked["rows"])
-            answer = {"prefill_tps": prefill, "decode_tps": decode}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            answer({"prefill_tps": prefill, "decode_tps": decode})
     runner.close()
     return 0
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
+
+# Python puts the current folder first for -m: what lies there is not ours, unless this does.
+if __name__ == "__main__" and not (
+    sys.flags.safe_path or __file__.startswith(os.path.join(sys.path[0], "runtimes", ""))
+):
+    del sys.path[0]
+
+import argparse
 
 from runtimes.worker.safer import forget, remembered_lines
 

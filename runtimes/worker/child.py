@@ -19,7 +19,8 @@ from typing import Any
 
 from runtimes.engine import Engine
 from runtimes.errors import IngotError
-from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
+from runtimes.generation import unstarted
+from runtimes.request import Chunk, Completion, FinishReason, Request
 from runtimes.worker.problems import pack
 from runtimes.worker.wire import (
     Call,
@@ -138,22 +139,8 @@ class _Server:
         sink = _Sink(number, self._put, self._pulses.ended)
         try:
             self._engine.submit_to(request, sink)
-        except IngotError as error:
-            sink.finish(_refusal(request, str(error)))
-
-
-def _refusal(request: Request, text: str) -> Completion:
-    """What the engine refuses, though the parent took it for good."""
-    size = len(request.prompt)
-    return Completion(
-        id=request.id,
-        text="",
-        token_ids=(),
-        finish_reason=FinishReason.ERROR,
-        usage=Usage(size, 0),
-        timings=Timings(0.0, 0.0, 0.0, 0.0, 0.0, size, 0),
-        error=text,
-    )
+        except IngotError as error:  # though the parent took it for good
+            sink.finish(unstarted(request, FinishReason.ERROR, str(error)))
 
 
 def _load(order: Load) -> tuple[Engine, Ready]:

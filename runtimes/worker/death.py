@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
+from runtimes.processes import ending, import_failure
 from runtimes.worker.pressure import Pressure
 
 _LINE_SHOWN = 300
@@ -33,6 +33,7 @@ class Cause(StrEnum):
     MEMORY = "memory"  # it or the system says that memory ran out
     SCARCE = "scarce"  # killed from outside while little memory was free
     KILLED = "killed"  # from outside, or stopped there, and memory was not short
+    IMPORT = "import"  # Python could not import what it needs, which no settings change
     HANG = "hang"  # it was killed here, after a step or a load without end
 
 
@@ -47,9 +48,11 @@ class Death:
 def explain(code: int, lines: list[str], pressure: Pressure) -> Death:
     """From its exit code (negative: a signal), the last lines that it said, and the memory."""
     said = _last_words(lines)
+    if code > 0 and (failure := import_failure("\n".join(lines))):
+        return Death(Cause.IMPORT, failure)
     if code >= 0:
         return Death(_no_memory(lines) or Cause.CRASH, f"ended with code {code}" + said)
-    name = _signal_name(-code)
+    name = ending(code)
     if name == "SIGKILL":
         if pressure is Pressure.RAN_OUT:
             return Death(Cause.MEMORY, "was killed: the machine ran out of memory")
@@ -63,10 +66,6 @@ def explain(code: int, lines: list[str], pressure: Pressure) -> Death:
     words = f" ({_SIGNAL_WORDS[name]})" if name in _SIGNAL_WORDS else ""
     cause = Cause.ILLEGAL if name == "SIGILL" else (_no_memory(lines) or Cause.CRASH)
     return Death(cause, f"died of {name}{words}{said}")
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _no_memory(lines: list[str]) -> Cause | None:

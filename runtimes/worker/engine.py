@@ -161,8 +161,12 @@ class WorkerEngine:
         flight = Flight(request, Stream(request.id, self.cancel))
         with self._lock:
             number = next(self._numbers)
-            self._supervisor.dispatch(Submit(number, request))
-            self._flights[number] = flight
+            self._flights[number] = flight  # before it is sent: the answer may be quick
+            try:
+                self._supervisor.dispatch(Submit(number, request))
+            except RequestError:
+                del self._flights[number]
+                raise
         self._watchdog.work()
         return flight.stream
 
@@ -256,14 +260,14 @@ class WorkerEngine:
             raise RuntimeError(f"{method} would wait for itself: this is a done callback")
         while True:
             reply: _Answer = queue.SimpleQueue()
-            with self._lock:
-                if self._supervisor.process is None and not start:
-                    raise WorkerError("there is no worker process")
-                number = next(self._numbers)
-                self._supervisor.dispatch(Call(number, method, arguments))
-                self._calls[number] = reply
-            self._watchdog.work()
+            number = next(self._numbers)
             try:
+                with self._lock:
+                    if self._supervisor.process is None and not start:
+                        raise WorkerError("there is no worker process")
+                    self._calls[number] = reply  # before it is sent, as a request is
+                    self._supervisor.dispatch(Call(number, method, arguments))
+                self._watchdog.work()
                 answer = reply.get(timeout=timeout)
             except queue.Empty:
                 raise TimeoutError(f"no answer to {method} within {timeout} s") from None

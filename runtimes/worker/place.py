@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,12 +26,12 @@ def inherited(place: Place) -> Iterator[None]:
     Linux keeps the affinity by thread, so that no other thread of this process is moved. Where
     there is none, nothing happens.
     """
-    if not place.cpus or not hasattr(os, "sched_setaffinity"):
+    if sys.platform == "linux" and place.cpus:
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, place.cpus)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+    else:
         yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, place.cpus)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from runtimes.cgroup import ROOT, groups
+
 _SCARCE = 0.1  # of all memory; earlyoom's own limit
 _WINDOW_S = 10.0  # a big process takes seconds to end after it was killed
 _STALE_S = 30.0
@@ -73,36 +75,16 @@ def free_share() -> float:
     return float(memory.available / memory.total)
 
 
-def oom_kills(root: Path = Path("/")) -> int | None:
+def oom_kills(root: Path = ROOT) -> int | None:
     """Processes that Linux has killed for memory: of this control group, else of the machine.
 
     None where it does not tell.
     """
-    for group in _groups(root):
-        if (count := _count(group)) is not None:
-            return count
-    return _count(root / "proc/vmstat")
-
-
-def _groups(root: Path) -> list[Path]:
-    """Files that may hold this group's count. Within a container its own group is the top one,
-    whatever /proc says of it."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return []
-    own = {}
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        for controller in controllers.split(","):
-            own[controller] = path.lstrip("/")
-    found = []
     for controller, name in _FILES:
-        if controller in own:
-            top = root / "sys/fs/cgroup" / controller
-            found += [top / own[controller] / name, top / name]
-    return found
+        for group in groups(controller, root):
+            if (count := _count(group / name)) is not None:
+                return count
+    return _count(root / "proc/vmstat")
 
 
 def _count(path: Path) -> int | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from runtimes import errors
-from runtimes.errors import IngotError, OutOfMemoryError
+from runtimes.errors import IngotError, OutOfMemoryError, RuntimeMissingError
+from runtimes.processes import import_advice
 from runtimes.worker.wire import Problem
 
 
@@ -20,6 +21,9 @@ def pack(error: BaseException) -> Problem:
     """Name the nearest class of runtimes.errors; what is none of them keeps its own in the text."""
     if isinstance(error, MemoryError):
         return Problem(OutOfMemoryError.__name__, "the machine is out of memory")
+    if isinstance(error, (ImportError, SyntaxError)):
+        text = import_advice(f"{type(error).__name__}: {error}")
+        return Problem(RuntimeMissingError.__name__, f"the worker process {text}")
     for kind in type(error).__mro__:
         if getattr(errors, kind.__name__, None) is kind:
             return Problem(kind.__name__, str(error))

@@ -6,18 +6,17 @@ import logging
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from subprocess import PIPE
 from typing import IO, Any, Protocol
 
+from runtimes.processes import Child
 from runtimes.worker.death import Cause, Death, explain
 from runtimes.worker.life import is_stopped
-from runtimes.worker.lifeline import Lifeline
 from runtimes.worker.place import Place, inherited
 from runtimes.worker.pressure import MemoryLooks
 from runtimes.worker.wire import Load, Ready, Refused, Sender, receive
@@ -54,30 +53,26 @@ class WorkerProcess:
         self._verdict: Death | None = None  # of whoever killed it here
         self._memory = MemoryLooks()
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._lifeline = Lifeline()
+        self._popen: Child | None = None
         try:
             with _interrupts_held(), inherited(place):
-                self._popen = subprocess.Popen(
-                    [sys.executable, "-m", "runtimes.worker.child"],
-                    env={**os.environ, **place.environment, "PYTHONPATH": _import_path()},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    pass_fds=self._lifeline.pass_fds,
+                self._popen = Child(
+                    *("-m", "runtimes.worker.child"),
+                    environment=place.environment,
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=PIPE,
                 )
-            self._lifeline.started(self._popen.pid)
             self._connect(self._popen)
         except BaseException:  # Ctrl-C as soon as it is let in
             if self._popen is not None:
                 self._popen.kill()
-            self._lifeline.close()
             raise
         self.pid = self._popen.pid
         log.debug("worker %d loads %s", self.pid, order.path)
         self.send(order)
 
-    def _connect(self, popen: subprocess.Popen[bytes]) -> None:
+    def _connect(self, popen: Child) -> None:
         assert popen.stdin is not None
         assert popen.stdout is not None
         assert popen.stderr is not None
@@ -107,7 +102,7 @@ class WorkerProcess:
         killed, that tells whether memory was short."""
         self._memory.look()
 
-    def _read(self, popen: subprocess.Popen[bytes], fd: int) -> None:
+    def _read(self, popen: Child, fd: int) -> None:
         try:
             for items in receive(fd):
                 self._listener.received(self, items)
@@ -115,7 +110,6 @@ class WorkerProcess:
             log.exception("what the worker process sent cannot be understood")
             popen.kill()
         code = popen.wait()
-        self._lifeline.close()
         self._sender.close(0)
         self._stderr.join(_STDERR_S)
         self.death = self._verdict or explain(code, list(self._lines), self._memory.judge())
@@ -146,20 +140,14 @@ def _thread(target: Callable[..., None], name: str, *arguments: object) -> threa
     return thread
 
 
-def _import_path() -> str:
-    """Found by its place, since the caller may run from anywhere without having installed Ingot."""
-    root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-
-
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """The child starts with Ctrl-C blocked, until it has decided to ignore it."""
-    if sys.platform == "win32":
+    if sys.platform != "win32":
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    else:
         yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,6 +11,7 @@
 - Any other kill from outside says nothing about the settings, and changes none. Only a process that
   is killed again and again while it loads is given up.
 - Bounds against crashes that do not end the crashes are dropped and forgotten: they were not it.
+- A Python that could not import a module says nothing about the settings either: the load fails.
 - So many deaths in so many minutes end it: until the time is over, requests fail at once.
 """
 
@@ -104,6 +105,8 @@ class Recovery:
             self._killed_loading = 0
         if now > self._scarce_at + _SCARCE_S:
             self._bounds = self._record.bounds
+        if death.cause is Cause.IMPORT:
+            return False
         if death.cause in (Cause.ILLEGAL, Cause.MEMORY):
             return self._step(death, ready, keep=True)
         if death.cause in (Cause.SCARCE, Cause.KILLED):
@@ -159,6 +162,7 @@ class Recovery:
             ready.context if ready else context,
             settings.kv_tokens
             or (ready.slots * ready.context if ready else settings.slots * context),
+            settings.reproducible,
         )
 
     def _remember(self, record: Record) -> None:

@@ -24,6 +24,7 @@ from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause
 
 MEMORY = "worker"
+_REVISION = 2  # of what counts as a crash: bounds that an older version found do not hold
 _REMEMBERED_AT_MOST = 32
 _MEMORY_S = 7 * 24 * 3600.0  # how much was free then says little about today
 _LEAST_TOKENS = 256  # of keys and values; below this a model is no use
@@ -48,6 +49,8 @@ class Bounds:
             settings,
             extra_buffers=settings.extra_buffers and self.extra_buffers,
             gpu_layers=settings.gpu_layers if self.gpu else 0,
+            # An experimental part of llama.cpp, of no use without a GPU.
+            device_sampling=settings.device_sampling and self.gpu and self.extra_buffers,
         )
         if self.kv_tokens is None:
             return settings
@@ -75,13 +78,15 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What ran when the process died. ``gpu`` whether layers may have been on one; ``context`` is
-    what one request may hold, ``kv_tokens`` all slots together."""
+    what one request may hold, ``kv_tokens`` all slots together. Other kernels would give
+    ``reproducible`` answers other last digits."""
 
     runtime: RuntimeName
     gpu: bool
     extra_buffers: bool
     context: int
     kv_tokens: int
+    reproducible: bool = False
 
 
 def safer(bounds: Bounds, cause: Cause, situation: Situation) -> Bounds | None:
@@ -91,7 +96,7 @@ def safer(bounds: Bounds, cause: Cause, situation: Situation) -> Bounds | None:
         # Little free memory may not have been the reason: that must not cut requests short.
         least = situation.context if cause is Cause.SCARCE else _LEAST_TOKENS
         return replace(bounds, kv_tokens=half) if half >= least else None
-    llama = situation.runtime == "llamacpp"
+    llama = situation.runtime == "llamacpp" and not situation.reproducible
     # The processor, and so its special kernels, are to blame for an instruction it does not have.
     if llama and situation.gpu and cause is not Cause.ILLEGAL:
         return replace(bounds, gpu=False)
@@ -129,7 +134,8 @@ class Memory:
         try:
             if self.model is None or (installed := find_installed(self.model.runtime)) is None:
                 return None
-            parts = (fingerprint(self.model), installed.version, installed.identity, cpu_identity())
+            library = (installed.version, installed.identity, cpu_identity())
+            parts = (fingerprint(self.model), *library, _REVISION)
         except ModelError:
             return None
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""Linux ends the worker process when its parent is gone, whatever it is doing then.
+"""Linux ends a child process when its parent is gone, whatever it is doing then.
 
 The child also sees the end of the parent's messages, but only while it runs Python: a stopped one
 sees nothing, and would keep its memory for ever. So it holds the reading end of a pipe to which
@@ -36,7 +36,7 @@ class Lifeline:
                 fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
                 fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
             except OSError as error:  # a sandbox may not know all of these
-                log.debug("a stopped worker process would outlive this one: %s", error)
+                log.debug("a stopped child process would outlive this one: %s", error)
             os.close(end)
 
     def close(self) -> None:

@@ -1,0 +1,78 @@
+"""What Linux' control groups, versions 1 and 2, let this process have. Standard library only.
+
+Files: Documentation/admin-guide/cgroup-v2.rst, and cgroup-v1/memory.rst beside it; a quota of
+version 1: Documentation/scheduler/sched-bwc.rst.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+ROOT = Path("/")
+
+
+def groups(controller: str, root: Path = ROOT) -> list[Path]:
+    """Folders of the groups that this process is in, its own before those around it; version 2's
+    ``controller`` is "".
+
+    Within a container its own group is the top one, whatever /proc says of it.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            own = PurePosixPath(path.lstrip("/"))
+            top = root / "sys/fs/cgroup" / controller
+            return [top / group for group in (own, *own.parents)]
+    return []
+
+
+def processors(root: Path = ROOT) -> float | None:
+    """How many processors' time the process may use; None without a quota."""
+    quotas = []
+    for group in groups("", root):
+        quota, _, period = _text(group / "cpu.max").partition(" ")
+        quotas.append((quota, period))
+    for group in groups("cpu", root):
+        quotas.append((_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")))
+    found = [int(quota) / int(period) for quota, period in quotas if _positive(quota, period)]
+    return min(found, default=None)
+
+
+def memory(root: Path = ROOT) -> list[tuple[int, int]]:
+    """Of each group with a limit: the limit, and how much of it can be had. Bytes.
+
+    Pages of files count as used, but the kernel takes them back as it does on the whole machine.
+    """
+    found = []
+    for controller, most, used, prefix in (
+        ("", "memory.max", "memory.current", ""),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        for group in groups(controller, root):
+            limit, usage = _text(group / most), _text(group / used)
+            if _positive(limit) and usage.isdigit():
+                left = int(limit) - int(usage) + _file_pages(group, prefix)
+                found.append((int(limit), min(max(left, 0), int(limit))))
+    return found
+
+
+def _file_pages(group: Path, prefix: str) -> int:
+    wanted = {f"{prefix}active_file", f"{prefix}inactive_file"}
+    pairs = (line.split(" ") for line in _text(group / "memory.stat").splitlines())
+    return sum(int(pair[1]) for pair in pairs if pair[0] in wanted)
+
+
+def _positive(*numbers: str) -> bool:
+    return all(number.isdigit() and int(number) > 0 for number in numbers)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
