@@ -2,19 +2,17 @@
 
 ``python -m quantize.child PARENT REPORTS MODULE FUNCTION RESULT`` reads the arguments as a JSON
 object from stdin and writes ``{"value": ...}`` or ``{"error": ..., "kind": ...}`` to the file
-RESULT. REPORTS is the file descriptor of the pipe that carries progress, a JSON list a line.
+RESULT. REPORTS is the file that takes progress, in lines of JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import importlib
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -24,7 +22,6 @@ from pathlib import Path
 
 from runtimes.errors import IngotError
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 DISK_FULL = 73  # the exit code of a child that cannot even write down what went wrong
 _EVERY = 0.1  # seconds between two reports
 
@@ -33,7 +30,7 @@ _EVERY = 0.1  # seconds between two reports
 class _Reports:
     """The way to the parent, and when it was last used."""
 
-    pipe: int = -1
+    file: int = -1
     last: float = 0.0
 
 
@@ -46,21 +43,26 @@ def report_progress(done: float, total: float, unit: str) -> None:
     May be called as often as is convenient: ten times a second are sent, and the end.
     """
     now = time.monotonic()
-    if _reports.pipe < 0 or (done < total and now - _reports.last < _EVERY):
+    if _reports.file < 0 or (done < total and now - _reports.last < _EVERY):
         return
     _reports.last = now
-    with contextlib.suppress(OSError):  # the parent is gone: the watch will end us
-        os.write(_reports.pipe, json.dumps([float(done), float(total), unit]).encode() + b"\n")
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(_reports.file, json.dumps([float(done), float(total), unit]).encode() + b"\n")
+
+
+def report_step(text: str) -> None:
+    """Tell the parent what is done now, where nothing can be counted."""
+    if _reports.file >= 0:
+        with contextlib.suppress(OSError):
+            os.write(_reports.file, json.dumps(text).encode() + b"\n")
 
 
 def _die_with(parent: int) -> None:
     """A run that is killed must not leave a child behind that goes on writing.
 
-    Linux ends the child at once. Elsewhere a thread looks, which native code that keeps Python's
-    lock can hold up.
+    Linux ends the child at once (runtimes.lifeline). Elsewhere a thread looks, which native code
+    that keeps Python's lock can hold up.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -80,12 +82,11 @@ def _describe(error: BaseException) -> str:
 
 def main() -> int:
     """Run the function named on the command line."""
-    parent, pipe, module, function, result = sys.argv[1:6]
+    parent, reports, module, function, result = sys.argv[1:6]
     _die_with(int(parent))
     # `python -m` runs this file as __main__; those who report import it by its name.
     imported = importlib.import_module("quantize.child")
-    imported._reports.pipe = int(pipe)
-    os.set_inheritable(int(pipe), False)
+    imported._reports.file = os.open(reports, os.O_WRONLY | os.O_APPEND)
     # What libraries log belongs to the output that the parent shows when this fails.
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     arguments = json.load(sys.stdin)

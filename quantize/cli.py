@@ -83,6 +83,10 @@ def command(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Compare on this many tokens at most.")
     ] = None,
+    measure_again: Annotated[
+        bool,
+        typer.Option("--measure-again", help="Measure once more, say when the machine was busy."),
+    ] = False,
     no_gates: Annotated[
         bool,
         typer.Option("--no-gates", help="Publish files that are worse than their recipe's limit."),
@@ -143,7 +147,11 @@ def command(
         recipes=chosen_recipes(recipe or [], to, bits),
         out=out,
         measure=MeasureOptions(
-            enabled=not no_measure, text=measure_text, limit=limit, gates=not no_gates
+            enabled=not no_measure,
+            text=measure_text,
+            limit=limit,
+            gates=not no_gates,
+            again=measure_again,
         ),
         allow_token_mismatch=allow_token_mismatch,
         imatrix=imatrix,
@@ -174,10 +182,12 @@ def _run(options: Options) -> None:
             raise
         events.done(folder / NAME)
         return
-    from quantize.progress import ConsoleReporter
+    from quantize.progress import ConsoleReporter, beating
     from quantize.report import print_table
 
-    folder, manifest = build(options, ConsoleReporter())
+    reporter = ConsoleReporter()
+    with beating(reporter):
+        folder, manifest = build(options, reporter)
     print_table(manifest, folder, tuple(item.name for item in options.recipes))
 
 

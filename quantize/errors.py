@@ -29,6 +29,15 @@ class QualityError(ModelError):
     """A built file is further from the original than its recipe allows."""
 
 
+class UnfinishedError(ModelError):
+    """Some of the files could not be made; the others are there. Ends with the code of the first
+    error."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class DiskFullError(OutOfMemoryError):
     """There is not, or no longer, enough room on the disk."""
 

@@ -77,6 +77,10 @@ class JsonReporter:
             seconds_left=_rounded(stage.pace.seconds_left),
         )
 
+    def step(self, text: str) -> None:
+        """``step``."""
+        self._emit("step", stage=self._innermost(), text=text)
+
     def note(self, text: str) -> None:
         """``note``."""
         self._emit("note", stage=self._innermost(), text=text)

@@ -35,7 +35,9 @@ LLAMA_TYPES: tuple[LlamaType, ...] = (
     LlamaType("q8_0", 7, 8, 8.5, 0.001355, "8-bit: hardly any loss; when there is room"),
     LlamaType("q6_k", 18, 6, 6.6, 0.005452, "6-bit: next to no loss, a quarter smaller than q8_0"),
     LlamaType("q5_k_m", 17, 5, 5.7, 0.010762, "5-bit: when q4_k_m loses too much"),
-    LlamaType("q4_k_m", 15, 4, 4.9, 0.031273, "4-bit: the usual choice"),
+    LlamaType(
+        "q4_k_m", 15, 4, 4.9, 0.031273, "4-bit: where to begin; the report says what is lost"
+    ),
     LlamaType("q4_0", 2, 4, 4.7, 0.071940, "4-bit, simplest: the fastest on most processors"),
     LlamaType(
         "iq4_xs", 30, 4, 4.5, 0.036334, "4-bit, smallest: nearly q4_k_m's quality with --imatrix"

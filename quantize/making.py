@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def export_gguf(run: Run) -> Export:
     key, work = export_key(run.inputs), run.space.work
 
     def make(folder: Path) -> list[str]:
-        notes = export_f16(source.folder, folder / _EXPORT, reference, work)
+        notes = export_f16(source.folder, folder / _EXPORT, reference, work, run.progress)
         run.show(notes)
         return notes
 
@@ -73,6 +74,15 @@ def drop_export(run: Run) -> None:
     run.stages.drop("export", export_key(run.inputs))
 
 
+def drop_float_graph(run: Run) -> None:
+    """Free the disk of optimum's float export, which ONNX files are made from."""
+    shutil.rmtree(_float_graph(run), ignore_errors=True)
+
+
+def _float_graph(run: Run) -> Path:
+    return run.space.work / "float-graph"
+
+
 def _make_gguf(run: Run, job: Job) -> tuple[Path, Stage]:
     name = job.recipe.output_name(run.base.name)
     if run.stages.find("build", job.key) is None:
@@ -99,6 +109,9 @@ def _make_gguf(run: Run, job: Job) -> tuple[Path, Stage]:
 
 
 def _make_onnx(run: Run, job: Job) -> tuple[Path, Stage]:
+    exports = _float_graph(run)
+    exports.mkdir(exist_ok=True)
+
     def make(folder: Path) -> dict[str, Any]:
         made = build_onnx(
             run.source,
@@ -107,6 +120,7 @@ def _make_onnx(run: Run, job: Job) -> tuple[Path, Stage]:
             run.options.target,
             run.progress,
             calibration=calibration(job.recipe, run.options),
+            exports=exports,
         )
         run.show(made.notes)
         return {

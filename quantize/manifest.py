@@ -52,13 +52,15 @@ class Quality:
 @dataclass(frozen=True, slots=True)
 class Perplexity:
     """How well a model predicts a text: ``value`` with its standard error, over ``tokens``
-    predicted tokens. ``text`` names the text and ``text_sha256`` is its checksum."""
+    predicted tokens in ``windows`` pieces (0: not recorded). ``text`` names the text and
+    ``text_sha256`` is its checksum."""
 
     value: float
     error: float
     tokens: int
     text: str
     text_sha256: str
+    windows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Speed:
 
     ``prefill_tps_16`` is 16 prompts at once. ``load_s`` is the time from nothing to the first
     possible step, ``peak_bytes`` the most memory that the process held, everything included.
+    ``ranges`` maps the names of figures that are medians of several laps to the slowest and the
+    fastest lap. ``others`` is the share of the processor (0 to 1) that other programs took.
     """
 
     prefill_tps: float
@@ -91,6 +95,8 @@ class Speed:
     prefill_tps_16: float | None = None
     load_s: float | None = None
     peak_bytes: int | None = None
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    others: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,9 @@ class FileEntry:
     manifest. ``notes`` are things that the user should know, such as tensors that fell back to
     another type. ``route`` says by which tools it was made, ``inputs`` is the hash of everything
     that decides its content, ``imatrix`` the importance matrix used, by name and checksum.
-    ``measured`` is the hash of everything that decides how it was measured.
+    ``bits`` is the size class of the recipe, ``bits_per_weight`` what the file really stores.
+    ``measurement`` identifies what the figures were measured against and with: only those of
+    files with the same one may be compared.
     """
 
     format: Literal["gguf", "onnx"]
@@ -120,13 +128,15 @@ class FileEntry:
     route: str = ""
     inputs: str = ""
     imatrix: str | None = None
-    measured: str = ""
+    measurement: str = ""
+    bits_per_weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """The model that all files are builds of; ``quality`` and ``perplexity`` are the float
-    model's own, ``bytes`` the size of its weights on disk."""
+    model's own, of the ``measurement`` that files may share; ``bytes`` is the size of its weights
+    on disk."""
 
     name: str
     architecture: str
@@ -134,6 +144,7 @@ class ModelInfo:
     quality: Quality | None = None
     perplexity: Perplexity | None = None
     bytes: int = 0
+    measurement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +253,7 @@ def _manifest(data: dict[str, Any]) -> Manifest:
             quality=_quality(model.get("quality")),
             perplexity=_perplexity(model.get("perplexity")),
             bytes=int(model.get("bytes", 0)),
+            measurement=str(model.get("measurement", "")),
         ),
         files=tuple(_entry(item) for item in data["files"]),
     )
@@ -250,7 +262,8 @@ def _manifest(data: dict[str, Any]) -> Manifest:
 def _entry(data: dict[str, Any]) -> FileEntry:
     if data["format"] not in ("gguf", "onnx"):
         raise ValueError(f"format {data['format']!r}")
-    parity, speed = data.get("token_parity"), data.get("speed")
+    parity, bits = data.get("token_parity"), data.get("bits_per_weight")
+    fidelity, speed = data.get("fidelity"), data.get("speed")
     return FileEntry(
         format=cast("Literal['gguf', 'onnx']", data["format"]),
         recipe=str(data["recipe"]),
@@ -262,13 +275,14 @@ def _entry(data: dict[str, Any]) -> FileEntry:
         tools={str(k): str(v) for k, v in data["tools"].items()},
         token_parity=TokenParity(**parity) if parity else None,
         quality=_quality(data.get("quality")),
-        fidelity=_fidelity(data.get("fidelity")),
-        speed=Speed(**speed) if speed else None,
+        fidelity=read_fidelity(fidelity) if fidelity else None,
+        speed=read_speed(speed) if speed else None,
         notes=tuple(data.get("notes", ())),
         route=str(data.get("route", "")),
         inputs=str(data.get("inputs", "")),
         imatrix=data.get("imatrix"),
-        measured=str(data.get("measured", "")),
+        measurement=str(data.get("measurement", "")),
+        bits_per_weight=float(bits) if bits is not None else None,
     )
 
 
@@ -280,7 +294,12 @@ def _perplexity(data: dict[str, Any] | None) -> Perplexity | None:
     return Perplexity(**data) if data else None
 
 
-def _fidelity(data: dict[str, Any] | None) -> Fidelity | None:
-    if not data:
-        return None
+def read_speed(data: dict[str, Any]) -> Speed:
+    """A speed from its fields as JSON values."""
+    ranges = {name: (low, high) for name, (low, high) in data.get("ranges", {}).items()}
+    return Speed(**{**data, "ranges": ranges})
+
+
+def read_fidelity(data: dict[str, Any]) -> Fidelity:
+    """A fidelity from its fields as JSON values."""
     return Fidelity(**{**data, "perplexity": Perplexity(**data["perplexity"])})

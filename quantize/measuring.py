@@ -9,26 +9,36 @@ from pathlib import Path
 from typing import Any
 
 from quantize.keys import versions
-from quantize.manifest import Fidelity, FileEntry, Perplexity, Quality, Speed, TokenParity
+from quantize.manifest import (
+    Fidelity,
+    FileEntry,
+    Quality,
+    Speed,
+    TokenParity,
+    read_fidelity,
+    read_speed,
+)
 from quantize.quality import measure as harness
 from quantize.quality.gates import require_quality
 from quantize.quality.store import FloatReference, load_reference
 from quantize.quality.tasks import Question
 from quantize.quality.text import read_text, scored_tokens
 from quantize.quality.tokens import compare_built, require_parity
-from quantize.recipe import Recipe
+from quantize.recipe import FORMATS, Recipe
 from quantize.run import Run
 from quantize.stages import VERSIONS, stage_key
+from runtimes.cpu import available_cores, cpu_identity
+from runtimes.gpus import find_gpus
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a file's entry says about it; ``measured`` identifies how, and is empty if nothing."""
+    """What a file's entry says about it; ``measurement`` is empty if nothing was measured."""
 
     quality: Quality | None = None
     fidelity: Fidelity | None = None
     speed: Speed | None = None
-    measured: str = ""
+    measurement: str = ""
 
     def entered(self, entry: FileEntry) -> FileEntry:
         """``entry`` with these figures."""
@@ -39,22 +49,17 @@ class Figures:
 @dataclass(slots=True)
 class Measuring:
     """How the files of one run are measured: the text and the graded questions; and, once a file
-    is measured, what the float model made of the text, and the questions that could be asked."""
+    is measured, what the float model made of the text, and the questions that could be asked.
+
+    ``key`` identifies everything besides a file that decides its figures: the float model, the
+    text, the questions, the programs, the machine.
+    """
 
     text: Mapping[str, Any]
+    key: str
     questions: Sequence[Question] = ()
     reference: FloatReference | None = None
     asked: Sequence[Question] = ()
-
-    def key(self, recipe: Recipe, sha256: Mapping[str, str]) -> str:
-        """Identifies everything that decides the figures of a file."""
-        inputs = {
-            **_file(recipe, sha256),
-            "text": dict(self.text),
-            "questions": _described(self.questions),
-            "stages": [VERSIONS[name] for name in ("reference", "fidelity", "speed", "tasks")],
-        }
-        return stage_key("measure", inputs)
 
 
 def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
@@ -67,7 +72,15 @@ def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
     if questions and run.base.kind == "gguf":
         run.progress.note("the graded questions are left out: the source has no float model to ask")
         questions = ()
-    return Measuring(text, questions)
+    inputs = {
+        "source": run.fingerprint.hash,
+        "text": text,
+        "questions": _described(questions),
+        "tools": versions(FORMATS),
+        "machine": [cpu_identity(), available_cores(), [gpu.name for gpu in find_gpus()]],
+        "stages": [VERSIONS[name] for name in ("reference", "fidelity", "speed", "tasks")],
+    }
+    return Measuring(text, stage_key("measure", inputs), questions)
 
 
 def _know_original(run: Run, plan: Measuring) -> FloatReference:
@@ -92,13 +105,19 @@ def _know_original(run: Run, plan: Measuring) -> FloatReference:
 
         def ask(_folder: Path) -> Any:
             return dataclasses.asdict(
-                harness.float_accuracy(source.folder, questions, run.space.work)
+                harness.float_accuracy(
+                    source.folder,
+                    questions,
+                    run.space.work,
+                    run.progress,
+                    trust_remote_code=source.trust_remote_code,
+                )
             )
 
         key = stage_key("float-tasks", {**inputs, "questions": _described(questions)})
         text = f"asking the float model {len(questions)} graded questions"
         quality = Quality(**run.stage("float-tasks", key, text, ask).value)
-    run.publisher.describe(quality, reference.perplexity)
+    run.publisher.describe(quality, reference.perplexity, plan.key)
     plan.reference, plan.asked = reference, questions
     return reference
 
@@ -128,10 +147,16 @@ def check(
 
 
 def measure(
-    run: Run, plan: Measuring, recipe: Recipe, path: Path, sha256: Mapping[str, str]
+    run: Run,
+    plan: Measuring,
+    recipe: Recipe,
+    path: Path,
+    sha256: Mapping[str, str],
+    *,
+    gates: bool,
 ) -> Figures:
-    """All figures of one file. Raises QualityError, before what takes longest, when it is further
-    from the float model than its recipe allows."""
+    """All figures of one file. With ``gates`` raises QualityError, before what takes longest, when
+    it is further from the float model than its recipe allows."""
     name, work, inputs = recipe.name, run.space.work, _file(recipe, sha256)
     reference = _know_original(run, plan)
     found = run.stage(
@@ -140,12 +165,15 @@ def measure(
         f"comparing {name} with the float model",
         lambda _: dataclasses.asdict(harness.fidelity(path, reference, work, run.progress)),
     ).value
-    fidelity = Fidelity(**{**found, "perplexity": Perplexity(**found["perplexity"])})
-    if run.options.measure.gates:
+    fidelity = read_fidelity(found)
+    if gates:
         require_quality(recipe, fidelity)
+    speed_key = stage_key("speed", inputs)
+    if run.options.measure.again:
+        run.stages.drop("speed", speed_key)
     speed = run.stage(
         "speed",
-        stage_key("speed", inputs),
+        speed_key,
         f"measuring the speed of {name}",
         lambda _: dataclasses.asdict(harness.built_speed(path, work)),
     ).value
@@ -160,8 +188,8 @@ def measure(
     return Figures(
         quality=Quality(**quality) if quality else None,
         fidelity=fidelity,
-        speed=Speed(**speed),
-        measured=plan.key(recipe, sha256),
+        speed=read_speed(speed),
+        measurement=plan.key,
     )
 
 

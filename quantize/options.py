@@ -26,12 +26,13 @@ class SourceOptions:
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
     """What is measured. ``text`` None is the bundled text, ``limit`` the most tokens scored
-    (None: the default of the harness)."""
+    (None: the default of the harness). ``again`` measures what is measured already once more."""
 
     enabled: bool = True
     text: Path | None = None
     limit: int | None = None
     gates: bool = True
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quantize.errors import DiskFullError
 from quantize.lora import merge_bytes
+from quantize.onnx.build import builder_may_know
 from quantize.options import Options
 from quantize.quality.store import reference_bytes
 from quantize.quality.text import scored_tokens
@@ -32,8 +33,11 @@ def space_parts(source: SourceModel, recipes: Sequence[Recipe], options: Options
     if options.measure.enabled:
         tokens = scored_tokens(options.measure.limit)
         parts["float model's predictions"] = reference_bytes(_vocabulary(source), tokens)
+    onnx = [recipe for recipe in recipes if recipe.format == "onnx"]
+    if onnx and not builder_may_know(source.architecture):
+        parts["float graph"] = int(source.parameters * 4 * 1.05)
     # An ONNX graph whose embedding is rewritten exists twice for a moment.
-    rewrite = max((_scratch_bits(r) / 8 for r in recipes if r.format == "onnx"), default=0)
+    rewrite = max((_scratch_bits(r) / 8 for r in onnx), default=0)
     parts["scratch"] = int(source.parameters * rewrite * 1.05) + _SPARE
     for recipe in recipes:
         parts[recipe.name] = int(source.parameters * recipe.bits_per_weight / 8 * 1.05)

@@ -14,7 +14,7 @@ PRESETS = (
     *("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "iq4_xs"),
     *("onnx-int8", "onnx-w8a8", "onnx-int4", "onnx-int4-rtn"),
 )
-_HEADINGS = ("recipe", "format", "bits/weight", "advice")
+_HEADINGS = ("recipe", "format", "nominal bits", "advice")
 
 
 def listing() -> Table | str:
@@ -58,7 +58,7 @@ def _table() -> Table:
 
     table = Table()
     for heading in _HEADINGS:
-        table.add_column(heading, justify="right" if heading == "bits/weight" else "left")
+        table.add_column(heading, justify="right" if heading == "nominal bits" else "left")
     for group in _groups():
         for recipe in group:
             table.add_row(*_row(recipe))

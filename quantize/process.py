@@ -10,24 +10,21 @@ import contextlib
 import json
 import logging
 import os
-import select
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from quantize.child import DISK_FULL
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
+from runtimes.processes import Child, ending, import_failure
 
 logger = logging.getLogger(__name__)
 
-_CHILD = (sys.executable, "-m", "quantize.child")
 _TAIL = 8  # lines of the child's output that an error shows
-_GLANCE = 0.25  # seconds between looks at whether a silent child lives
+_GLANCE = 0.1  # seconds between looks at what a child reports
 
 # No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
 # report usage unless told not to.
@@ -48,6 +45,9 @@ class Progress(Protocol):
 
     def advance(self, done: float, total: float, unit: str) -> None:
         """``done`` of ``total`` ``unit`` of the present stage."""
+
+    def step(self, text: str) -> None:
+        """What the present stage does now."""
 
 
 def run_child(
@@ -70,20 +70,16 @@ def run_child(
     os.close(handle)
     result = Path(result_name)
     log = result.with_suffix(".log")
-    heard, told = os.pipe()
-    with log.open("wb") as output, os.fdopen(heard, "rb", buffering=0) as reports:
-        try:
-            process = subprocess.Popen(
-                [*_CHILD, str(os.getpid()), str(told), module, name, str(result)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=_environment(environment),
-                pass_fds=(told,),
-                start_new_session=True,  # Ctrl-C reaches us alone; we end the child
-            )
-        finally:
-            os.close(told)
+    told = result.with_suffix(".reports")
+    with log.open("wb") as output, told.open("w+b", buffering=0) as reports:
+        process = Child(
+            *("-m", "quantize.child", os.getpid(), told, module, name, result),
+            environment={**_ENVIRONMENT, **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us alone; we end the child
+        )
         try:
             assert process.stdin is not None
             try:
@@ -91,11 +87,9 @@ def run_child(
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # it died at once; wait() says how
-            _follow(process, reports.fileno(), progress)
-            code = process.wait()
+            code = _follow(process, reports, progress)
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # its session: what it started as well
+            process.kill_session()
             process.wait()
             raise
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -103,25 +97,26 @@ def run_child(
     logger.debug("%s:\n%s\n%s", what, text, answer.get("traceback", ""))
     result.unlink()
     log.unlink()
+    told.unlink()
     if "value" in answer:
         return answer["value"]
     raise _failure(what, code, answer, text)
 
 
-def _follow(process: subprocess.Popen[bytes], reports: int, progress: Progress | None) -> None:
-    """Pass on what the child reports until it has closed its end or died."""
-    rest = b""
-    while True:
-        if not select.select([reports], [], [], _GLANCE)[0]:
-            if process.poll() is not None:  # something that it left behind holds the other end
-                return
-            continue
-        piece = os.read(reports, 65536)
-        if not piece:
-            return
-        *lines, rest = (rest + piece).split(b"\n")
+def _follow(process: Child, reports: IO[bytes], progress: Progress | None) -> int:
+    """Pass on what the child reports until it has ended; its exit code."""
+    rest, code = b"", None
+    while code is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_GLANCE)
+        *lines, rest = (rest + reports.read()).split(b"\n")
         if progress is not None and lines:
-            progress.advance(*json.loads(lines[-1]))  # the newest says it all
+            newest = json.loads(lines[-1])  # it says it all
+            if isinstance(newest, str):
+                progress.step(newest)
+            else:
+                progress.advance(*newest)
+    return code
 
 
 def last_lines(text: str) -> str:
@@ -143,19 +138,11 @@ def _failure(what: str, code: int, answer: Mapping[str, str], text: str) -> Exce
         return OutOfMemoryError(f"{what}: not enough memory ({reason})")
     if reason is not None:
         return ToolError(f"{what} failed: {reason} (-v shows all)\n{tail}".rstrip())
-    if code == -signal.SIGKILL:
+    if ending(code) == "SIGKILL":
         return OutOfMemoryError(
             f"{what} was killed, most likely because memory ran out; close other programs, or use a"
             " machine with more memory"
         )
-    died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return ToolError(f"{what} died ({died}; -v shows all)\n{tail}".rstrip())
-
-
-def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    environment = {**os.environ, **_ENVIRONMENT, **(extra or {})}
-    # Work from a checkout that is not installed, too.
-    root = str(Path(__file__).resolve().parents[1])
-    paths = [root, environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return environment
+    if code > 0 and (failure := import_failure(text)):
+        return ToolError(f"{what} failed: Python {failure}")
+    return ToolError(f"{what} died ({ending(code)}; -v shows all)\n{tail}".rstrip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from quantize.pace import Pace, figures
 if TYPE_CHECKING:
     from quantize.manifest import FileEntry
 
+_FIRST_SECONDS = 3.0  # of a silent stage, until a line says that it lasts
 _PLAIN_SECONDS = 10.0  # between two lines of one stage where there is no live line
 _BAR_WIDTH = 20
 
@@ -33,6 +35,9 @@ class Reporter(Protocol):
         """How far the innermost stage is: ``done`` of ``total`` (None: not known), counted in
         ``unit``, a plural such as "tensors"; "bytes" are shown as MB. May be called often. A stage
         of several parts starts again from 0, or changes its unit."""
+
+    def step(self, text: str) -> None:
+        """What the innermost stage does now, such as "loading torch", without figures."""
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
@@ -90,6 +95,28 @@ class ConsoleReporter:
             stage.said = self._clock()
             self._line(f"{stage.text}: {figures(stage.pace)}")
 
+    def step(self, text: str) -> None:
+        """Show it beside the stage; where there is no live line, `beat` tells it if it lasts."""
+        if not self._stages:
+            return
+        stage = self._stages[-1]
+        stage.step = text
+        if self._live is not None and stage.task is not None:
+            self._live.update(stage.task, figures=escape(text))
+
+    def beat(self) -> None:
+        """Where there is no live line: a line about what is silent, after three seconds and then
+        every ten. May be called from another thread."""
+        stages = self._stages[-1:]
+        if self._live is not None or not stages:
+            return
+        stage, now = stages[0], self._clock()
+        if now - stage.said < (_FIRST_SECONDS if stage.said == stage.begin else _PLAIN_SECONDS):
+            return
+        stage.said = now
+        doing = figures(stage.pace) if stage.pace.unit else stage.step
+        self._line(f"{stage.text}: {doing}{', ' * bool(doing)}{now - stage.begin:.0f} s so far")
+
     def note(self, text: str) -> None:
         """Print one indented line."""
         self._line(f"  {text}")
@@ -102,6 +129,24 @@ class ConsoleReporter:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
+@contextlib.contextmanager
+def beating(reporter: ConsoleReporter, every: float = 1.0) -> Iterator[None]:
+    """Have ``reporter`` say what lasts while the block runs, however silent that is."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(every):
+            reporter.beat()
+
+    thread = threading.Thread(target=beat, name="quantize-beat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 class SilentReporter:
     """Reports nothing: for callers that show progress in their own way."""
 
@@ -110,6 +155,9 @@ class SilentReporter:
         return contextlib.nullcontext()
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
+        """Nothing."""
+
+    def step(self, text: str) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:
@@ -127,6 +175,7 @@ class _Stage:
     begin: float
     pace: Pace
     task: TaskID | None = None
+    step: str = ""
     said: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -57,9 +57,13 @@ class Publisher:
         self.manifest = replace(self.manifest, files=files)
         write_manifest(self.space.out, self.manifest, self.space.work)
 
-    def describe(self, quality: Quality | None, perplexity: Perplexity | None) -> None:
+    def describe(
+        self, quality: Quality | None, perplexity: Perplexity | None, measurement: str
+    ) -> None:
         """The original's own figures; written with the next file."""
-        model = replace(self.manifest.model, quality=quality, perplexity=perplexity)
+        model = replace(
+            self.manifest.model, quality=quality, perplexity=perplexity, measurement=measurement
+        )
         self.manifest = replace(self.manifest, model=model)
 
 
@@ -76,7 +80,13 @@ def open_publisher(space: Workspace, model: ModelInfo) -> Publisher:
         raise UsageError(
             f"{space.out} holds builds of {earlier.model.name}, not of {model.name}; use --out"
         )
-    kept = replace(model, quality=earlier.model.quality, perplexity=earlier.model.perplexity)
+    known = earlier.model
+    kept = replace(
+        model,
+        quality=known.quality,
+        perplexity=known.perplexity,
+        measurement=known.measurement,
+    )
     return Publisher(space, replace(earlier, model=kept))
 
 

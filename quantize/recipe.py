@@ -36,10 +36,10 @@ class Recipe:
     """One kind of built file.
 
     ``bits`` is the size class that ``--bits`` selects by, ``bits_per_weight`` what a weight takes
-    on disk with its scales (for size estimates). ``ftype`` is llama.cpp's ``enum llama_ftype``;
-    ``precision`` and ``options`` are the arguments of onnxruntime-genai's model builder, which
-    makes the single-precision graph of a ``w8a8`` file. ``needs_imatrix`` types refuse to be made
-    without an importance matrix.
+    nominally, with its scales (for size estimates: every built file has its own). ``ftype`` is
+    llama.cpp's ``enum llama_ftype``; ``precision`` and ``options`` are the arguments of
+    onnxruntime-genai's model builder, which makes the single-precision graph of a ``w8a8`` file.
+    ``needs_imatrix`` types refuse to be made without an importance matrix.
     """
 
     name: str
@@ -123,7 +123,7 @@ _ONNX: tuple[Recipe, ...] = (
         5.0,
         "int4",
         0.031273,
-        "4-bit, the most sensitive layers in 8 bits: the usual choice",
+        "4-bit, the most sensitive layers in 8 bits",
         algo_config="k_quant_mixed",
     ),
     _onnx(

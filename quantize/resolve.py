@@ -7,10 +7,13 @@ from pathlib import Path
 
 from quantize.manifest import NAME, FileEntry, Manifest, entry_path, load_manifest
 from runtimes.errors import ModelError
+from runtimes.gguf_split import gguf_files
+from runtimes.installed import RuntimeName, find_installed
 
 # When a folder holds several builds and none is asked for: small and good first, then what is left
 # in the order in which it was built. (The planner measures; this is the choice without it.)
 _PREFERENCE = ("q4_k_m", "onnx-int4", "q8_0", "onnx-int8")
+_RUNTIMES: dict[str, RuntimeName] = {"gguf": "llamacpp", "onnx": "onnx"}
 
 
 def resolve(model: str | Path, recipe: str | None = None, file: str | None = None) -> Path:
@@ -18,7 +21,8 @@ def resolve(model: str | Path, recipe: str | None = None, file: str | None = Non
 
     ``model`` is a .gguf file, an ONNX folder, or a folder that `quantize` wrote; in the last,
     ``recipe`` or ``file`` (a name from its manifest) picks the build, and without either the first
-    of q4_k_m, onnx-int4, q8_0, onnx-int8 that is there. Raises ModelError saying what there is.
+    of q4_k_m, onnx-int4, q8_0, onnx-int8 that is there and whose runtime is installed. Raises
+    ModelError saying what there is.
     """
     path = Path(model)
     if not path.exists():
@@ -33,7 +37,7 @@ def resolve(model: str | Path, recipe: str | None = None, file: str | None = Non
         return path
     if (path / "config.json").is_file():
         raise ModelError(f"{model} is a Hugging Face model: build it first with `quantize {model}`")
-    loose = sorted(path.glob("*.gguf"))
+    loose = gguf_files(path)
     names = ", ".join(p.name for p in loose)
     if loose and recipe is not None:
         raise ModelError(f"{model} has no {NAME}, which would say what {recipe} is: take --file")
@@ -61,8 +65,10 @@ def _from_manifest(folder: Path, manifest: Manifest, recipe: str | None, file: s
 
 def _pick(folder: Path, manifest: Manifest, recipe: str | None, file: str | None) -> FileEntry:
     if recipe is None and file is None:
-        ranked = (entry for name in _PREFERENCE if (entry := manifest.entry(name)))
-        return next(ranked, manifest.files[0])
+        ranked = [entry for name in _PREFERENCE if (entry := manifest.entry(name))]
+        ranked += manifest.files
+        usable = (entry for entry in ranked if find_installed(_RUNTIMES[entry.format]))
+        return next(usable, ranked[0])
     for entry in manifest.files:
         by_name = file is not None and file.rstrip("/") in (entry.path, entry.recipe)
         if entry.recipe == recipe or by_name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from quantize.recipe import Recipe
 from quantize.source import SourceModel
 from quantize.stages import Stage, Stages
 from quantize.workspace import Workspace
+from runtimes.errors import IngotError
 
 
 @dataclass(slots=True)
@@ -35,19 +36,33 @@ class Run:
     stages: Stages
     publisher: Publisher
     progress: Reporter
+    _failed: dict[str, IngotError] = field(default_factory=dict)
     _source: SourceModel | None = None
     _reference: Reference | None = None
 
     def stage(
         self, name: str, key: str, text: str, make: Callable[[Path], Any], *, quiet: bool = False
     ) -> Stage:
-        """The stage of that key, made now unless an earlier run has finished it."""
+        """The stage of that key, made now unless an earlier run has finished it. What has failed
+        in this run, and other files need too, fails at once."""
+        if key in self._failed:
+            raise self._failed[key]
+
+        def checked(folder: Path) -> Any:
+            value = make(folder)
+            self.progress.step("computing checksums")
+            return value
+
         if found := self.stages.find(name, key):
             if found.reused and not quiet:
                 self.progress.note(f"{text}: an earlier run has done this")
             return found
-        with self.progress.stage(text):
-            return self.stages.run(name, key, make)
+        try:
+            with self.progress.stage(text):
+                return self.stages.run(name, key, checked)
+        except IngotError as error:
+            self._failed[key] = error
+            raise
 
     def show(self, notes: Iterable[str]) -> None:
         """Tell the user."""
@@ -72,7 +87,12 @@ class Run:
         """What the original tokenizer makes of the test lines; made when it is first needed."""
         if self._reference is None:
             with self.progress.stage("reading the original tokenizer"):
-                self._reference = make_reference(self.source.folder, self.space.work)
+                self._reference = make_reference(
+                    self.source.folder,
+                    self.space.work,
+                    trust_remote_code=self.source.trust_remote_code,
+                    progress=self.progress,
+                )
         return self._reference
 
 

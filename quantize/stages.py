@@ -11,12 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quantize.progress import Reporter, SilentReporter
 from quantize.verify import Digest, digests, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -28,14 +30,14 @@ VERSIONS: dict[str, int] = {
     "merge": 1,
     "export": 1,
     "imatrix": 1,
-    "reference": 1,
+    "reference": 2,
     "float-tasks": 1,
     "build": 1,
     "check": 1,
-    "fidelity": 1,
-    "speed": 1,
+    "fidelity": 2,
+    "speed": 2,
     "tasks": 1,
-    "measure": 1,
+    "measure": 2,
 }
 
 
@@ -65,6 +67,7 @@ class Stages:
     root: Path
     owner: str
     fresh: bool = False
+    progress: Reporter = field(default_factory=SilentReporter)
     _checked: dict[str, Stage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,14 +79,16 @@ class Stages:
 
     def find(self, name: str, key: str) -> Stage | None:
         """The stage if it is finished and whole; one that is damaged is removed."""
-        if found := self._checked.get(key):
-            return found
+        if known := self._checked.get(key):
+            return known
         folder = self._folder(name, key)
         if not folder.is_dir():
             return None
         record = _read(folder)
         files = {name: Digest(**digest) for name, digest in record.get("files", {}).items()}
-        if record.get("key") != key or digests(folder, without=RECORD) != files:
+        with self.progress.stage(f"reading what an earlier run has made ({name})"):
+            found = digests(folder, without=RECORD)
+        if record.get("key") != key or found != files:
             logger.debug("%s is damaged", folder.name)
             shutil.rmtree(folder)
             return None
@@ -126,7 +131,12 @@ class Stages:
 
 def stages_size(root: Path) -> int:
     """Bytes on disk of everything below ``root``; 0 when there is nothing."""
-    return sum(path.lstat().st_blocks * 512 for path in root.rglob("*") if path.is_file())
+    return sum(_on_disk(path.lstat()) for path in root.rglob("*") if path.is_file())
+
+
+def _on_disk(status: os.stat_result) -> int:
+    blocks: int | None = getattr(status, "st_blocks", None)  # Windows does not tell
+    return status.st_size if blocks is None else blocks * 512
 
 
 def _read(folder: Path) -> dict[str, Any]:

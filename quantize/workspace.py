@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import logging
 import os
 import shutil
@@ -21,6 +20,7 @@ from typing import Self
 
 from quantize.errors import BusyError, DiskFullError, UsageError
 from quantize.manifest import NAME as MANIFEST
+from runtimes.locks import Lock
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Workspace:
     """An output folder held by one run, with its work folder. A context manager."""
 
     out: Path
-    _lock: int = -1
+    _lock: Lock | None = None
     _created: bool = False
 
     @property
@@ -57,7 +57,8 @@ class Workspace:
         try:
             self._created = not self.out.exists()
             self.out.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock_folder(self.out)
+            # The folder itself, so that no file of a lock stays.
+            self._lock = Lock(self.out)
             # We hold the lock, so whoever left this is dead.
             self._created |= self.root.exists() and [*self.out.iterdir()] == [self.root]
             for path in self.root.glob("*"):
@@ -65,6 +66,8 @@ class Workspace:
                     _remove(path)
             self.work.mkdir(parents=True)
             self.stages.mkdir(exist_ok=True)
+        except BlockingIOError as error:
+            raise BusyError(f"another run writes into {self.out}; wait, or use --out") from error
         except OSError as error:
             raise _explain(error, self.out) from error
         return self
@@ -78,7 +81,8 @@ class Workspace:
         if self._created:
             with contextlib.suppress(OSError):  # not empty: something was published
                 self.out.rmdir()
-        os.close(self._lock)
+        assert self._lock is not None
+        self._lock.close()
 
     def publish(self, made: Path, name: str) -> Path:
         """Move a finished file or folder into OUT, in place of an older one, in one step."""
@@ -112,20 +116,10 @@ def _explain(error: OSError, folder: Path) -> Exception:
     return error
 
 
-def _lock_folder(folder: Path) -> int:
-    """Lock the folder itself, so that no lock file stays; the kernel frees it when we die."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise BusyError(f"another run writes into {folder}; wait, or use --out") from error
-    return descriptor
-
-
 def _exchange(one: Path, other: Path) -> None:
     """Swap two folders: in one step on Linux (renameat2), else by two renames."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    library = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    rename = getattr(library, "renameat2", None)
     if rename is not None:
         paths = os.fsencode(one), os.fsencode(other)
         if rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
@@ -144,7 +138,7 @@ def _exchange(one: Path, other: Path) -> None:
 def _sync(path: Path) -> None:
     """Have the bytes on the disk before the name points at them."""
     for file in [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]:
-        descriptor = os.open(file, os.O_RDONLY)
+        descriptor = os.open(file, os.O_RDWR)  # Windows wants it writable
         try:
             os.fsync(descriptor)
         finally:

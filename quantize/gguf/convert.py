@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quantize.gguf.converter import converter_folder
-from quantize.process import run_child
+from quantize.process import Progress, run_child
 from quantize.quality.tokens import Reference, compare_vocabulary
 from runtimes.modelfile import ModelFile, read_json
 
@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 _CANDIDATES = ("gpt-2", "llama-bpe", "qwen2", "default")
 
 
-def export_f16(model: Path, out: Path, reference: Reference, work: Path) -> list[str]:
+def export_f16(
+    model: Path, out: Path, reference: Reference, work: Path, progress: Progress | None = None
+) -> list[str]:
     """Write ``model`` to the GGUF file ``out``; returns what the user should know.
 
     The converter recognises pre-tokenizers by a hash over published vocabularies. For a vocabulary
@@ -40,6 +42,7 @@ def export_f16(model: Path, out: Path, reference: Reference, work: Path) -> list
         },
         what="converting to GGUF",
         work=work,
+        progress=progress,
     )
     for path in candidates.values():
         path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from quantize.child import report_step
 from quantize.gguf.convert import choose
 from quantize.quality.tokens import Reference
 from quantize.source.tensors import read_tensors
@@ -30,14 +31,19 @@ def convert(
     `quantize.gguf.convert.choose` says of it then, else None.
     """
     try:
-        load_converter(converter, None)(model, "--outfile", out, "--outtype", outtype)
+        report_step("loading torch and the converter")
+        run = load_converter(converter, None)
+        report_step("converting")
+        run(model, "--outfile", out, "--outtype", outtype)
     except NotImplementedError as error:
         if "pre-tokenizer" not in str(error):
             raise
         for name, path in candidates.items():
+            report_step(f"trying the pre-tokenizer {name}")
             load_converter(converter, name)(model, "--outfile", path, "--vocab-only")
         paths = {name: Path(path) for name, path in candidates.items()}
         chosen = choose(paths, Reference(**reference))
+        report_step("converting")
         load_converter(converter, chosen[0])(model, "--outfile", out, "--outtype", outtype)
         return chosen
     return None

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from quantize.bits import gguf_bits
 from quantize.gguf.overrides import TYPES, kept_otherwise, resolve_overrides
 from quantize.process import Progress, run_child
 from quantize.recipe import Recipe, require_matrix
@@ -39,7 +40,7 @@ def quantize_gguf(
     if recipe.ftype == _F16 and header.metadata.get("general.file_type") == _F16:
         _copy(source, out, work)
         return notes
-    notes += run_child(
+    fallbacks: list[str] = run_child(
         "quantize.gguf.quantize_child:quantize",
         {
             "source": str(source),
@@ -52,7 +53,9 @@ def quantize_gguf(
         work=work,
         progress=progress,
     )
-    return [*notes, *kept_otherwise(asked, read_header(out))] if asked else notes
+    made = read_header(out)
+    notes += [f"{told}; the file has {gguf_bits(made):.1f} bits a weight" for told in fallbacks]
+    return [*notes, *kept_otherwise(asked, made)] if asked else notes
 
 
 def _copy(source: Path, out: Path, work: Path) -> None:

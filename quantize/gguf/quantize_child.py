@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from quantize.gguf.imatrixfile import read_matrix
 from runtimes.errors import ModelError
 
 _ERROR = 4  # ggml_log_level of ggml.h
+_FALLBACK = re.compile(
+    r"not divisible by\s+(\d+) \(required for type\s+(\w+)\).*?falling back to\s+(\w+)", re.DOTALL
+)
 _STEP = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]")
 
 
@@ -88,11 +92,17 @@ def _overrides(lib: Any, types: Mapping[str, int]) -> Any:
 
 
 def _fallbacks(log: str) -> list[str]:
-    """K-quants need rows of a multiple of 256 weights; llama.cpp takes another type for others."""
-    match = re.search(r"(\d+) of (\d+) tensor\(s\) required fallback quantization", log)
-    if not match:
+    """Tensors that got another type because their rows do not fit the blocks of the one wanted."""
+    total = re.search(r"of (\d+) tensor\(s\) required fallback quantization", log)
+    found = Counter((block, wanted, got) for block, wanted, got in _FALLBACK.findall(log))
+    if not total or not found:
         return []
+    blocks = " or ".join(sorted({block for block, _, _ in found}, key=int))
+    stored = ", ".join(
+        f"{count} as {got.upper()} instead of {wanted.upper()}"
+        for (_, wanted, got), count in found.most_common()
+    )
     return [
-        f"{match[1]} of {match[2]} tensors have rows that are no multiple of 256 weights and got a"
-        " larger type instead"
+        f"{found.total()} of {total[1]} tensors have rows that are no multiple of {blocks} weights,"
+        f" as the type wanted for them needs, and were stored in a larger one: {stored}"
     ]

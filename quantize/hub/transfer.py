@@ -7,11 +7,11 @@ be: any later run, of any revision that holds the same content, goes on from its
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,7 @@ from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.errors import HubError
 from quantize.hub.names import HubName
 from quantize.progress import Reporter
+from runtimes.locks import Lock
 
 _CHUNK = 1 << 20
 
@@ -45,8 +46,7 @@ def fetch(hub: Hub, job: Fetch, progress: Reporter) -> None:
     partial = job.target.with_name(f"{job.target.name}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
     while not job.target.exists():
-        with partial.open("a+b") as stream:
-            _lock(stream, job, progress)
+        with partial.open("a+b") as stream, _lock(partial, job, progress):
             # While we waited it may have become the finished file.
             if not partial.exists() or not os.path.samestat(
                 partial.stat(), os.fstat(stream.fileno())
@@ -78,13 +78,16 @@ def _new_digest(file: RemoteFile) -> hashlib._Hash:
     return hashlib.sha1(b"blob %d\0" % file.bytes, usedforsecurity=False)
 
 
-def _lock(stream: BinaryIO, job: Fetch, progress: Reporter) -> None:
-    """Make the unfinished file ours alone. The kernel frees it when we die."""
+def _lock(partial: Path, job: Fetch, progress: Reporter) -> AbstractContextManager[object]:
+    """Make the unfinished file ours alone."""
     try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        progress.note(f"another run is downloading {job.file.path}; waiting for it")
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            return Lock(partial)
+        except BlockingIOError:
+            progress.note(f"another run is downloading {job.file.path}; waiting for it")
+            return Lock(partial, wait=True)
+    except FileNotFoundError:  # it has become the finished file
+        return nullcontext()
 
 
 def _fill(hub: Hub, job: Fetch, stream: BinaryIO, progress: Reporter) -> None:

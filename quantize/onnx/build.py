@@ -79,7 +79,7 @@ def _build(
 ) -> OnnxBuild:
     shutil.rmtree(out, ignore_errors=True)
     answer = (
-        _run_builder(source, recipe, precision, out, target)
+        _run_builder(source, recipe, precision, out, target, progress)
         if builder_may_know(source.architecture)
         else {"unknown": source.architecture}
     )
@@ -108,7 +108,12 @@ def builder_may_know(architecture: str) -> bool:
 
 
 def _run_builder(
-    source: SourceModel, recipe: Recipe, precision: str, out: Path, target: Target
+    source: SourceModel,
+    recipe: Recipe,
+    precision: str,
+    out: Path,
+    target: Target,
+    progress: Reporter,
 ) -> dict[str, Any]:
     """See `quantize.onnx.build_child.build`."""
     cache = out.parent / "onnx-cache"
@@ -125,6 +130,7 @@ def _run_builder(
         },
         what=f"building {recipe.name}",
         work=out.parent,
+        progress=progress,
     )
     shutil.rmtree(cache, ignore_errors=True)
     return answer

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from quantize.child import report_step
 
 
 def build(
@@ -23,7 +24,9 @@ def build(
     ``options`` are the builder's ``--extra_options``. Returns the architecture's name as
     ``unknown`` when the builder does not know it, else what the user should know as ``notes``.
     """
+    report_step("loading torch and onnxruntime-genai's builder")
     builder = _load_builder()
+    report_step("building the graph")
     pairs = [f"{key}={value}" for key, value in options.items()]
     pairs += [f"hf_remote={str(trust_remote_code).lower()}"]
     extra = builder.parse_extra_options("", model, out, precision, target, cache, pairs)
@@ -46,6 +49,7 @@ def _finish(out: Path, *, whole: bool, target: str, tied: bool) -> list[str]:
     from quantize.onnx.graphfile import NAME, load_graph, save_graph
     from quantize.onnx.logits import select_rows
 
+    report_step("storing the embedding and rewriting the graph")
     graph = load_graph(out / NAME)
     # CUDA's kernels take tables of 4 bits only.
     notes = [] if whole or target == "cuda" else shrink_embedding(graph.graph, tied=tied)
@@ -64,12 +68,13 @@ def _load_builder() -> Any:
     from builders.base import Model  # type: ignore[import-not-found]
 
     from quantize.onnx.kquant import search_in_pieces
+    from runtimes.cpu import allowed_cpus
 
     # The builder stamps the graph with the commit of whichever git checkout its environment lies
     # in: ours. The same model would give another checksum after every commit.
     Model.get_genai_commit = classmethod(lambda _cls: None)
     _recognise_lm_head_by_identity(Model)
-    search_in_pieces(len(os.sched_getaffinity(0)))
+    search_in_pieces(len(allowed_cpus()))
     return builder
 
 

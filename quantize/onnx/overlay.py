@@ -7,7 +7,6 @@ on its path, in front of everything else; torch and onnx are shared.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -17,14 +16,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from quantize.errors import DiskFullError, ToolError
 from quantize.progress import Reporter
 from runtimes.errors import RuntimeMissingError
+from runtimes.locks import Lock
 from runtimes.paths import cache_dir
+from runtimes.processes import Child
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ def optimum_overlay(progress: Reporter) -> Path:
     if is_whole(target):
         return target
     root.mkdir(parents=True, exist_ok=True)
-    with _only_one(root):
+    with Lock(root, wait=True):  # other runs that install
         if is_whole(target):  # another run was faster
             return target
         for stale in root.glob(".install-*"):  # we hold the lock, so whoever made it is dead
@@ -99,22 +98,22 @@ def _pip(made: Path, scratch: Path, progress: Reporter) -> None:
     """Install the pinned wheels and nothing that they ask for: that is pinned too, or shared."""
     count = sum("==" in line for line in REQUIREMENTS.read_text().splitlines())
     command = [
-        *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
+        *("-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
         *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-compile"),
         *("--progress-bar", "off", "--target", str(made), "-r", str(REQUIREMENTS)),
     ]
-    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
+    environment = {"TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
     lines: list[str] = []
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    with Child(
+        *command, environment=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         try:
             assert process.stdout is not None
             seen = 0
             for line in process.stdout:
-                lines.append(line.rstrip())
+                lines.append(line.decode(errors="replace").rstrip())
                 logger.debug("pip: %s", lines[-1])
-                if line.startswith("Collecting"):
+                if lines[-1].startswith("Collecting"):
                     progress.advance(seen, count, "packages")
                     seen += 1
         except BaseException:
@@ -145,14 +144,3 @@ def _failure(lines: list[str]) -> Exception:
             f" to a package index and run this again, or use --to gguf\n{tail}"
         )
     return ToolError(f"optimum's exporter could not be installed\n{tail}")
-
-
-@contextmanager
-def _only_one(root: Path) -> Iterator[None]:
-    """Wait for other runs that install; the kernel frees the lock of one that dies."""
-    descriptor = os.open(root, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from runtimes.engine import Engine
@@ -48,7 +49,7 @@ def answer(path: str, questions: list[dict[str, Any]], slots: int) -> list[str]:
     return [done.text for done in completions]
 
 
-def speed(path: str) -> dict[str, float | int | None]:
+def speed(path: str) -> dict[str, Any]:
     """Prefill and decode with 1 and 16 rows, load time and peak memory: the fields of `Speed`."""
     from quantize.quality.peak import GpuPeak, peak_resident
     from runtimes.measure import Workload, measure_speed
@@ -62,4 +63,14 @@ def speed(path: str) -> dict[str, float | int | None]:
         "decode_tps_16": float(figures.decode_tps[_ROWS]),
         "load_s": figures.load_s,
         "peak_bytes": peak_resident() + gpu.nbytes,
+        "ranges": {
+            "prefill_tps": _range(figures.prefill_samples),
+            "decode_tps_1": _range(figures.decode_samples[1]),
+            "decode_tps_16": _range(figures.decode_samples[_ROWS]),
+        },
+        "others": figures.others,
     }
+
+
+def _range(samples: Sequence[float]) -> tuple[float, float]:
+    return min(samples), max(samples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantize.child import report_progress
+from quantize.child import report_progress, report_step
 
 _ROWS = 32
 
@@ -13,6 +13,7 @@ def answer(
     model: str, questions: list[dict[str, Any]], trust_remote_code: bool = False
 ) -> list[str]:
     """Greedy answers of the Hugging Face folder ``model`` in single precision, in order."""
+    report_step("loading torch and transformers")
     import torch
     from transformers import AutoTokenizer
 
@@ -21,6 +22,7 @@ def answer(
     tokenizer = AutoTokenizer.from_pretrained(
         model, local_files_only=True, trust_remote_code=trust_remote_code
     )
+    report_step("loading the float model")
     network = load_network(model, trust_remote_code=trust_remote_code)
     prompts = [
         tokenizer.apply_chat_template(

@@ -13,6 +13,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from runtimes.hardware import memory_now
+
 logger = logging.getLogger(__name__)
 
 _SHARE = 0.5  # of the memory that is free, for weights in single precision
@@ -24,7 +26,6 @@ def load_network(model: str, *, trust_remote_code: bool = False, wide: bool | No
 
     ``wide`` says whether weights are held in single precision; None decides by the free memory.
     """
-    import psutil
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -33,7 +34,7 @@ def load_network(model: str, *, trust_remote_code: bool = False, wide: bool | No
             model, local_files_only=True, trust_remote_code=trust_remote_code
         )
         needed = _weight_bytes(Path(model)) * 4 / getattr(config.dtype, "itemsize", 4)
-        wide = needed < _SHARE * psutil.virtual_memory().available
+        wide = needed < _SHARE * memory_now()[1]
     network = AutoModelForCausalLM.from_pretrained(
         model,
         local_files_only=True,

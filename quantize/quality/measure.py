@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantize.errors import CheckError, ToolError
-from quantize.manifest import Fidelity, Perplexity, Quality, Speed
+from quantize.manifest import Fidelity, Quality, Speed, read_speed
 from quantize.options import MeasureOptions
 from quantize.process import Progress, run_child
 from quantize.quality.tasks import Question, as_arguments, grade
@@ -128,20 +129,19 @@ def fidelity(
     )
     value, error = found.pop("perplexity"), found.pop("perplexity_error")
     of = reference.perplexity
-    return Fidelity(Perplexity(value, error, of.tokens, of.text, of.text_sha256), **found)
+    return Fidelity(replace(of, value=value, error=error), **found)
 
 
 def built_speed(path: Path, work: Path) -> Speed:
     """Speed, load time and peak memory of a built file."""
-    return Speed(
-        **run_child(
-            "quantize.quality.built_child:speed",
-            {"path": str(path)},
-            what=f"measuring the speed of {path.name}",
-            work=work,
-            environment=_devices(),
-        )
+    found = run_child(
+        "quantize.quality.built_child:speed",
+        {"path": str(path)},
+        what=f"measuring the speed of {path.name}",
+        work=work,
+        environment=_devices(),
     )
+    return read_speed(found)
 
 
 def _devices() -> Mapping[str, str]:

@@ -25,12 +25,14 @@ def peak_resident() -> int:
     if sys.platform == "win32":
         import psutil
 
-        return int(psutil.Process().memory_info().peak_wset)
-    import resource
+        most = int(psutil.Process().memory_info().peak_wset)
+    else:
+        import resource
 
-    # Bytes on macOS, KiB elsewhere (getrusage(2)).
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        # Bytes on macOS, KiB elsewhere (getrusage(2)).
+        unit = 1 if sys.platform == "darwin" else 1024
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return most
 
 
 class GpuPeak:

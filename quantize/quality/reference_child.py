@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from quantize.child import report_progress
+from quantize.child import report_progress, report_step
 from quantize.quality.store import Recorder
 from quantize.quality.text import cut, read_text
 
@@ -16,12 +16,15 @@ def from_checkpoint(
 ) -> None:
     """Run the Hugging Face folder ``model`` over the text; what it gives goes to the folder
     ``out``."""
+    report_step("loading torch")
     import torch
 
     from quantize.quality.float_model import describe_precision, encode, load_network
 
     given = read_text(Path(text) if text else None, limit)
+    report_step("loading transformers and the tokenizer")
     ids, bos = encode(model, given.content, trust_remote_code=trust_remote_code)
+    report_step("loading the float model")
     network = load_network(model, trust_remote_code=trust_remote_code)
     windows = cut(ids, _context(network.config), bos, limit)
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters

@@ -118,6 +118,7 @@ class Recorder:
             tokens=self._windows.scored,
             text=self._text.name,
             text_sha256=self._text.sha256,
+            windows=len(self._windows.ids),
         )
         described = {
             "windows": dataclasses.asdict(self._windows),

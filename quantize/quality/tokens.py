@@ -6,21 +6,25 @@ Fresh vocabularies fail silently otherwise: the file loads, answers, and is a li
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from quantize.errors import TokenMismatchError
 from quantize.manifest import TokenParity
-from quantize.process import run_child
+from quantize.process import Progress, run_child
+from runtimes.gguf import read_header
 
 _SHOWN = 3  # differing lines in an error
+_LINE = 100  # characters of such a line
+_BEFORE, _AFTER = 3, 8  # ids of it that are shown, from its first other id on
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the original tokenizer makes of the test lines and conversations."""
+    """What the original tokenizer makes of the test lines and conversations. ``texts`` has what
+    each of the ids stands for; ``pre_tokenizer`` describes how it splits text first."""
 
     lines: list[str]
     ids: list[list[int]]
@@ -28,6 +32,8 @@ class Reference:
     chats: list[list[dict[str, str]]]
     chat_ids: list[list[int]]
     normal_form: str | None
+    texts: dict[str, str] = field(default_factory=dict)
+    pre_tokenizer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A built file's tokenizer against the original; ``note`` says what was left out and why."""
+    """A built file's tokenizer against the original; ``note`` says what was left out and why.
+
+    ``texts`` are what the ids stand for by the original and by the file, ``split`` how each of the
+    two splits text before its vocabulary does.
+    """
 
     compared: int
     differences: tuple[Difference, ...]
     note: str | None = None
+    texts: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    split: tuple[str, str] = ("", "")
 
     @property
     def parity(self) -> TokenParity:
@@ -53,13 +65,20 @@ class Comparison:
         return TokenParity(lines=self.compared, differences=len(self.differences))
 
 
-def make_reference(model: Path, work: Path, *, trust_remote_code: bool = False) -> Reference:
+def make_reference(
+    model: Path,
+    work: Path,
+    *,
+    trust_remote_code: bool = False,
+    progress: Progress | None = None,
+) -> Reference:
     """Run the original tokenizer. Raises ToolError when it does not load."""
     answer = run_child(
         "quantize.quality.tokens_child:reference",
         {"model": str(model), "trust_remote_code": trust_remote_code},
         what="loading the original tokenizer",
         work=work,
+        progress=progress,
     )
     return Reference(**answer)
 
@@ -86,7 +105,12 @@ def compare_built(
     ]
     original = [*reference.ids, *reference.special_ids, *reference.chat_ids]
     built = [*answer["ids"], *answer["special_ids"], *answer["chat_ids"]]
-    return _compare(texts, original, built, reference.normal_form if kind == "gguf" else None)
+    normal_form = reference.normal_form if kind == "gguf" else None
+    return replace(
+        _compare(texts, original, built, normal_form),
+        texts=(reference.texts, answer["texts"]),
+        split=(reference.pre_tokenizer, _named_pre_tokenizer(path) if kind == "gguf" else ""),
+    )
 
 
 def compare_vocabulary(path: Path, reference: Reference, work: Path) -> Comparison:
@@ -101,19 +125,60 @@ def compare_vocabulary(path: Path, reference: Reference, work: Path) -> Comparis
 
 
 def require_parity(comparison: Comparison, name: str) -> None:
-    """Raise TokenMismatchError showing the first lines that differ, if any do."""
+    """Raise TokenMismatchError showing where the first lines differ, if any do, and what splits
+    text in both."""
     if not comparison.differences:
         return
-    shown = "\n".join(
-        f"  {difference.text!r}\n    original {_ids(difference.original)}"
-        f"\n    {name} {_ids(difference.built)}"
-        for difference in comparison.differences[:_SHOWN]
-    )
+    shown = "\n".join(_shown(d, comparison.texts, name) for d in comparison.differences[:_SHOWN])
+    original, named = comparison.split
+    why = f"\nThe original splits text by {original} first." if original else ""
+    if named:
+        why += (
+            f"\n{name} splits it by {named!r}: llama.cpp knows pre-tokenizers by name, and this is"
+            " the one that its converter recognised, or else the nearest. Is tokenizer.json as the"
+            " model was published? Programs that write it anew may lose a step, such as the"
+            " splitting of digits. ONNX files keep tokenizer.json: --to onnx builds them."
+        )
     raise TokenMismatchError(
         f"{name}: {len(comparison.differences)} of {comparison.compared} test lines give other"
-        f" tokens than the original tokenizer, so its answers would be worse than they need be:\n"
-        f"{shown}\nNothing was published for it; --allow-token-mismatch publishes it all the same"
+        f" tokens than the original tokenizer, so its answers would be worse than they need be.\n"
+        f"The first ones, around their first other token:\n{shown}{why}\n"
+        "Nothing was published for it; --allow-token-mismatch publishes it all the same"
     )
+
+
+def _shown(
+    difference: Difference, texts: tuple[Mapping[str, str], Mapping[str, str]], name: str
+) -> str:
+    """A line and, by both tokenizers, what stands around the first id that differs."""
+    pairs = zip(difference.original, difference.built, strict=False)
+    shorter = min(len(difference.original), len(difference.built))
+    first = next((i for i, (one, other) in enumerate(pairs) if one != other), shorter)
+    line = repr(difference.text[:_LINE]) + " ..." * (len(difference.text) > _LINE)
+    sides = (("original", difference.original), (name, difference.built))
+    return "\n".join(
+        [f"  {line}, token {first + 1}"]
+        + [
+            f"    {who}: {_around(ids, first, known)}"
+            for (who, ids), known in zip(sides, texts, strict=True)
+        ]
+    )
+
+
+def _around(ids: Sequence[int], first: int, texts: Mapping[str, str]) -> str:
+    """Ids with their texts from shortly before the position ``first`` on."""
+    begin, end = max(0, first - _BEFORE), first + _AFTER
+    known = [(token, texts.get(str(token))) for token in ids[begin:end]]
+    said = [f"{token} {text!r}" if text is not None else str(token) for token, text in known]
+    more = ["..."] * (end < len(ids)) if ids[first:] else ["(ends here)"]
+    return " ".join([*(["..."] * (begin > 0)), *said, *more])
+
+
+def _named_pre_tokenizer(path: Path) -> str:
+    """What a GGUF file says of how text is split before its vocabulary does it."""
+    found = read_header(path).metadata
+    kind = found.get("tokenizer.ggml.pre") or found.get("tokenizer.ggml.model")
+    return str(kind or "no name")
 
 
 def _compare(
@@ -141,8 +206,3 @@ def _compare(
         if left_out
         else None,
     )
-
-
-def _ids(ids: Sequence[int]) -> str:
-    text = " ".join(map(str, ids[:24]))
-    return f"{text} ..." if len(ids) > 24 else text

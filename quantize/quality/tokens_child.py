@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from quantize.child import report_step
 from quantize.quality.lines import parity_conversations, parity_lines
 
 # Lines that are also encoded with the model's BOS and EOS.
@@ -13,11 +16,14 @@ _WITH_SPECIAL = 40
 
 def reference(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
     """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``."""
+    report_step("loading transformers")
     from transformers import AutoTokenizer
 
+    report_step("loading the tokenizer")
     tokenizer = AutoTokenizer.from_pretrained(
         model, local_files_only=True, trust_remote_code=trust_remote_code
     )
+    report_step("encoding the test lines")
     added = {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items()}
     lines = parity_lines(list(dict.fromkeys([*tokenizer.all_special_tokens, *added])))
     chats, chat_ids = [], []
@@ -30,13 +36,18 @@ def reference(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
             continue
         chats.append(messages)
         chat_ids.append([int(token) for token in ids])
+    ids = [tokenizer(line, add_special_tokens=False).input_ids for line in lines]
+    special_ids = [tokenizer(line).input_ids for line in lines[:_WITH_SPECIAL]]
+    used = {token for row in (*ids, *special_ids, *chat_ids) for token in row}
     return {
         "lines": lines,
-        "ids": [tokenizer(line, add_special_tokens=False).input_ids for line in lines],
-        "special_ids": [tokenizer(line).input_ids for line in lines[:_WITH_SPECIAL]],
+        "ids": ids,
+        "special_ids": special_ids,
         "chats": chats,
         "chat_ids": chat_ids,
         "normal_form": _normal_form(tokenizer),
+        "texts": _whole((token, tokenizer.decode([token])) for token in used),
+        "pre_tokenizer": _pre_tokenizer(tokenizer),
     }
 
 
@@ -47,11 +58,14 @@ def built(path: str, lines: list[str], chats: list[Any], special: int) -> dict[s
 
     tokenizer = load_tokenizer(path)
     template = ModelFile.read(path).chat_template if chats else None
-    return {
+    found = {
         "ids": [tokenizer.encode(line) for line in lines],
         "special_ids": [tokenizer.encode(line, add_special=True) for line in lines[:special]],
         "chat_ids": [encode_chat(tokenizer, template, messages) for messages in chats],
     }
+    used = {token for rows in found.values() for row in rows for token in row}
+    texts = ((token, tokenizer.token_bytes(token).decode(errors="replace")) for token in used)
+    return {**found, "texts": _whole(texts)}
 
 
 def vocabulary(path: str, lines: list[str]) -> list[list[int]]:
@@ -60,6 +74,27 @@ def vocabulary(path: str, lines: list[str]) -> list[list[int]]:
 
     tokenizer = LlamaTokenizer.load(Path(path))
     return [tokenizer.encode(line) for line in lines]
+
+
+def _whole(texts: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """Those of the tokens that stand for whole characters, by their id."""
+    return {str(token): text for token, text in texts if text and "\ufffd" not in text}
+
+
+def _pre_tokenizer(tokenizer: Any) -> str:
+    """The steps that split text before the vocabulary does, with their settings."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    found = json.loads(backend.to_str())["pre_tokenizer"] if backend else None
+    return described(found) if found else "none"
+
+
+def described(step: dict[str, Any]) -> str:
+    """A step of tokenizer.json, such as "Sequence[Digits(individual_digits=true), ByteLevel]"."""
+    parts = step.get("pretokenizers")
+    if parts is not None:
+        return f"{step['type']}[{', '.join(map(described, parts))}]"
+    options = (f"{name}={json.dumps(value)}" for name, value in step.items() if name != "type")
+    return f"{step['type']}({', '.join(options)})"
 
 
 def _normal_form(tokenizer: Any) -> str | None:

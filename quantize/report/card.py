@@ -6,8 +6,15 @@ import json
 import re
 
 from quantize.manifest import FileEntry, Manifest
-from quantize.report.facts import alternatives, recommended, sentence, title
-from quantize.report.figures import figures_of, how_measured
+from quantize.report.facts import (
+    alternatives,
+    comparable_parts,
+    outdone,
+    recommended,
+    sentence,
+    title,
+)
+from quantize.report.figures import APART, figures_of, how_measured
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 # Characters with a meaning to Markdown, HTML or TeX, and those that make bare addresses links.
@@ -17,20 +24,26 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECA
 def render(manifest: Manifest) -> str:
     """The card as text. Everything that comes from the manifest is escaped."""
     model, entries = manifest.model, manifest.files
-    best = recommended(entries)
+    main, *apart = comparable_parts(manifest)
+    best = recommended(main.files)
     lines = [*_front_matter(manifest), "", f"# {_plain(model.name)}, quantized", ""]
     about = f"{_plain(model.architecture)}, {model.parameters / 1e6:,.1f} M parameters."
     lines += [f"{about} Quantized and measured with Ingot.", ""]
     if best is not None:
-        lines += [f"**{_plain(sentence(manifest, best))}**", ""]
-        lines += [f"- {label}: {_plain(title(e))}" for label, e in alternatives(manifest)]
+        lines += [f"**{_plain(sentence(main, best))}**", ""]
+        lines += [f"- {label}: {_plain(title(e))}" for label, e in alternatives(main)]
+        lines += [f"- {_plain(text)}" for text in outdone(main)]
         lines.append("")
     if entries:
-        lines += ["## Files", "", *_table(manifest), ""]
+        lines += ["## Files", "", *_table(main), ""]
         lines += ["## Run", "", *_commands(best or entries[0]), ""]
     lines += ["## How it was measured", ""]
-    for text in how_measured(manifest):
+    for text in how_measured(main):
         lines += [_plain(text), ""]
+    for part in apart:
+        lines += ["## Measured otherwise", "", APART, "", *_table(part), ""]
+        for text in how_measured(part):
+            lines += [_plain(text), ""]
     if any(entry.notes for entry in entries):
         lines += ["## Notes", ""]
         lines += [

@@ -4,11 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from quantize.manifest import FileEntry, Manifest
+from quantize.manifest import FileEntry, Manifest, ModelInfo, Speed
+from runtimes.planner.choose import BUSY
 
 _Measure = Callable[[FileEntry], float | None]
 _LEAST_KL = 1e-7  # below it, single precision decides: drawn and compared as equal
+_OTHERS = 0.1  # of the processor: what other programs may take while a speed is measured
+
+
+def comparable_parts(manifest: Manifest) -> tuple[Manifest, ...]:
+    """``manifest`` in parts whose figures may be compared: measured on the same text, with the
+    same programs, on the same machine.
+
+    The first is the one of the original's figures, or the largest, with the files that were not
+    measured; in the others the original has no figures.
+    """
+    parts: dict[str, list[FileEntry]] = {}
+    for entry in manifest.files:
+        if entry.fidelity or entry.speed or entry.quality:
+            parts.setdefault(_measurement(entry), []).append(entry)
+    own = _measurement(manifest.model)
+    order = sorted(parts, key=lambda key: (key != own, -len(parts[key])))
+    first = order[0] if order else own
+    measured_otherwise = [e for key in order[1:] for e in parts[key]]
+    main = tuple(e for e in manifest.files if e not in measured_otherwise)
+    bare = replace(manifest.model, quality=None, perplexity=None)
+    model = manifest.model if own == first else bare
+    return (
+        replace(manifest, model=model, files=main),
+        *(replace(manifest, model=bare, files=tuple(parts[key])) for key in order[1:]),
+    )
+
+
+def _measurement(of: FileEntry | ModelInfo) -> str:
+    """Its key; where an older program left none, the text tells measurements apart."""
+    if isinstance(of, ModelInfo):
+        text = of.perplexity
+    else:
+        text = of.fidelity.perplexity if of.fidelity else None
+    return of.measurement or (f"{text.text_sha256} {text.tokens}" if text else "")
 
 
 def megabytes(size: int) -> str:
@@ -18,8 +54,9 @@ def megabytes(size: int) -> str:
 
 
 def title(entry: FileEntry) -> str:
-    """Such as "4-bit ONNX (onnx-int4)"."""
-    return f"{entry.bits}-bit {entry.format.upper()} ({entry.recipe})"
+    """Such as "onnx-int4 (ONNX, 5.3 bits a weight)"."""
+    bits = f", {entry.bits_per_weight:.1f} bits a weight" if entry.bits_per_weight else ""
+    return f"{entry.recipe} ({entry.format.upper()}{bits})"
 
 
 def divergence(entry: FileEntry) -> float | None:
@@ -29,14 +66,31 @@ def divergence(entry: FileEntry) -> float | None:
     return max(entry.fidelity.kl_mean, _LEAST_KL)
 
 
+def scatter(speed: Speed) -> float | None:
+    """The widest range of the laps of one figure, as a part of the figure; None where no laps are
+    recorded."""
+    known = {name: getattr(speed, name) for name in speed.ranges}
+    return max(
+        ((speed.ranges[n][1] - speed.ranges[n][0]) / v for n, v in known.items() if v), default=None
+    )
+
+
+def is_steady(speed: Speed) -> bool:
+    """Whether the machine was quiet, as far as is recorded: only then are speeds compared."""
+    wide = scatter(speed)
+    return wide is not None and wide <= BUSY and (speed.others or 0.0) <= _OTHERS
+
+
 def decode_speed(entry: FileEntry) -> float | None:
-    """Tokens a second with one row."""
-    return entry.speed.decode_tps_1 if entry.speed and entry.speed.decode_tps_1 > 0 else None
+    """Tokens a second with one row; None where they were measured on a busy machine."""
+    speed = entry.speed
+    return speed.decode_tps_1 if speed and speed.decode_tps_1 > 0 and is_steady(speed) else None
 
 
 def batch_speed(entry: FileEntry) -> float | None:
-    """Tokens a second with 16 rows."""
-    return entry.speed.decode_tps_16 if entry.speed and entry.speed.decode_tps_16 > 0 else None
+    """Tokens a second with 16 rows; None where they were measured on a busy machine."""
+    speed = entry.speed
+    return speed.decode_tps_16 if speed and speed.decode_tps_16 > 0 and is_steady(speed) else None
 
 
 def pareto_front(entries: Sequence[FileEntry]) -> list[FileEntry]:
@@ -53,16 +107,19 @@ def recommended(entries: Sequence[FileEntry]) -> FileEntry | None:
     """The file on the front that is best on the whole; None when nothing was measured.
 
     Size, divergence, and both speeds together count alike: each as its place between the best and
-    the worst of the measured files, on a logarithmic scale.
+    the worst of the measured files, on a logarithmic scale. Speeds count only if all are steady.
     """
     measured = [entry for entry in entries if divergence(entry) is not None]
     front = pareto_front(measured)
     if not front:
         return None
+    timed = all(decode_speed(entry) and batch_speed(entry) for entry in measured)
 
     def score(entry: FileEntry) -> tuple[float, int]:
-        speed = _place(entry, measured, decode_speed, high=True)
-        speed += _place(entry, measured, batch_speed, high=True)
+        speed = 0.0
+        if timed:
+            speed += _place(entry, measured, decode_speed, high=True)
+            speed += _place(entry, measured, batch_speed, high=True)
         size = _place(entry, measured, lambda e: float(e.bytes))
         return size + _place(entry, measured, divergence) + speed / 2, entry.bytes
 
@@ -70,8 +127,9 @@ def recommended(entries: Sequence[FileEntry]) -> FileEntry | None:
 
 
 def sentence(manifest: Manifest, entry: FileEntry) -> str:
-    """Such as "4-bit ONNX (onnx-int4): 3.1x smaller than the original, 2.0x faster here than q8_0,
-    96.8% same top token", as much of it as was measured."""
+    """Such as "onnx-int4 (ONNX, 5.3 bits a weight): 3.1x smaller than the original, 2.0x faster
+    here than q8_0, 96.8% same top token", as much of it as was measured. ``manifest`` has files of
+    one measurement."""
     parts = []
     if manifest.model.bytes and entry.bytes:
         parts.append(f"{manifest.model.bytes / entry.bytes:.1f}x smaller than the original")
@@ -81,8 +139,9 @@ def sentence(manifest: Manifest, entry: FileEntry) -> str:
         ratio = mine / other
         faster = f"{ratio:.1f}x faster" if ratio >= 1 else f"{1 / ratio:.1f}x slower"
         parts.append(f"{faster} here than {largest.recipe}")
-    elif mine:
-        parts.append(f"{mine:,.0f} tokens a second here")
+    elif entry.speed:
+        busy = " (the machine was busy)" if entry.speed.ranges and not mine else ""
+        parts.append(f"{entry.speed.decode_tps_1:,.0f} tokens a second here{busy}")
     if entry.fidelity:
         parts.append(f"{entry.fidelity.same_top:.1%} same top token")
     if entry.quality:
@@ -91,7 +150,8 @@ def sentence(manifest: Manifest, entry: FileEntry) -> str:
 
 
 def alternatives(manifest: Manifest) -> list[tuple[str, FileEntry]]:
-    """The extremes: what each is best at, and the file."""
+    """The extremes: what each is best at, and the file. A speed is compared only if the speeds of
+    all files are steady."""
     found: list[tuple[str, FileEntry]] = []
     measures: tuple[tuple[str, _Measure, bool], ...] = (
         ("closest to the original", divergence, False),
@@ -101,10 +161,28 @@ def alternatives(manifest: Manifest) -> list[tuple[str, FileEntry]]:
     )
     for label, measure, high in measures:
         known = [(value, e) for e in manifest.files if (value := measure(e)) is not None]
-        if len(known) > 1:
+        timed = [e for e in manifest.files if e.speed] if high else []
+        if len(known) > 1 and len(known) >= len(timed):
             pick = max if high else min
             found.append((label, pick(known, key=lambda item: item[0])[1]))
     return found
+
+
+def outdone(manifest: Manifest) -> list[str]:
+    """Sentences about the files that are larger than another and further from the original."""
+    said = []
+    for entry in manifest.files:
+        mine = divergence(entry)
+        better = [
+            e
+            for e in pareto_front(manifest.files)
+            if mine is not None and e.bytes < entry.bytes and (divergence(e) or 0.0) < mine
+        ]
+        if better:
+            said.append(
+                f"{entry.recipe} is larger than {better[-1].recipe} and further from the original."
+            )
+    return said
 
 
 def _place(

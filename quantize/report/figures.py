@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quantize.manifest import FileEntry, Manifest, ModelInfo
-from quantize.report.facts import megabytes
+from quantize.manifest import Fidelity, FileEntry, Manifest, ModelInfo, Speed
+from quantize.report.facts import is_steady, megabytes, scatter
+
+APART = (
+    "These figures are of another measurement (text, number of tokens, programs or machine) than"
+    " those above and must not be compared with them."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,12 @@ def _fidelity(show: Callable[..., str]) -> Callable[[FileEntry], str]:
 def _speed(name: str, show: Callable[[float], str]) -> Callable[[FileEntry], str]:
     def text(entry: FileEntry) -> str:
         value = getattr(entry.speed, name) if entry.speed else None
-        return "" if value is None else show(value)
+        if entry.speed is None or value is None:
+            return ""
+        low, high = map(show, entry.speed.ranges.get(name, (value, value)))
+        laps = f" ({low} to {high})" if low != high else ""
+        mark = " *" if "tps" in name and not is_steady(entry.speed) else ""
+        return f"{show(value)}{laps}{mark}"
 
     return text
 
@@ -37,6 +47,11 @@ def _parity(entry: FileEntry) -> str:
 
 _ALL = (
     Figure("MB", lambda e: megabytes(e.bytes), lambda m: megabytes(m.bytes) if m.bytes else ""),
+    Figure(
+        "bits a weight",
+        lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else "",
+        lambda m: f"{m.bytes * 8 / m.parameters:.1f}" if m.bytes and m.parameters else "",
+    ),
     Figure("lines with the same tokens", _parity),
     Figure(
         "accuracy",
@@ -66,32 +81,69 @@ def figures_of(entries: Sequence[FileEntry]) -> list[Figure]:
 
 
 def how_measured(manifest: Manifest) -> list[str]:
-    """Sentences about what was measured and with what, as far as it was."""
+    """Sentences about what was measured and with what, as far as it was. ``manifest`` has files of
+    one measurement (`comparable_parts`)."""
     entries, said = manifest.files, []
     if not any(e.fidelity or e.speed or e.quality for e in entries):
         said.append("Nothing was measured: the files were built with --no-measure.")
-    if fidelity := next((e.fidelity for e in entries if e.fidelity), None):
-        text = fidelity.perplexity
+    texts = list(dict.fromkeys(_text(e.fidelity) for e in entries if e.fidelity))
+    if texts:
+        which = "Every file" if all(e.fidelity for e in entries) else "Every file with a KL"
         said.append(
-            f"Every file ran on its own runtime over the same {text.tokens:,} token ids (text:"
-            f" {text.text}, sha256 {text.text_sha256[:16]}). KL is the divergence of its next-token"
-            " distribution from the float model's, in nats, mean and 99th percentile; same top"
-            " token is how often both find the same token the most likely. ± is a standard error."
+            f"{which} ran on its own runtime over {'the same ' * (len(texts) == 1)}"
+            f"{' or '.join(texts)}. KL is the divergence of its next-token distribution from the"
+            " float model's, in nats, mean and 99th percentile; same top token is how often both"
+            " find the same token the most likely. ± is a standard error."
         )
-    if any(e.speed for e in entries):
+    said += _speeds(entries)
+    questions = sorted({e.quality.questions for e in entries if e.quality})
+    if questions:
+        said.append(f"Accuracy is exact matches on {_numbers(questions)} graded questions.")
+    lines = sorted({e.token_parity.lines for e in entries if e.token_parity})
+    if lines:
         said.append(
-            "Speeds are tokens per second on the machine that built the files; another machine may"
-            " rank them differently (`ingot plan` measures there). Peak MB is the most memory of"
-            " the process, everything included."
+            f"Each file's tokenizer was compared with the original's on {_numbers(lines)} lines."
         )
-    if quality := next((e.quality for e in entries if e.quality), None):
-        said.append(f"Accuracy is exact matches on {quality.questions} graded questions.")
-    if parity := next((e.token_parity for e in entries if e.token_parity), None):
-        said.append(
-            f"Each file's tokenizer was compared with the original's on {parity.lines} lines."
-        )
-    tools = {name: v for e in entries for name, v in e.tools.items()}
+    tools: dict[str, set[str]] = {}
+    for name, version in (pair for e in entries for pair in e.tools.items()):
+        tools.setdefault(name, set()).add(version)
     if tools:
-        listed = ", ".join(f"{name} {version}" for name, version in sorted(tools.items()))
-        said.append(f"Built with {listed}.")
+        listed = (f"{name} {' and '.join(sorted(found))}" for name, found in sorted(tools.items()))
+        said.append(f"Built with {', '.join(listed)}.")
     return said
+
+
+def _text(fidelity: Fidelity) -> str:
+    text = fidelity.perplexity
+    pieces = f" in {text.windows:,} window{'s' * (text.windows > 1)}" if text.windows else ""
+    return f"{text.tokens:,} token ids{pieces} (text: {text.text}, sha256 {text.text_sha256[:16]})"
+
+
+def _speeds(entries: Sequence[FileEntry]) -> list[str]:
+    timed = [(e.recipe, e.speed) for e in entries if e.speed]
+    if not timed:
+        return []
+    said = [
+        "Speeds are tokens per second on the machine that measured the files, the median lap and in"
+        " brackets the slowest and the fastest; another machine may rank them differently (`ingot"
+        " plan` measures there). Peak MB is the most memory of the process, everything included."
+    ]
+    busy = [f"{recipe} ({_why(speed)})" for recipe, speed in timed if not is_steady(speed)]
+    if busy:
+        said.append(
+            f"* Not compared with other speeds: {', '.join(busy)}. On a quiet machine"
+            " `--measure-again` measures what is built once more."
+        )
+    return said
+
+
+def _why(speed: Speed) -> str:
+    wide = scatter(speed)
+    if wide is None:
+        return "its laps were not recorded"
+    others = f", other programs took {speed.others:.0%} of the processor" if speed.others else ""
+    return f"laps scattered by {wide:.0%}{others}"
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return " or ".join(f"{value:,}" for value in values)

@@ -8,8 +8,15 @@ from pathlib import Path
 
 from quantize.manifest import FileEntry, Manifest
 from quantize.report.chart import make_chart
-from quantize.report.facts import alternatives, recommended, sentence, title
-from quantize.report.figures import Figure, figures_of, how_measured
+from quantize.report.facts import (
+    alternatives,
+    comparable_parts,
+    outdone,
+    recommended,
+    sentence,
+    title,
+)
+from quantize.report.figures import APART, Figure, figures_of, how_measured
 from quantize.report.svg import draw
 
 _STYLE = Path(__file__).with_name("page.css")
@@ -20,11 +27,12 @@ def render(manifest: Manifest) -> str:
     model, entries = manifest.model, manifest.files
     about = f"{escape(model.architecture)}, {model.parameters / 1e6:,.1f} M parameters"
     style = _STYLE.read_text(encoding="utf-8")
-    chart = make_chart(entries)
+    main, *apart = comparable_parts(manifest)
+    chart = make_chart(main.files)
     body = [f"<h1>{escape(model.name)}, quantized</h1>", f'<p class="soft">{about}</p>']
-    best = recommended(entries)
+    best = recommended(main.files)
     if best is not None:
-        body.append(_pick(manifest, best))
+        body.append(_pick(main, best))
     if chart is not None:
         body += [
             "<h2>Size against divergence</h2>",
@@ -32,9 +40,12 @@ def render(manifest: Manifest) -> str:
             draw(chart),
         ]
     if entries:
-        body += ["<h2>All figures</h2>", _table(manifest, best)]
+        body += ["<h2>All figures</h2>", _table(main, best)]
     body += ["<h2>How it was measured</h2>"]
-    body += [f"<p>{escape(text)}</p>" for text in how_measured(manifest)]
+    body += [f"<p>{escape(text)}</p>" for text in how_measured(main)]
+    for part in apart:
+        body += ["<h2>Measured otherwise</h2>", f"<p>{escape(APART)}</p>", _table(part, None)]
+        body += [f"<p>{escape(text)}</p>" for text in how_measured(part)]
     if any(entry.notes for entry in entries):
         body += ["<h2>Notes</h2>", "<ul>"]
         body += [
@@ -52,10 +63,8 @@ def render(manifest: Manifest) -> str:
 
 
 def _pick(manifest: Manifest, best: FileEntry) -> str:
-    others = "".join(
-        f"<li>{escape(label)}: {escape(title(entry))}</li>"
-        for label, entry in alternatives(manifest)
-    )
+    said = [f"{label}: {title(entry)}" for label, entry in alternatives(manifest)]
+    others = "".join(f"<li>{escape(text)}</li>" for text in (*said, *outdone(manifest)))
     return (
         f'<div class="pick"><p>{escape(sentence(manifest, best))}</p>'
         + (f"<ul>{others}</ul>" if others else "")

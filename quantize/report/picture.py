@@ -7,7 +7,7 @@ from typing import Any
 
 from quantize.manifest import Manifest
 from quantize.report.chart import Chart, make_chart
-from quantize.report.facts import megabytes, recommended, sentence
+from quantize.report.facts import comparable_parts, megabytes, recommended, sentence
 from quantize.report.svg import offsets
 
 _DPI = 150
@@ -25,12 +25,13 @@ def draw_picture(manifest: Manifest, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     name = manifest.model.name
+    manifest, *apart = comparable_parts(manifest)
     best, chart = recommended(manifest.files), make_chart(manifest.files)
     heading = f"{name}, quantized" + (f"\n{sentence(manifest, best)}" if best else "")
     # Names may hold a dollar sign, which would start a formula.
     axes.set_title(heading, loc="left", fontsize=11, color=_INK, parse_math=False, wrap=True)
     if chart is None:
-        entries = manifest.files
+        entries = [entry for part in (manifest, *apart) for entry in part.files]
         bars = axes.barh([e.recipe for e in entries], [e.bytes / 1e6 for e in entries], color=_MARK)
         axes.bar_label(bars, [megabytes(e.bytes) for e in entries], padding=4)
         axes.set_xlabel("size on disk, MB")

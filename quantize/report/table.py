@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantize.manifest import FileEntry, Manifest, ModelInfo
-from quantize.report.facts import megabytes
+from quantize.report.facts import comparable_parts, is_steady, megabytes
 
 _PIPE_WIDTH = 160  # a pipe has no width of its own; no file name should be broken in two
 _WITH_NAMES = 140  # characters from which on the files' names fit, too
-_WITH_ALL = 108  # below it, figures that matter less are left to report.html
+_WITH_ALL = 114  # below it, figures that matter less are left to report.html
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,22 @@ def _tokens(entry: FileEntry) -> str:
     return f"{parity.lines - parity.differences}/{parity.lines}" if parity else ""
 
 
+def _speed(entry: FileEntry, name: str) -> str:
+    if entry.speed is None:
+        return ""
+    return f"{getattr(entry.speed, name):,.0f}{'' if is_steady(entry.speed) else '*'}"
+
+
 _COLUMNS = (
     _Column(
         "MB",
         lambda e: megabytes(e.bytes),
         original=lambda m: megabytes(m.bytes) if m.bytes else "",
+    ),
+    _Column(
+        "bits",
+        lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else "",
+        original=lambda m: f"{m.bytes * 8 / m.parameters:.1f}" if m.bytes and m.parameters else "",
     ),
     _Column("same\ntokens", _tokens, wide=True),
     _Column(
@@ -54,9 +65,9 @@ _COLUMNS = (
     ),
     _Column("KL\nmean", lambda e: f"{e.fidelity.kl_mean:.2g}" if e.fidelity else ""),
     _Column("same\ntop", lambda e: f"{e.fidelity.same_top:.1%}" if e.fidelity else ""),
-    _Column("prefill\ntok/s", lambda e: f"{e.speed.prefill_tps:,.0f}" if e.speed else ""),
-    _Column("decode\ntok/s", lambda e: f"{e.speed.decode_tps_1:,.0f}" if e.speed else ""),
-    _Column("16 rows\ntok/s", lambda e: f"{e.speed.decode_tps_16:,.0f}" if e.speed else ""),
+    _Column("prefill\ntok/s", lambda e: _speed(e, "prefill_tps"), wide=True),
+    _Column("decode\ntok/s", lambda e: _speed(e, "decode_tps_1")),
+    _Column("16 rows\ntok/s", lambda e: _speed(e, "decode_tps_16")),
     _Column(
         "peak\nMB",
         lambda e: megabytes(e.speed.peak_bytes) if e.speed and e.speed.peak_bytes else "",
@@ -70,7 +81,15 @@ def print_table(manifest: Manifest, out: Path, recipes: tuple[str, ...]) -> None
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
-    console.print(build_table(manifest, recipes, console.width))
+    for number, part in enumerate(comparable_parts(manifest)):
+        if number == 0 or any(entry.recipe in recipes for entry in part.files):
+            if number:
+                console.print("Measured otherwise, not to be compared with the above:")
+            console.print(build_table(part, recipes, console.width))
+        if number == 0 and not all(is_steady(e.speed) for e in part.files if e.speed):
+            console.print(
+                "* not to be compared: the machine was busy, or that is not recorded", markup=False
+            )
     console.print(f"in {out}", soft_wrap=True, markup=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 from quantize.errors import SourceError, UsageError
@@ -30,12 +31,12 @@ def open_gguf(path: Path) -> SourceModel:
             f"{path} is one part of a split model; join the parts with llama.cpp's"
             " `llama-gguf-split --merge` first"
         )
-    quantized = [t for t in header.tensors if len(t.shape) > 1 and t.type_name not in _FLOATS]
-    if quantized:
+    if any(len(t.shape) > 1 and t.type_name not in _FLOATS for t in header.tensors):
+        types = Counter(tensor.type_name for tensor in header.tensors)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in types.most_common())
         raise UsageError(
-            f"{path} is quantized already: {len(quantized)} of its {len(header.tensors)} tensors,"
-            f" {quantized[0].name} for one, in {quantized[0].type_name}. Give the f16, bf16 or f32"
-            " file, or the original model"
+            f"{path} is quantized already: its {len(header.tensors)} tensors are {kinds}. Give the"
+            " f16, bf16 or f32 file, or the original model"
         )
     if "tokenizer.ggml.tokens" not in header.array_lengths:
         raise UsageError(f"{path} has no vocabulary: it is no language model by itself")
