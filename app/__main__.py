@@ -1,5 +1,6 @@
 """Where the `ingot` command begins; also `python -m app`."""
 
+import os
 import sys
 
 _INTERRUPTED = 130  # app.exitcodes has it too, behind imports that a Ctrl-C may end
@@ -16,4 +17,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # Python puts the current folder first for -m: what lies there is not ours, unless this does.
+    if not (sys.flags.safe_path or __file__.startswith(os.path.join(sys.path[0], "app", ""))):
+        del sys.path[0]
     sys.exit(main())

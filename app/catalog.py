@@ -18,6 +18,7 @@ from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import FileEntry, entry_path, load_manifest
 from quantize.resolve import is_onnx_folder
 from runtimes.errors import IngotError
+from runtimes.gguf_split import gguf_files, named_parts
 from runtimes.installed import RUNTIMES, find_installed
 from runtimes.modelfile import RuntimeName
 from runtimes.planner.known import MadePlan, made_plans
@@ -63,7 +64,7 @@ def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
             return _built(path, plans)
         if is_onnx_folder(path):
             return [_loose(path, plans)]
-        return [_loose(file, plans) for file in sorted(path.glob("*.gguf"))]
+        return [_loose(file, plans) for file in gguf_files(path)]
     except OSError as error:
         return [_broken(path, error.strerror or str(error))]
 
@@ -106,6 +107,7 @@ def _described(base: Entry, listed: FileEntry, plans: Sequence[MadePlan]) -> Ent
         path=path,
         format=listed.format,
         bits=listed.bits,
+        bits_per_weight=listed.bits_per_weight,
         bytes=listed.bytes,
         quality=listed.quality,
         fidelity=listed.fidelity,
@@ -120,7 +122,7 @@ def _described(base: Entry, listed: FileEntry, plans: Sequence[MadePlan]) -> Ent
 def _loose(path: Path, plans: Sequence[MadePlan]) -> Entry:
     """A .gguf file or an ONNX folder by itself."""
     gguf = path.is_file()
-    files = [path] if gguf else [file for file in path.iterdir() if file.is_file()]
+    files = named_parts(path) if gguf else [file for file in path.iterdir() if file.is_file()]
     name = path.stem if gguf else path.name
     return Entry(
         model=str(path),
@@ -130,7 +132,7 @@ def _loose(path: Path, plans: Sequence[MadePlan]) -> Entry:
         path=path,
         format="gguf" if gguf else "onnx",
         bits=_bits(name),
-        bytes=sum(file.stat().st_size for file in files),
+        bytes=sum(file.stat().st_size for file in files if file.is_file()),
         measured=_measured(path, plans),
     )
 

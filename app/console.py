@@ -6,11 +6,16 @@ import contextlib
 import io
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_SILENT_S, _AGAIN_S = 3.0, 30.0
 
 
 @cache
@@ -24,6 +29,26 @@ def messages() -> Console:
 def note(text: str, style: str | None = None) -> None:
     """One line on stderr, taken literally: text in square brackets is not markup."""
     messages().print(text, style=style, markup=False, emoji=False)
+
+
+@contextlib.contextmanager
+def doing(text: str, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
+    """Say on stderr what is being waited for if it takes longer than a few seconds, and again
+    now and then; what it yields ends that early."""
+    over = threading.Event()
+
+    def tell() -> None:
+        begun, pause = time.monotonic(), _SILENT_S
+        while not over.wait(pause):
+            note(f"{text} ... ({time.monotonic() - begun:.0f} s)")
+            pause = _AGAIN_S
+
+    if not quiet:
+        threading.Thread(target=tell, name="ingot-doing", daemon=True).start()
+    try:
+        yield over.set
+    finally:
+        over.set()
 
 
 def prepare_stdout() -> None:

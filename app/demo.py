@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from app.console import emit, note
+from runtimes import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = Path("assets/pebble")
@@ -41,7 +41,7 @@ def main() -> int:
     started = time.monotonic()
     try:
         _say(f"1. Four files out of {MODEL}, checked and measured")
-        _run("quantize.cli", [str(MODEL), "--out", str(BUILT)])
+        _run("quantize", [str(MODEL), "--out", str(BUILT)])
         _say("2. One question to each file")
         for recipe in _recipes():
             _run("app", ["run", str(BUILT), QUESTION, "--recipe", recipe])
@@ -68,10 +68,10 @@ def _say(text: str) -> None:
 
 
 def _run(module: str, arguments: list[str]) -> None:
-    shown = "quantize" if module == "quantize.cli" else "ingot"
+    shown = "quantize" if module == "quantize" else "ingot"
     note(f"$ {shlex.join([shown, *arguments])}", style="dim")
     sys.stdout.flush()
-    done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False)
+    done = processes.run("-m", module, *arguments, cwd=ROOT)
     if done.returncode != 0:
         raise StepFailedError(done.returncode)
 

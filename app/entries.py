@@ -37,6 +37,7 @@ class Entry:
     """A file to choose. ``model`` and ``options`` are what loads it, as on the command line.
 
     ``recipe`` is what the file is called: the recipe of `quantize`, or the type in its name.
+    ``bits`` is the size class, ``bits_per_weight`` what a file that `quantize` built stores.
     Figures are None where nobody measured them. ``quality``, ``fidelity`` and ``speed`` come from
     the manifest, so from the machine that built the file; ``measured`` was measured on this one.
     """
@@ -57,6 +58,7 @@ class Entry:
     notes: tuple[str, ...] = ()
     measured: Measured | None = None
     broken: str | None = None
+    bits_per_weight: float | None = None
 
     @property
     def label(self) -> str:

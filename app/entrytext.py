@@ -8,6 +8,7 @@ from app.entries import Entry, Origin
 from app.figures import rate
 from app.fitting import Fit
 from quantize.hub.store import human
+from quantize.report.facts import is_steady
 
 _ORIGINS = {
     Origin.LIBRARY: "pulled from the hub",
@@ -17,8 +18,10 @@ _ORIGINS = {
 
 
 def type_of(entry: Entry) -> str:
-    """Such as "gguf 4-bit"."""
+    """Such as "gguf 6.2 bits", a weight; "gguf 4-bit" after its name where that is not known."""
     bits = f"{entry.bits}-bit" if entry.bits else ""
+    if entry.bits_per_weight is not None:
+        bits = f"{entry.bits_per_weight:.1f} bits"
     return " ".join(part for part in (entry.format or "", bits) if part) or "?"
 
 
@@ -87,6 +90,7 @@ def _speed(entry: Entry) -> str:
         said.append(
             f"{rate(built.decode_tps_1)} decode, {rate(built.prefill_tps)} prefill,"
             f" {rate(built.decode_tps_16)} with 16 rows where it was built"
+            f"{' (a busy machine)' if built.ranges and not is_steady(built) else ''}"
         )
     return "Speed: " + ("; ".join(said) or "not measured; `ingot plan` does it")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.entries import Entry
 from runtimes.errors import ModelError
+from runtimes.hardware import memory_now
 from runtimes.memory import DEFAULT_CONTEXT, estimate
 from runtimes.modelfile import ModelFile
 
@@ -40,9 +41,7 @@ def fit(entry: Entry, free: int | None = None) -> Fit:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
     context = min(DEFAULT_CONTEXT, file.context_length)
     if free is None:
-        import psutil
-
-        free = psutil.virtual_memory().available
+        free = memory_now()[1]
     return Fit(file, context, estimate(file, 1, context).total, free)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from runtimes.cpu import allowed_cpus
 from runtimes.gpus import GpuReader, GpuUse
 from runtimes.hardware import memory_now
 
@@ -65,7 +66,7 @@ class MachineReader:
     """
 
     def __init__(self) -> None:
-        self._cores = _usable()
+        self._cores = sorted(allowed_cpus())
         self._times = self._core_times()
         self._seen: dict[int, tuple[psutil.Process, float]] = {}
         self._when = time.monotonic()
@@ -119,12 +120,6 @@ class MachineReader:
             found.append(ProcessUse(process.pid, name, 100 * max(since, 0.0) / elapsed, rss))
         self._seen = seen
         return tuple(found)
-
-
-def _usable() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(psutil.cpu_count() or 1))
 
 
 def _busy(times: object) -> tuple[float, float]:

@@ -168,6 +168,17 @@ class PlanOptions:
     ] = None
 
 
+Reproducible = Annotated[
+    bool,
+    typer.Option(
+        "--reproducible/--no-reproducible",
+        help="The same answers to the last bit on this machine, whatever else runs, was stopped or"
+        " is cached; slower.",
+        rich_help_panel=_SAMPLING,
+    ),
+]
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """A command as Typer sees it: each dataclass parameter replaced by the dataclass's fields."""
     hints = get_type_hints(command, include_extras=True)

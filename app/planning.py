@@ -9,6 +9,7 @@ from typing import Literal
 
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, ModelError, RequestError
+from runtimes.installed import find_installed
 from runtimes.modelfile import ModelFile
 from runtimes.plan import STALL_S, PlanWorkload, Profile
 from runtimes.planner.candidates import Overrides, Task
@@ -123,14 +124,22 @@ def choose(
     settings: PlanOptions,
     workload: PlanWorkload,
     slots: int | None = None,
+    *,
+    reproducible: bool = False,
 ) -> Choice:
     """The file and settings of MODEL: as `ingot plan` has chosen for this workload, profile and
-    width, with what the user fixes on top; without a plan the defaults. Takes milliseconds.
+    width, with what the user fixes on top; without a plan the defaults. ``reproducible`` excludes
+    what lets rows depend on each other. Takes milliseconds.
 
     Raises ModelError or RequestError.
     """
     from app.models import model_file
 
+    if reproducible and settings.unified_kv:
+        raise RequestError(
+            "--reproducible: in one cache of all slots a row depends on the others; leave"
+            " --unified-kv out"
+        )
     files = plan_files(model, options, settings.bits)
     fixed = overrides(options, settings, slots)
     # A plan made with the same settings fixed (slots are a front end's, not always the user's),
@@ -142,7 +151,8 @@ def choose(
         file, base, scheduling = ModelFile.read(plan.path), plan.settings(), plan.scheduling()
         logger.info("planned: %s on %s: %s", plan.name, plan.runtime, "; ".join(plan.reasons))
     else:
-        file = files.models[0] if settings.bits else model_file(model, options)
+        usable = (one for one in files.models if find_installed(one.runtime))
+        file = next(usable, files.models[0]) if settings.bits else model_file(model, options)
         base = RunnerSettings()
         scheduling = SchedulerSettings(max_stall_s=STALL_S[settings.profile])
         logger.info(
@@ -152,6 +162,8 @@ def choose(
         )
     note_context(options, file)
     base = replace(base, **{k: v for k, v in asdict(fixed).items() if v is not None})
+    if reproducible:
+        base = replace(base, unified_kv=False, device_sampling=False, reproducible=True)
     return Choice(file, base, scheduling, plan is not None)
 
 

@@ -8,6 +8,7 @@ from typing import IO, Protocol
 
 from runtimes.chat import Message
 from runtimes.errors import RequestError
+from runtimes.modelfile import ModelFile
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 
@@ -15,16 +16,23 @@ _UTF8_BOM = b"\xef\xbb\xbf"
 class PromptTooLongError(RequestError):
     """The prompt leaves no room in the context for an answer."""
 
-    def __init__(self, tokens: int, context: int) -> None:
-        """``tokens`` the prompt has; ``context`` is what a slot holds."""
+    def __init__(self, tokens: int, context: int, longest: int) -> None:
+        """``tokens`` the prompt has; ``context`` is what a slot holds, ``longest`` what one could
+        hold."""
+        more = f"--context gives a longer one, up to the model's own {longest:,}"
         super().__init__(
-            f"the prompt has {tokens:,} tokens; at most {context - 1:,} fit "
-            f"into the context of {context:,} with room for an answer"
+            f"the prompt has {tokens:,} tokens; at most {context - 1:,} fit into the context of "
+            f"{context:,} with room for an answer; "
+            + (more if longest > context else "the model has no longer one")
         )
 
 
 class Encoder(Protocol):
     """The part of an engine that turns text into tokens."""
+
+    @property
+    def model(self) -> ModelFile:
+        """Whose tokens they are."""
 
     @property
     def context(self) -> int:
@@ -71,7 +79,7 @@ def encode(encoder: Encoder, style: PromptStyle, messages: Sequence[Message]) ->
     if not ids:
         raise RequestError("the prompt has no tokens")
     if len(ids) >= encoder.context:
-        raise PromptTooLongError(len(ids), encoder.context)
+        raise PromptTooLongError(len(ids), encoder.context, encoder.model.context_length)
     return ids
 
 

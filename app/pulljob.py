@@ -143,6 +143,9 @@ class PullJob:
         with self._lock:
             self._pace.update(done, total, unit)
 
+    def step(self, text: str) -> None:
+        """See quantize.progress.Reporter; downloads are counted."""
+
     def note(self, text: str) -> None:
         """See quantize.progress.Reporter."""
         with self._lock:

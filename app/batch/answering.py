@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from app.batch.answer_lengths import LengthCounts
 from app.batch.crew import load_crew
 from app.batch.engine_figures import EngineFigures, figures_of, together
+from app.batch.forecast import Forecast
 from app.batch.interrupt import Interrupts
 from app.batch.job import Job
 from app.batch.lane import Lane
@@ -16,6 +18,7 @@ from app.batch.logprobs import TokenTexts
 from app.batch.plan import Plan as Plan
 from app.batch.progress import Progress, Snapshot
 from app.batch.survey import Survey
+from app.batch.time_left import Left
 from app.batch.work import Counts, Deliver, Terms, Work
 from app.prompts import PromptStyle
 from runtimes.metrics import EngineStats
@@ -23,7 +26,7 @@ from runtimes.metrics import EngineStats
 Ended = Literal["signal", "time"]
 
 # Figures are asked of the worker process, and the sizes of processes of the system.
-_SNAPSHOT_SECONDS, _MEMORY_SECONDS = 0.2, 2.0
+_SNAPSHOT_SECONDS, _MEMORY_SECONDS, _FORECAST_SECONDS = 0.2, 2.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +45,24 @@ class Run:
     engines: tuple[EngineFigures, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of the input before the model runs; ``skipped`` rows stay failed."""
-
-    found: Survey
-    skipped: int = 0
-
-
 def answer(
     plan: Plan,
-    known: Known,
+    found: Survey,
     work: Iterator[Work],
     deliver: Deliver,
     progress: Progress,
     *,
     loaded: Callable[[], None],
     idle: Callable[[], None],
+    lengths: LengthCounts | None = None,
 ) -> Run:
     """Load the model and answer ``work``. ``loaded`` is called once the model is there, ``idle`` a
-    few times a second."""
+    few times a second; ``lengths`` are those of the answers of earlier runs."""
     limits = plan.limits
     begun = time.monotonic()
     interrupts = Interrupts(limits.max_time_s)
-    crew = load_crew(plan, known.found.pending)
+    with progress.doing(f"loading {plan.choice.file.path.name}"):
+        crew = load_crew(plan, found.pending)
     # Signals are counted until the engines are closed: one that comes then must not end it all.
     with interrupts, crew, TokenTexts(plan.choice.file.path) as texts:
         ready = time.monotonic()
@@ -73,7 +70,9 @@ def answer(
         style = PromptStyle(plan.settings.system, plan.settings.raw)
         terms = Terms(plan.settings.sampling, style, limits.row_timeout_s, limits.retries)
         job = Job(crew.lanes, terms, deliver, texts)
-        view = _View(crew.lanes, known, job.counts, interrupts, progress, ready)
+        if lengths is not None:
+            job.counts.lengths = lengths
+        view = _View(crew.lanes, found, job, interrupts, progress, ready)
 
         def tick() -> None:
             idle()
@@ -103,13 +102,16 @@ class _View:
     def __init__(
         self,
         lanes: Sequence[Lane],
-        known: Known,
-        counts: Counts,
+        found: Survey,
+        job: Job,
         interrupts: Interrupts,
         progress: Progress,
         ready: float,
     ) -> None:
-        self._lanes, self._known, self._counts = lanes, known, counts
+        self._lanes, self._found, self._job = lanes, found, job
+        self._forecast = Forecast(found.pending, found.characters, ready)
+        self._left: Left | None = None
+        self._foreseen = ready
         self._interrupts, self._progress, self._ready = interrupts, progress, ready
         self._taken = self._weighed = float("-inf")
         self._told = False
@@ -135,14 +137,19 @@ class _View:
 
     def _snapshot(self, now: float) -> Snapshot:
         stats, engines = _figures(self._lanes)
-        counts, found = self._counts, self._known.found
+        counts, found = self._job.counts, self._found
         computed = counts.answered + counts.failed
+        if now - self._foreseen >= _FORECAST_SECONDS:
+            self._foreseen = now
+            draining = self._interrupts.draining
+            self._left = self._forecast.left(
+                now, stats, self._lanes, counts, self._job.begun, draining=draining
+            )
         return Snapshot(
             rows=found.rows,
             done=found.invalid + found.reusable + computed,
-            cached=found.reusable - self._known.skipped,
-            computed=computed,
-            failed=found.invalid + self._known.skipped + counts.failed,
+            cached=found.reusable - found.skipped,
+            failed=found.invalid + found.skipped + counts.failed,
             running=stats.running,
             slots=stats.slots,
             elapsed_s=now - self._ready,
@@ -156,6 +163,7 @@ class _View:
             draining=self._interrupts.draining,
             working=counts.working,
             engines=engines,
+            left=self._left,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 from rich.console import Group
@@ -12,7 +13,6 @@ from rich.text import Text
 
 from app import console
 from app.batch.progress import Progress, Silent, Snapshot, occupancy, speeds
-from app.figures import duration
 
 
 class Bar(Silent):
@@ -51,15 +51,18 @@ class Bar(Silent):
     ) -> None:
         self._live.stop()
 
+    def doing(self, text: str) -> AbstractContextManager[object]:
+        """See Progress."""
+        return console.doing(text)
+
     def update(self, snapshot: Snapshot) -> None:
         """See Progress."""
-        left = snapshot.left_s
         self._progress.update(
             self._task,
             description="finishing" if snapshot.draining else "rows",
             total=snapshot.rows,
             completed=snapshot.done,
-            left="" if left is None else f"{duration(left)} left",
+            left=snapshot.left_text,
             cached=f"{snapshot.cached:,} cached" if snapshot.cached else "",
             failed=f"{snapshot.failed:,} failed" if snapshot.failed else "",
         )

@@ -27,9 +27,10 @@ def check_out(out: Path, source: Source, *, replace: bool) -> None:
         raise RequestError(f"{out} is not a regular file; use - for standard output")
     if out.samefile(source.path):
         raise RequestError("the output would overwrite the input; name another file")
-    if not (replace or journal_path(out).exists()):
+    journal = journal_path(out)
+    if not (replace or (journal.exists() and journal.stat().st_size)):
         raise RequestError(
-            f"{out} exists, and no {journal_path(out).name} beside it tells how it was made; "
+            f"{out} exists, and no {journal.name} beside it tells how it was made; "
             "--fresh replaces it"
         )
 
@@ -45,4 +46,16 @@ def check_settings(out: Path, journal: Journal, settings: JobSettings) -> None:
             + "\n  ".join(changed)
             + "\n--force answers every row anew and keeps the old answers in the journal; "
             "--fresh drops them; or name another output"
+        )
+
+
+def check_lost_settings(out: Path, journal: Journal, reusable: int) -> None:
+    """Raises RequestError when damage hides what the answers of ``out`` were made with, and no row
+    of the input shows, by its key, that it was this."""
+    if journal.settings_lost and len(journal.entries) and not reusable:
+        raise RequestError(
+            f"the settings in {journal.path} are damaged, and none of its "
+            f"{len(journal.entries):,} records is of a row of this input with the present model "
+            "and options. Give the command that began it; or --force, which keeps the old records "
+            "and answers every row anew; or --fresh, which drops them; or name another output"
         )

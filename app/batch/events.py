@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from app.batch.progress import Silent, Snapshot
+from app.batch.time_left import left_json
 
 if TYPE_CHECKING:
-    from app.batch.answering import Known
+    from app.batch.survey import Survey
 
 _SECONDS = 1.0
 
@@ -30,16 +31,15 @@ class Events(Silent):
         may take less than UTF-8."""
         self._emit(json.dumps({"event": name, **values}) + "\n")
 
-    def begin(self, known: Known) -> None:
+    def begin(self, found: Survey) -> None:
         """A ``begin`` event, before the model is loaded."""
-        found = known.found
         self.event(
             "begin",
             {
                 "rows": found.rows,
                 "input_rows": found.input_rows,
-                "cached": found.reusable - known.skipped,
-                "failed": found.invalid + known.skipped,
+                "cached": found.reusable - found.skipped,
+                "failed": found.invalid + found.skipped,
                 "invalid_rows": found.invalid_rows,
             },
         )
@@ -50,7 +50,6 @@ class Events(Silent):
         if now - self._last < _SECONDS:
             return
         self._last = now
-        left = snapshot.left_s
         each = [engine.as_json() for engine in snapshot.engines]
         engines = {"engines": each} if each else {}
         self.event(
@@ -63,7 +62,7 @@ class Events(Silent):
                 "running": snapshot.running,
                 "slots": snapshot.slots,
                 "elapsed_s": round(snapshot.elapsed_s, 3),
-                "left_s": None if left is None else round(left, 1),
+                **left_json(snapshot.left),
                 "prefill_tps_now": round(snapshot.prefill_now, 1),
                 "prefill_tps": round(snapshot.prefill, 1),
                 "decode_tps_now": round(snapshot.decode_now, 1),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app.batch.openai import openai_record
-from app.batch.records import flat_record
+from app.batch.records import flat_record, lasting
 from app.batch.source import Row
 from app.batch.survey import Survey
 
@@ -21,15 +21,19 @@ _SUFFIXES: dict[str, OutputFormat] = {".csv": "csv", ".parquet": "parquet", ".pq
 class RecordForm:
     """How a row and its answer become a record. ``model`` is what OpenAI's form calls it, ``raw``
     whether prompts go in without a chat template, ``fields`` whether flat records have the fields
-    of the input."""
+    of the input, ``lasting`` whether they leave out what another run of the job would not repeat.
+    """
 
     format: OutputFormat
     model: str
     raw: bool = False
     fields: bool = True
+    lasting: bool = False
 
     def record(self, row: Row, answer: Mapping[str, Any], key: bytes) -> dict[str, Any]:
         """The record, ready for JSON."""
+        if self.lasting:
+            answer = lasting(answer)
         if self.format == "openai":
             return openai_record(row, answer, key, model=self.model, raw=self.raw)
         return flat_record(row, answer, fields=self.fields)

@@ -19,6 +19,7 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from app.batch.forecast import Begun
 from app.batch.interrupt import Interrupts
 from app.batch.lane import Active, Lane, LaneState
 from app.batch.logprobs import TokenTexts, token_logprobs
@@ -49,6 +50,7 @@ class Job:
         self, lanes: Sequence[Lane], terms: Terms, deliver: Deliver, texts: TokenTexts
     ) -> None:
         self.counts = Counts()
+        self.begun = Begun()
         self._lanes = list(lanes)
         self._terms = terms
         self._deliver = deliver
@@ -182,17 +184,22 @@ class Job:
         style = _RAW if task.style == "openai-completions" else self._terms.style
         try:
             ids = encode(lane.engine, style, active.messages)
+            active.params, active.prompt_tokens = self._params(active.work, turn), len(ids)
+            active.tokens.clear()
+            if not active.begun:
+                active.begun = True
+                self.begun.add(active.work, len(ids), self._asked(active.work))
             left = None if active.deadline is None else active.deadline - time.monotonic()
             request = Request(
                 prompt=ids,
-                params=self._params(active.work, turn),
+                params=active.params,
                 priority=Priority(max(Priority.CRITICAL, active.rank)),
                 timeout_s=None if left is None else max(left, 0.001),
             )
             active.request_id = request.id
             active.process = lane.engine.pid, lane.engine.slots
             lane.active[request.id] = active
-            stream = lane.engine.submit(request)
+            active.stream = stream = lane.engine.submit(request)
         except RequestError as error:
             lane.active.pop(active.request_id, None)
             long = isinstance(error, PromptTooLongError)
@@ -207,10 +214,13 @@ class Job:
             return
         stream.add_done_callback(lambda completion: self._finished.put((lane, completion)))
 
+    def _asked(self, work: Work) -> SamplingParams:
+        return work.task.sampling or self._terms.sampling
+
     def _params(self, work: Work, turn: int) -> SamplingParams:
         """The row's parameters. Samples and log-probabilities are of the last turn; equal prompts
         get different samples by seeds of their own, the same in every run."""
-        job, params = self._terms.sampling, work.task.sampling or self._terms.sampling
+        job, params = self._terms.sampling, self._asked(work)
         if params.seed is not None and params.seed == job.seed:
             params = dataclasses.replace(params, seed=params.seed + work.row.index)
         if turn + 1 < len(work.task.turns):
@@ -258,7 +268,7 @@ class Job:
             active.messages.append({"role": "assistant", "content": completion.text})
             self._next_turn(active, lane)
             return
-        params = active.work.task.sampling or self._terms.sampling
+        params = self._asked(active.work)
         wanted = params.logprobs or params.top_logprobs
         logprobs = token_logprobs(completion.choices, self._texts) if wanted else ()
         self._count(active, lane)

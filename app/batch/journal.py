@@ -2,25 +2,35 @@
 from a power cut from the moment it is synced.
 
 The first line is a header with the job's settings; each later line is one finished row, or a note
-on a run. A line counts once its newline is there: whatever a crash tore off at the end is cut away
-on opening. Rows are found again by their key, so that an edited input never misaligns with old
-answers.
+on a run. A line counts while its seal is right: what a crash tore off at the end, and what was
+damaged later, is left out, told, and stays where it is. Rows are found again by their key, so that
+an edited input never misaligns with old answers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
+import sys
 import time
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.batch.journal_lines import HEADER, VERSION, lines_of, parse_line
-from app.batch.wire import dump_line
+from app.batch.answer_lengths import LengthCounts
+from app.batch.journal_lines import (
+    DAMAGE,
+    HEADER,
+    VERSION,
+    VERSIONS,
+    Damaged,
+    LineReader,
+    lines_of,
+    sealed_line,
+)
+from app.batch.settings import comparable
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 
 _MAGIC = b'{"ingot":"batch-journal"'
@@ -29,8 +39,6 @@ _MAGIC = b'{"ingot":"batch-journal"'
 _GROUP_ROWS = 64
 _GROUP_SECONDS = 1.0
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-_log = logging.getLogger(__name__)
 
 
 class JournalBusyError(RequestError):
@@ -75,14 +83,18 @@ class Journal:
     """An open journal, locked against other jobs. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create ``path``, cut off a torn end and index what is there.
+        """Open or create ``path`` and index what is there; nothing is changed before ``begin``.
 
         Raises JournalBusyError when another job holds it, RequestError when the file is not a
         journal, OutOfMemoryError when the disk is full.
         """
         self.path = path
         self.entries = Entries()
+        self.lengths = LengthCounts()  # of the answers that are there
         self.settings: dict[str, Any] | None = None
+        self._version = VERSION  # of the last header
+        self._lines = LineReader()
+        self._ended = True  # whether the last line has its newline
         self._forgotten = False
         self._unsynced = 0  # rows that were written since the last sync
         self._reader: IO[bytes] | None = None
@@ -95,26 +107,48 @@ class Journal:
             raise
         self._synced_at = time.monotonic()
 
+    @property
+    def damaged(self) -> list[Damaged]:
+        """Lines that say nothing any more, as long as no run has noted that it told of them."""
+        return self._lines.damaged
+
+    @property
+    def settings_lost(self) -> bool:
+        """Whether a damaged line keeps from us what the last answers were made with."""
+        return self._lines.settings_lost
+
     def begin(self, settings: dict[str, Any]) -> None:
-        """Write a header, unless the last one says the same: what follows was made so."""
+        """Write a header, unless the last one says the same: what follows was made so. Damaged
+        lines count as told from here on."""
         if self._forgotten:
             os.ftruncate(self._descriptor, 0)
             self._end, self._forgotten = 0, False
-        if self.settings != settings:
-            self._write(dump_line({"ingot": HEADER, "version": VERSION, "settings": settings}))
-            self.settings = settings
+            self._lines, self._ended = LineReader(), True
+        if not self._ended:
+            self._write(b"\n")
+            self._ended = True
+        if self.settings != settings or self._version != VERSION:
+            if self._lines.sealed_from is None:
+                self._lines.sealed_from = self._end
+            self._write(sealed_line({"ingot": HEADER, "version": VERSION, "settings": settings}))
+            self.settings, self._version = settings, VERSION
             self._fsync()
+        if self.damaged:
+            self.note(DAMAGE, {"offsets": [one.offset for one in self.damaged]})
 
-    def note(self, kind: str, values: dict[str, Any]) -> None:
-        """Write a note on this run, of one of the kinds in app.batch.journal_lines."""
-        self._write(dump_line({"ingot": kind, **values}))
-        self._fsync()
+    def note(self, kind: str, values: dict[str, Any], *, sync: bool = True) -> None:
+        """Write a note on this run, of one of the kinds in app.batch.journal_lines; without
+        ``sync`` a power cut may take it away."""
+        self._write(sealed_line({"ingot": kind, **values}))
+        if sync:
+            self._fsync()
 
     def append(self, key: bytes, index: int, answer: dict[str, Any], *, answered: bool) -> int:
         """Add a finished row; return its offset. It is on the disk after the next ``sync``; until
         then only a power cut or a crash of the system can take it away."""
         offset = self._end
-        self._write(dump_line({"key": key.hex(), "index": index, "ok": answered, "answer": answer}))
+        record = {"key": key.hex(), "index": index, "ok": answered, "answer": answer}
+        self._write(sealed_line(record))
         self._unsynced += 1
         self.entries.add(key, index, offset, answered)
         if self._unsynced >= _GROUP_ROWS:
@@ -161,16 +195,19 @@ class Journal:
         if self._reader is None:
             self._reader = self.path.open("rb")
         self._reader.seek(offset)
-        record = parse_line(self._reader.readline())
+        record = self._lines.again(offset, self._reader.readline())
         if record is None or record.get("key") != key.hex():
-            raise IngotError(f"{self.path} is damaged at byte {offset}; run again with --fresh")
+            raise IngotError(
+                f"{self.path} was damaged at byte {offset} while the job ran; the same command "
+                "tells what is lost and goes on with the rest"
+            )
         answer: dict[str, Any] = record["answer"]
         return answer
 
     def forget(self) -> None:
         """Ignore what is there; ``begin`` will drop it."""
         self.entries = Entries(keep_failures=self.entries.keep_failures)
-        self.settings = None
+        self.settings, self.lengths = None, LengthCounts()
         self._forgotten = True
 
     def close(self) -> None:
@@ -192,35 +229,41 @@ class Journal:
         self.close()
 
     def _scan(self) -> int:
-        """Index every whole line; return, and cut the file to, the end of the last one."""
-        end = 0
-        damaged = 0
+        """Index every whole line; return the end of the file."""
+        offset, line, end = 0, b"\n", 0
         for offset, line in lines_of(self.path):
-            record = parse_line(line)
-            if offset == 0 and (record is None or record.get("ingot") != HEADER):
-                _check_torn_header(line, self.path)
-                break
+            record = self._lines.take(offset, line)
+            end = offset + len(line)
             if record is None:
-                damaged += 1
                 continue
-            if "ingot" in record:
-                if record["ingot"] == HEADER:
-                    self._take_header(record)
-            else:
+            if record.get("ingot") == HEADER:
+                self._take_header(record)
+            elif "ingot" not in record:
                 key = bytes.fromhex(record["key"])
                 self.entries.add(key, record["index"], offset, record["ok"])
-            end = offset + len(line)
-        if damaged:
-            _log.info("%s: %d torn lines; their rows are computed again", self.path, damaged)
-        os.ftruncate(self._descriptor, end)
+                if record["ok"]:
+                    self.lengths.add_record(record["answer"])
+        self._ended = line.endswith(b"\n")
+        if self.settings_lost:
+            self.settings = None
+        if end and not self._lines.good and not _torn_header(line, offset):
+            raise RequestError(
+                f"{self.path} is not a journal of ingot batch, or none of its lines is whole; "
+                "move it out of the way"
+            )
         return end
 
     def _take_header(self, record: dict[str, Any]) -> None:
-        if record.get("version") != VERSION:
+        self._version = record.get("version", 0)
+        if self._version not in VERSIONS:
             raise RequestError(
                 f"{self.path} was written by another version of Ingot; "
                 "move it out of the way, or name another output"
             )
+        if self.settings is not None and comparable(self.settings) != comparable(
+            record["settings"]
+        ):
+            self.lengths = LengthCounts()
         self.settings = record["settings"]
 
 
@@ -233,14 +276,14 @@ def _open(path: Path) -> int:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    try:
+    # Windows refuses to delete or truncate a file that another process holds.
+    if sys.platform != "win32":
         import fcntl
-    except ImportError:  # Windows refuses to delete or truncate a file that another process holds
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise JournalBusyError(f"another job is writing to {path}") from error
+
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalBusyError(f"another job is writing to {path}") from error
 
 
 def _write_error(error: OSError, path: Path) -> IngotError:
@@ -253,8 +296,9 @@ def _write_error(error: OSError, path: Path) -> IngotError:
     return RequestError(f"{path} cannot be written: {reason}")
 
 
-def _check_torn_header(line: bytes, path: Path) -> None:
-    """A crash may leave a piece of the header, or zeros; anything else is not our file."""
-    start = line.rstrip(b"\0\n")[: len(_MAGIC)]
-    if not _MAGIC.startswith(start):
-        raise RequestError(f"{path} is not a journal of ingot batch; move it out of the way")
+def _torn_header(line: bytes, offset: int) -> bool:
+    """Whether a file's last line is all of it, and what a crash may leave of a journal's first: a
+    piece, or zeros."""
+    piece = line.rstrip(b"\0")
+    ours = piece.startswith(_MAGIC) or _MAGIC.startswith(piece)
+    return offset == 0 and ours and not line.endswith(b"\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,6 +14,7 @@ from app.batch.work import Counts, Work
 from runtimes.chat import Message
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.metrics import EngineStats
+from runtimes.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 from runtimes.stream import Stream
 
@@ -25,6 +27,10 @@ _log = logging.getLogger(__name__)
 class RowEngine(Protocol):
     """The part of ``runtimes.api.EngineApi`` that a job needs. ``pid`` is None while there is no
     process, and another one after each death; ``encode`` waits for the next process."""
+
+    @property
+    def model(self) -> ModelFile:
+        """The loaded file."""
 
     @property
     def context(self) -> int:
@@ -74,6 +80,22 @@ class Active:
     retries: int = 0
     alone: bool = False  # a suspect, which runs with no other row
     deadline: float | None = None
+    begun: bool = False  # whether it was ever given to an engine
+    params: SamplingParams = field(default_factory=SamplingParams)  # of the turn that is asked
+    prompt_tokens: int = 0
+    stream: Stream | None = None
+    tokens: Counter[int] = field(default_factory=Counter)  # of each sample of this turn, so far
+
+    def so_far(self) -> list[tuple[int, int]]:
+        """Of each answer of this turn: its tokens so far, and the most that it may have."""
+        for chunk in self.stream.take() if self.stream else ():
+            self.tokens[chunk.index] += len(chunk.token_ids)
+        return [(self.tokens[i], self.params.max_tokens) for i in range(self.params.samples)]
+
+    @property
+    def turns_left(self) -> int:
+        """Turns behind this one."""
+        return len(self.work.task.turns) - len(self.completions) - 1
 
     @property
     def rank(self) -> int:

@@ -28,7 +28,7 @@ class FileEncoder:
     """
 
     def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:
-        self._model = model
+        self.model = model
         self.tokenizer: NamedTokenizer = load_tokenizer(model.path)
         context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
         self.context = min(context, settings.kv_tokens or context)
@@ -39,7 +39,7 @@ class FileEncoder:
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a conversation, by the model's chat template."""
-        return encode_chat(self.tokenizer, self._model.chat_template, messages)
+        return encode_chat(self.tokenizer, self.model.chat_template, messages)
 
 
 @dataclass(slots=True)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
+from runtimes.linechild import LineChild, LineChildError
 from runtimes.request import Completion, FinishReason
-
-_log = logging.getLogger(__name__)
 
 
 class TokenTexts:
@@ -24,25 +19,21 @@ class TokenTexts:
         """``path`` is the model file."""
         self._path = path
         self._known: dict[int, bytes] = {}
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: LineChild | None = None
 
     def learn(self, ids: Iterable[int]) -> None:
         """Look up the ids that are not known yet. Raises ModelError when that is not possible."""
         missing = sorted(set(ids) - self._known.keys())
         if not missing:
             return
-        child = self._child = self._child or self._start()
-        assert child.stdin is not None
-        assert child.stdout is not None
+        self._child = self._child or LineChild(
+            "app.batch.logprobs_child", self._path, name=f"the tokenizer of {self._path}"
+        )
         try:
-            child.stdin.write(json.dumps(missing).encode() + b"\n")
-            child.stdin.flush()
-            found = child.stdout.readline()
-        except OSError:
-            found = b""
-        if not found:
-            raise ModelError(f"the tokenizer of {self._path} gave no answer (see above)")
-        for token, piece in zip(missing, json.loads(found), strict=True):
+            found = self._child.ask(missing)
+        except LineChildError as error:
+            raise ModelError(str(error)) from error
+        for token, piece in zip(missing, found, strict=True):
             self._known[token] = bytes.fromhex(piece)
 
     def __getitem__(self, token: int) -> bytes:
@@ -51,11 +42,7 @@ class TokenTexts:
     def close(self) -> None:
         """End the process."""
         if self._child is not None:
-            assert self._child.stdin is not None
-            self._child.stdin.close()
-            self._child.wait()
-            assert self._child.stdout is not None
-            self._child.stdout.close()
+            self._child.close()
             self._child = None
 
     def __enter__(self) -> TokenTexts:
@@ -63,16 +50,6 @@ class TokenTexts:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        _log.debug("starting a process for the texts of tokens")
-        return subprocess.Popen(
-            [sys.executable, "-m", "app.batch.logprobs_child", str(self._path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # A terminal's Ctrl-C is for the job, which ends this process by closing its input.
-            start_new_session=True,
-        )
 
 
 def token_logprobs(choices: Sequence[Completion], texts: TokenTexts) -> list[list[dict[str, Any]]]:

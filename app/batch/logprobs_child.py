@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 
+from runtimes.linechild import exchange
 from runtimes.tokenizer import load_tokenizer
 
 
 def main() -> None:
     """Answer until the input ends."""
-    # What native code prints must not get between the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    questions, answer = exchange()
     tokenizer = load_tokenizer(sys.argv[1])
-    for line in sys.stdin:
-        pieces = [tokenizer.token_bytes(token).hex() for token in json.loads(line)]
-        answers.write(json.dumps(pieces) + "\n")
-        answers.flush()
+    for tokens in questions:
+        answer([tokenizer.token_bytes(token).hex() for token in tokens])
 
 
 if __name__ == "__main__":

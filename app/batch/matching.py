@@ -38,11 +38,6 @@ class Matcher:
         start, end = self._bad.range(key)
         return max(self._bad.offsets[start:end]) if end > start else None
 
-    def failures(self) -> int:
-        """How many keys have failures only."""
-        keys = set(self._bad.keys)
-        return sum(1 for key in keys if not self._good.has(key))
-
 
 class _Sorted:
     """Records in the order of their keys; those of one key in the order of rows, then of time."""
@@ -60,7 +55,3 @@ class _Sorted:
         wanted = short_key(key)
         start = bisect_left(self.keys, wanted)
         return start, bisect_right(self.keys, wanted, lo=start)
-
-    def has(self, wanted: int) -> bool:
-        at = bisect_left(self.keys, wanted)
-        return at < len(self.keys) and self.keys[at] == wanted

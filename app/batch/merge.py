@@ -19,11 +19,13 @@ from typing import Any
 
 from app.batch.formats import OutputFormat, RecordForm, suffix_format
 from app.batch.journal import journal_path
+from app.batch.journal_lines import told
 from app.batch.openai import index_of
 from app.batch.publish import output_error, write_output
 from app.batch.runlog import read_runs
 from app.batch.settings import comparable
 from app.batch.shard import Shard
+from app.batch.writers import json_columns
 from runtimes.errors import RequestError
 
 _CSV_CELL = 1 << 28
@@ -91,6 +93,9 @@ def _part(path: Path) -> Part:
         )
     log = read_runs(journal)
     run = log.run
+    if log.damaged and (run is None or log.end is None or log.settings_lost):
+        what = "; ".join(told(journal, log.damaged, "run the command of this part again"))
+        raise RequestError(f"nothing tells what part {path} is: {what}")
     if run is None or run.get("shard") is None:
         raise RequestError(f"{path} was not made with --shard")
     if log.end is None or log.end["unfinished"]:
@@ -127,14 +132,20 @@ def _check(out: Path, parts: Sequence[Part]) -> None:
 
 
 def _records(part: Part) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each record with the index of its row, in order."""
-    match part.format:
-        case "csv":
-            return _csv_records(part.path)
-        case "parquet":
-            return _parquet_records(part.path)
-        case _:
-            return _json_records(part.path, part.format)
+    """Each record with the index of its row, in order. Raises RequestError."""
+    try:
+        match part.format:
+            case "csv":
+                yield from _csv_records(part.path)
+            case "parquet":
+                yield from _parquet_records(part.path)
+            case _:
+                yield from _json_records(part.path, part.format)
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise RequestError(
+            f"{part.path} is damaged ({error}); remove it and run the command of this part again, "
+            "which writes it anew from its journal"
+        ) from error
 
 
 def _json_records(path: Path, format: OutputFormat) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -153,7 +164,9 @@ def _json_records(path: Path, format: OutputFormat) -> Iterator[tuple[int, dict[
             yield indexes[at], json.loads(file.readline())
 
 
-def _index(path: Path, record: dict[str, Any], format: OutputFormat) -> int:
+def _index(path: Path, record: Any, format: OutputFormat) -> int:
+    if not isinstance(record, dict):
+        record = {}
     index = index_of(str(record.get("id"))) if format == "openai" else record.get("index")
     if not isinstance(index, int):
         raise RequestError(f"{path} has a line without the index of its row")
@@ -171,6 +184,8 @@ def _parquet_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow.parquet
 
     with pyarrow.parquet.ParquetFile(path) as file:
+        texts = json_columns(file.schema_arrow)
         for batch in file.iter_batches(1024):
             for record in batch.to_pylist():
-                yield record["index"], record
+                values = {name: json.loads(record[name]) for name in texts if record[name]}
+                yield record["index"], record | values

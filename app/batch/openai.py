@@ -42,7 +42,8 @@ def openai_record(
         body = (_completion if text else _chat_completion)(answer, name)
         body["model"] = model
         body["usage"] = _usage(answer["usage"])
-        body["timings"] = answer["timings"]
+        if "timings" in answer:
+            body["timings"] = answer["timings"]
     return {
         "id": f"batch_req_{name}",
         "custom_id": str(row.id),
@@ -68,7 +69,7 @@ def _chat_completion(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{name}",
         "object": "chat.completion",
-        "created": int(answer["created"]),
+        "created": int(answer.get("created", 0)),
         "choices": [
             {
                 "index": index,
@@ -85,7 +86,7 @@ def _completion(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {
         "id": f"cmpl-{name}",
         "object": "text_completion",
-        "created": int(answer["created"]),
+        "created": int(answer.get("created", 0)),
         "choices": [
             {
                 "index": index,

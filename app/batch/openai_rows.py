@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.batch.sampling_body import NAMES, sampling_of
-from app.batch.tasks import MISSING, BadRowError, Style, Task, kind, task_at
+from app.batch.tasks import MISSING, BadRowError, Style, Task, as_unicode, kind, task_at
 from runtimes.request import SamplingParams
 
 _STYLES: dict[str, Style] = {
@@ -55,6 +55,7 @@ def request_task(row: Mapping[str, Any], job: SamplingParams) -> Task:
     identity = row.get("custom_id", MISSING)
     if not isinstance(identity, str) or not identity:
         raise BadRowError("missing_parameter", f"custom_id must be a text, not {_named(identity)}")
+    as_unicode(identity, "custom_id")  # by which its answer has to be found
     method = row.get("method", MISSING)
     if method != "POST":
         raise BadRowError("invalid_value", f'method must be "POST", not {_named(method)}')

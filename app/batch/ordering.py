@@ -27,7 +27,7 @@ def rearranged(
     held = 0
     for item in work:
         window.append(item)
-        held += _length(item)
+        held += item.task.characters
         if len(window) >= rows or held >= characters:
             yield from arranged(window)
             window, held = [], 0
@@ -47,7 +47,9 @@ def arranged(window: Sequence[Work]) -> list[Work]:
             key=lambda item: (item.task.priority, texts[item.row.index][:_SHARED]),
         )
     ]
-    groups.sort(key=lambda group: (group[0].task.priority, -max(map(_length, group))))
+    groups.sort(
+        key=lambda group: (group[0].task.priority, -max(item.task.characters for item in group))
+    )
     return [item for group in groups for item in group]
 
 
@@ -59,9 +61,3 @@ def shared_beginning(item: Work) -> tuple[int, str]:
 def _beginning(item: Work) -> str:
     parts = (*(message.content for message in item.task.history), item.task.turns[0])
     return "\n".join(parts)[:_COMPARED]
-
-
-def _length(item: Work) -> int:
-    return sum(len(message.content) for message in item.task.history) + sum(
-        map(len, item.task.turns)
-    )

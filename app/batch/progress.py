@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from app import console
-from app.figures import duration, rate
+from app.figures import rate
 
 if TYPE_CHECKING:
-    from app.batch.answering import Known
     from app.batch.engine_figures import EngineFigures
+    from app.batch.survey import Survey
+    from app.batch.time_left import Left
 
 _LINE_SECONDS = 10.0
 
@@ -21,14 +23,13 @@ _LINE_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The job at one moment. ``done`` counts every row that needs nothing more, ``cached`` those of
-    them that an earlier run answered, ``computed`` those that this run finished; rates are tokens
-    per second; ``kv_*`` are tokens in the slots, ``memory`` bytes of all its processes; ``working``
-    has the indexes of the rows with a slot."""
+    them that an earlier run answered; rates are tokens per second; ``kv_*`` are tokens in the
+    slots, ``memory`` bytes of all its processes; ``working`` has the indexes of the rows with a
+    slot; ``left`` is None before anything can be said."""
 
     rows: int
     done: int
     cached: int
-    computed: int
     failed: int
     running: int
     slots: int
@@ -43,13 +44,12 @@ class Snapshot:
     draining: bool
     working: tuple[int, ...] = ()
     engines: tuple[EngineFigures, ...] = ()
+    left: Left | None = None
 
     @property
-    def left_s(self) -> float | None:
-        """Seconds to the end at the pace so far."""
-        if not self.computed:
-            return None
-        return self.elapsed_s / self.computed * (self.rows - self.done)
+    def left_text(self) -> str:
+        """For people."""
+        return "estimating the time" if self.left is None else str(self.left)
 
 
 class Progress(Protocol):
@@ -64,7 +64,7 @@ class Progress(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def begin(self, known: Known) -> None:
+    def begin(self, found: Survey) -> None:
         """Take in what is known of the input before the model is loaded."""
 
     def update(self, snapshot: Snapshot) -> None:
@@ -72,6 +72,9 @@ class Progress(Protocol):
 
     def note(self, text: str) -> None:
         """Show one line that stays."""
+
+    def doing(self, text: str) -> AbstractContextManager[object]:
+        """Say what is being waited for, if it takes long."""
 
 
 def make_progress(*, quiet: bool, bar: bool) -> Progress:
@@ -118,7 +121,7 @@ class Silent:
     ) -> None:
         return
 
-    def begin(self, known: Known) -> None:
+    def begin(self, found: Survey) -> None:
         """Nothing."""
 
     def update(self, snapshot: Snapshot) -> None:
@@ -127,6 +130,10 @@ class Silent:
     def note(self, text: str) -> None:
         """See Progress."""
         console.note(text, style="yellow")
+
+    def doing(self, text: str) -> AbstractContextManager[object]:
+        """Nothing."""
+        return nullcontext()
 
 
 class Both(Silent):
@@ -149,10 +156,10 @@ class Both(Silent):
         for view in self._views:
             view.__exit__(kind, error, trace)
 
-    def begin(self, known: Known) -> None:
+    def begin(self, found: Survey) -> None:
         """See Progress."""
         for view in self._views:
-            view.begin(known)
+            view.begin(found)
 
     def update(self, snapshot: Snapshot) -> None:
         """See Progress."""
@@ -164,19 +171,30 @@ class Both(Silent):
         for view in self._views:
             view.note(text)
 
+    @contextmanager
+    def doing(self, text: str) -> Iterator[object]:
+        """See Progress."""
+        with ExitStack() as stack:
+            for view in self._views:
+                stack.enter_context(view.doing(text))
+            yield None
+
 
 class _Lines(Silent):
     def __init__(self) -> None:
         self._shown = time.monotonic()
+
+    def doing(self, text: str) -> AbstractContextManager[object]:
+        """See Progress."""
+        return console.doing(text)
 
     def update(self, snapshot: Snapshot) -> None:
         now = time.monotonic()
         if now - self._shown < _LINE_SECONDS:
             return
         self._shown = now
-        left = snapshot.left_s
         console.note(
             f"{snapshot.done:,}/{snapshot.rows:,} rows ({snapshot.cached:,} cached), "
-            f"{snapshot.failed:,} failed; {speeds(snapshot)}; {occupancy(snapshot)}"
-            + (f"; {duration(left)} left" if left is not None else "")
+            f"{snapshot.failed:,} failed; {speeds(snapshot)}; {occupancy(snapshot)}; "
+            + snapshot.left_text
         )

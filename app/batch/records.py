@@ -58,6 +58,14 @@ def failure_of(
     return answer
 
 
+def lasting(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """``answer`` without its times and what happened to be cached, which are of the run."""
+    kept = {name: value for name, value in answer.items() if name not in ("timings", _CREATED)}
+    if "usage" in kept:
+        kept["usage"] = {k: v for k, v in kept["usage"].items() if k != "cached_tokens"}
+    return kept
+
+
 def flat_record(row: Row, answer: Mapping[str, Any], *, fields: bool = True) -> dict[str, Any]:
     """The line of a flat output for ``row``: its id and index, the fields of the input, the answer.
 

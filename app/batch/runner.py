@@ -7,20 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.batch.answering import Ended, Known, Run, answer
+from app.batch.answering import Ended, Run, answer
 from app.batch.answers import NO_KEY, Published
-from app.batch.checks import check_out, check_settings
+from app.batch.checks import check_lost_settings, check_out, check_settings
 from app.batch.formats import OutputFormat, RecordForm, output_format
 from app.batch.journal import Entries, Journal, journal_path
-from app.batch.journal_lines import END, RUN
-from app.batch.matching import Matcher
+from app.batch.journal_lines import END, LEFT_OUT, RUN, told
 from app.batch.missing import missing
 from app.batch.ordered import OrderedOutput
 from app.batch.plan import Plan
-from app.batch.progress import Progress
-from app.batch.publish import check_unchanged, publish
+from app.batch.progress import Both, Progress
+from app.batch.publish import publish
 from app.batch.records import failure_of
-from app.batch.runlog import end_note, run_note
+from app.batch.runlog import LeftNotes, end_note, run_note
 from app.batch.settings import row_key
 from app.batch.source import Source
 from app.batch.summary import Summary
@@ -52,27 +51,31 @@ def run_to_file(plan: Plan, out: Path, progress: Progress) -> Outcome:
     check_out(out, plan.source, replace=plan.fresh or plan.force)
     digest = plan.settings.digest()
     settings = plan.settings.as_json()
-    with Journal(journal_path(out)) as journal:
+    with progress.doing("reading the journal"):
+        journal = Journal(journal_path(out))
+    with journal:
         if plan.fresh:
             journal.forget()
-        elif not plan.force:
+        else:
+            for line in told(journal.path, journal.damaged, LEFT_OUT):
+                progress.note(line)
+        if not (plan.fresh or plan.force):
             check_settings(out, journal, plan.settings)
         journal.entries.keep_failures = plan.skip_failed
-        found = survey(plan.source, journal.entries, digest, strict=plan.strict)
+        with progress.doing("checking the input"):
+            found = survey(plan.source, journal.entries, digest, strict=plan.strict)
         form = _form(plan, out, found)
-        skipped = (
-            min(Matcher(journal.entries).failures(), found.reusable) if plan.skip_failed else 0
-        )
-        known = Known(found, skipped)
-        _tell(known, plan.source, progress)
+        if not (plan.fresh or plan.force):
+            check_lost_settings(out, journal, found.reusable)
+        _tell(found, plan.source, progress)
         streamed = UnorderedOutput(out, form, journal) if plan.output.unordered else None
         run = None
 
         def begin() -> None:
             journal.begin(settings)
-            journal.note(RUN, _run_note(known, plan.source, form.format))
+            journal.note(RUN, _run_note(found, plan.source, form.format))
             if streamed is not None and found.pending:
-                streamed.settle(plan.source, digest, errors=False)
+                streamed.settle(plan.source, found.stamp, digest, errors=False)
 
         def deliver(work: Work, result: dict[str, Any], answered: bool) -> None:
             journal.append(work.key, work.row.index, result, answered=answered)
@@ -86,34 +89,44 @@ def run_to_file(plan: Plan, out: Path, progress: Progress) -> Outcome:
 
         if found.pending:
             work = missing(plan.source, journal.entries, digest, found.priorities)
-            run = answer(plan, known, work, deliver, progress, loaded=begin, idle=idle)
+            views = Both([progress, LeftNotes(journal)])
+            run = answer(
+                plan,
+                found,
+                work,
+                deliver,
+                views,
+                loaded=begin,
+                idle=idle,
+                lengths=journal.lengths,
+            )
             journal.sync()
             idle()
         else:
             begin()
         if run is not None and run.ended:
-            so_far = _so_far(known, run)
+            so_far = _so_far(found, run)
             journal.note(END, end_note(so_far.unfinished))
-            return _outcome(plan, known, run, so_far)
-        if streamed is not None:
-            published = streamed.settle(plan.source, digest, errors=True)
-            check_unchanged(plan.source, found.stamp)
-        else:
-            published = publish(plan.source, found.stamp, journal, digest, out, form)
+            return _outcome(plan, found, run, so_far)
+        with progress.doing("writing the output"):
+            if streamed is not None:
+                published = streamed.settle(plan.source, found.stamp, digest, errors=True)
+            else:
+                published = publish(plan.source, found.stamp, journal, digest, out, form)
         journal.note(END, end_note(published.unfinished))
-        return _outcome(plan, known, run, published)
+        return _outcome(plan, found, run, published)
 
 
 def run_to_stdout(plan: Plan, progress: Progress, write: Callable[[bytes], None]) -> Outcome:
     """Answer every row and ``write`` the records in the order of the input, each as soon as those
     before it are written. Keeps no journal."""
     digest = plan.settings.digest()
-    found = survey(plan.source, Entries(), digest, strict=plan.strict)
+    with progress.doing("checking the input"):
+        found = survey(plan.source, Entries(), digest, strict=plan.strict)
     form = _form(plan, None, found)
     if form.format in ("csv", "parquet"):
         raise RequestError(f"{form.format} needs all rows at once: name a file instead of stdout")
-    known = Known(found)
-    _tell(known, plan.source, progress)
+    _tell(found, plan.source, progress)
     output = OrderedOutput(form, write)
 
     def valid_rows() -> Iterator[Work]:
@@ -132,9 +145,9 @@ def run_to_stdout(plan: Plan, progress: Progress, write: Callable[[bytes], None]
 
     if not found.pending:
         list(valid_rows())
-        return _outcome(plan, known, None, Published(failed=found.invalid))
-    run = answer(plan, known, valid_rows(), deliver, progress, loaded=nothing, idle=nothing)
-    return _outcome(plan, known, run, _so_far(known, run))
+        return _outcome(plan, found, None, Published(failed=found.invalid))
+    run = answer(plan, found, valid_rows(), deliver, progress, loaded=nothing, idle=nothing)
+    return _outcome(plan, found, run, _so_far(found, run))
 
 
 def _form(plan: Plan, out: Path | None, found: Survey) -> RecordForm:
@@ -144,45 +157,45 @@ def _form(plan: Plan, out: Path | None, found: Survey) -> RecordForm:
     check_format(format)
     if output.unordered and format in ("csv", "parquet"):
         raise RequestError(f"--unordered appends lines, which {format} has not: use .jsonl")
-    return RecordForm(format, settings.model, settings.raw, output.fields)
+    reproducible = settings.computing is not None
+    return RecordForm(format, settings.model, settings.raw, output.fields, lasting=reproducible)
 
 
-def _run_note(known: Known, source: Source, format: OutputFormat) -> dict[str, Any]:
-    found = known.found
+def _run_note(found: Survey, source: Source, format: OutputFormat) -> dict[str, Any]:
     return run_note(
         rows=found.rows,
         input_rows=found.input_rows,
-        invalid=found.invalid + known.skipped,
-        reused=found.reusable - known.skipped,
+        invalid=found.invalid + found.skipped,
+        reused=found.reusable - found.skipped,
         shard=str(source.shard) if source.shard else None,
         format=format,
         input=source.name,
     )
 
 
-def _tell(known: Known, source: Source, progress: Progress) -> None:
-    progress.begin(known)
-    for line in known.found.notes(source.name):
+def _tell(found: Survey, source: Source, progress: Progress) -> None:
+    progress.begin(found)
+    for line in found.notes(source.name):
         progress.note(line)
 
 
-def _so_far(known: Known, run: Run) -> Published:
-    counts, found = run.counts, known.found
+def _so_far(found: Survey, run: Run) -> Published:
+    counts = run.counts
     return Published(
-        answered=found.reusable - known.skipped + counts.answered,
-        failed=found.invalid + known.skipped + counts.failed,
+        answered=found.reusable - found.skipped + counts.answered,
+        failed=found.invalid + found.skipped + counts.failed,
         unfinished=found.pending - counts.answered - counts.failed,
         errors=counts.errors,
     )
 
 
-def _outcome(plan: Plan, known: Known, run: Run | None, published: Published) -> Outcome:
+def _outcome(plan: Plan, found: Survey, run: Run | None, published: Published) -> Outcome:
     counts = run.counts if run else Counts()
     summary = Summary(
-        rows=known.found.rows,
+        rows=found.rows,
         answered=published.answered,
         failed=published.failed,
-        reused=known.found.reusable,
+        reused=found.reusable,
         unfinished=published.unfinished,
         model=plan.settings.model,
         runtime=plan.settings.runtime,

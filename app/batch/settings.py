@@ -18,7 +18,8 @@ KEY_BYTES = 16
 @dataclass(frozen=True, slots=True)
 class JobSettings:
     """Model, sampling and prompt style of a job. ``model`` and ``runtime`` are for people: the
-    fingerprint alone tells whether two files are the same model."""
+    fingerprint alone tells whether two files are the same model. ``computing`` is what the last
+    digits of a reproducible job depend on; None for others."""
 
     model: str
     runtime: str
@@ -28,10 +29,13 @@ class JobSettings:
     raw: bool = False
     context: int | None = None
     kv_type: str = "f16"
+    computing: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """What the journal's header holds, exactly as it is read back."""
         value: dict[str, Any] = json.loads(_canonical(asdict(self)))
+        if self.computing is None:
+            del value["computing"]
         return value
 
     def digest(self) -> bytes:
@@ -67,9 +71,10 @@ def _decisive(sampling: SamplingParams) -> dict[str, Any]:
 
 
 def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A journal's settings without the names that are for people only: equal ones give the same
-    answers."""
-    return {name: value for name, value in settings.items() if name not in ("model", "runtime")}
+    """A journal's settings without the names that are for people only, and without the machine:
+    equal ones ask for the same answers."""
+    aside = ("model", "runtime", "computing")
+    return {name: value for name, value in settings.items() if name not in aside}
 
 
 def differences(before: Mapping[str, Any], now: JobSettings) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.planning import Choice
+from runtimes.hardware import memory_now
 from runtimes.memory import DEFAULT_CONTEXT, largest_slots
 from runtimes.modelfile import ModelFile
 
@@ -21,18 +22,35 @@ def slots_for(choice: Choice, rows: int, *, fixed: bool, engines: int = 1) -> in
     if choice.planned:
         return max(1, min(choice.settings.slots, rows))
     free = free_memory() // engines
-    return default_slots(choice.file, choice.settings.context, rows, free)
+    return default_slots(
+        choice.file,
+        choice.settings.context,
+        rows,
+        free,
+        reproducible=choice.settings.reproducible,
+    )
 
 
-def default_slots(model: ModelFile, context: int | None, rows: int, free_bytes: int) -> int:
+def default_slots(
+    model: ModelFile,
+    context: int | None,
+    rows: int,
+    free_bytes: int,
+    *,
+    reproducible: bool = False,
+) -> int:
     """As many slots as there are rows, up to 16, as long as all of it fits ``free_bytes``."""
     tokens = min(context or DEFAULT_CONTEXT, model.context_length)
-    fit = largest_slots(model, tokens, int(free_bytes * _SHARE), most=min(MOST, rows))
+    fit = largest_slots(
+        model,
+        tokens,
+        int(free_bytes * _SHARE),
+        most=min(MOST, rows),
+        reproducible=reproducible,
+    )
     return max(1, fit)
 
 
 def free_memory() -> int:
     """Bytes that can be had without swapping."""
-    import psutil
-
-    return int(psutil.virtual_memory().available)
+    return memory_now()[1]

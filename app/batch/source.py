@@ -18,7 +18,7 @@ from app.batch.raw import Format, Raw
 from app.batch.readers import read_rows
 from app.batch.shard import Shard
 from app.batch.tasks import RowProblem, Task, row_id
-from runtimes.errors import RequestError
+from runtimes.errors import ParameterError
 
 __all__ = ["Format", "Row", "Source", "Stamp", "open_source"]
 
@@ -142,8 +142,9 @@ def _source(
 ) -> Source:
     found = detect(path, name, format)
     if found == "text" and prompting.field is not None:
-        raise RequestError(
+        raise ParameterError(
             f"--field is for rows with fields, and {name} is read as plain text"
-            " (see --input-format)"
+            " (see --input-format)",
+            "field",
         )
     return Source(path, name, found, prompting, limit)

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app.batch.journal import journal_path
-from app.batch.runlog import read_runs
+from app.batch.journal_lines import LOST, told
+from app.batch.runlog import RECENT_S, read_runs
+from app.batch.time_left import Left, left_json
 from app.figures import duration, rate
 from runtimes.errors import RequestError
 
 State = Literal["running", "finished", "stopped"]
-
-_RECENT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """``done`` rows have an answer, ``cached`` of them from earlier runs; ``failed`` rows an error;
     ``left`` rows neither. A job is ``stopped`` when its process is gone and rows are left. Rates
-    are per second: of the run so far, and over its last minute."""
+    are per second: of the run so far, and over its last minute. ``notes`` say what is damaged in
+    the journal."""
 
     output: str
     state: State
@@ -36,14 +37,17 @@ class Status:
     rows_per_s_now: float
     decode_tps: float
     decode_tps_now: float
-    left_s: float | None
+    time_left: Left | None
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {
+        values = {
             name: round(value, 3) if isinstance(value, float) else value
             for name, value in asdict(self).items()
         }
+        del values["time_left"]
+        return values | left_json(self.time_left)
 
     def lines(self) -> list[str]:
         """For people."""
@@ -53,7 +57,7 @@ class Status:
             f"({self.cached:,} cached), {self.failed:,} failed, {self.left:,} left"
         )
         if not self.rows_per_s:
-            return [counts]
+            return [counts, *self.notes]
         decode, elapsed = rate(self.decode_tps), duration(self.elapsed_s)
         pace = f"{self.rows_per_s:.2f} rows/s and {decode} in {elapsed}"
         if self.state == "running":
@@ -61,9 +65,9 @@ class Status:
                 f"; in the last minute {self.rows_per_s_now:.2f} rows/s and "
                 f"{rate(self.decode_tps_now)}"
             )
-        if self.left_s is not None:
-            pace += f"; about {duration(self.left_s)} left"
-        return [counts, pace]
+        if self.time_left is not None:
+            pace += f"; {self.time_left}"
+        return [counts, pace, *self.notes]
 
 
 def status_of(out: Path) -> Status:
@@ -81,8 +85,7 @@ def status_of(out: Path) -> Status:
     running = log.running
     now = time.time() if running else max(log.last, run["at"])
     elapsed = max(now - run["at"], 1e-3)
-    recent = min(_RECENT_S, elapsed)
-    pace = (log.done + log.failed) / elapsed
+    recent, (recent_rows, recent_tokens) = min(RECENT_S, elapsed), log.recent(now)
     return Status(
         output=str(out),
         state="running" if running else "stopped" if left else "finished",
@@ -94,8 +97,9 @@ def status_of(out: Path) -> Status:
         shard=run["shard"],
         elapsed_s=elapsed,
         rows_per_s=log.done / elapsed,
-        rows_per_s_now=log.recent_rows / recent,
+        rows_per_s_now=recent_rows / recent,
         decode_tps=log.tokens / elapsed,
-        decode_tps_now=log.recent_tokens / recent,
-        left_s=left / pace if running and left and pace else None,
+        decode_tps_now=recent_tokens / recent,
+        time_left=log.left_at(now) if running and left else None,
+        notes=tuple(told(path, log.damaged, LOST)),
     )

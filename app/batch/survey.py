@@ -25,7 +25,8 @@ class Survey:
     """Counts over the input. ``requests`` are lines of an OpenAI batch; ``problems`` are the first
     few of the invalid rows, each with its place; ``repeats`` are rows that are valid though an
     earlier row has their id; ``input_rows`` counts those of other shards too; ``invalid_rows`` has
-    the indexes of the first thousand that are invalid."""
+    the indexes of the first thousand that are invalid; ``skipped`` of the reusable rows stay
+    failed; ``characters`` are those of the pending rows' prompts."""
 
     stamp: Stamp
     input_rows: int = 0
@@ -33,6 +34,8 @@ class Survey:
     requests: int = 0
     invalid: int = 0
     reusable: int = 0
+    skipped: int = 0
+    characters: int = 0
     priorities: set[Priority] = field(default_factory=set)
     problems: list[tuple[str, RowProblem]] = field(default_factory=list)
     repeats: Repeats = field(default_factory=Repeats)
@@ -110,8 +113,12 @@ def _read(source: Source, entries: Entries, digest: bytes, ids: IdIndex | None) 
                 found.problems.append((row.where, row.task))
             continue
         found.priorities.add(row.task.priority)
-        if matcher.take(row_key(digest, row.task)) is not None:
+        key = row_key(digest, row.task)
+        if (offset := matcher.take(key)) is not None:
             found.reusable += 1
+            found.skipped += offset == matcher.failure(key)
+        else:
+            found.characters += row.task.characters
     if not found.input_rows:
         raise RequestError(_no_rows(source))
     if lacking and found.invalid == found.rows and fields:

@@ -59,6 +59,11 @@ class Task:
     style: Style = "flat"
     source: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def characters(self) -> int:
+        """Of all messages and turns."""
+        return sum(len(m.content) for m in self.history) + sum(map(len, self.turns))
+
 
 MISSING = object()
 
@@ -143,7 +148,7 @@ def _message(item: Any, where: str) -> Message:
         raise BadRowError("wrong_type", f"{where}.content must be a string, not {kind(content)}")
     if role == "user":
         return Message(role, _text(content, f"{where}.content"))
-    return Message(role, _unicode(content, f"{where}.content"))
+    return Message(role, as_unicode(content, f"{where}.content"))
 
 
 def _part(part: Any, where: str) -> str:
@@ -159,11 +164,12 @@ def _part(part: Any, where: str) -> str:
 def _text(text: str, where: str) -> str:
     if not text.strip():
         raise BadRowError("empty_prompt", f"{where} is blank")
-    return _unicode(text, where)
+    return as_unicode(text, where)
 
 
-def _unicode(text: str, where: str) -> str:
-    """JSON may spell half a surrogate pair, which no tokenizer can take."""
+def as_unicode(text: str, where: str) -> str:
+    """``text``. Raises BadRowError for half a surrogate pair, which JSON may spell: no tokenizer
+    can take it, nor can many readers of JSON."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -20,8 +20,8 @@ from app.batch.answers import Answered, Published, answers
 from app.batch.formats import OutputFormat, RecordForm
 from app.batch.journal import Journal
 from app.batch.openai import index_of
-from app.batch.publish import output_error, write_output
-from app.batch.source import Source
+from app.batch.publish import check_unchanged, output_error, write_output
+from app.batch.source import Source, Stamp
 from app.batch.wire import dump_line
 from app.batch.work import Work
 
@@ -54,11 +54,13 @@ class UnorderedOutput:
         except OSError as error:
             raise self._error(error) from error
 
-    def settle(self, source: Source, digest: bytes, *, errors: bool) -> Published:
+    def settle(self, source: Source, stamp: Stamp, digest: bytes, *, errors: bool) -> Published:
         """Make the file hold exactly what the journal has for the rows of ``source``; rows that
-        failed only with ``errors``. Raises OutOfMemoryError or RequestError."""
+        failed only with ``errors``. Raises OutOfMemoryError or RequestError, the latter before
+        anything is written if the input is no longer what ``stamp`` says."""
         self._pending.clear()
         self.close()
+        check_unchanged(source, stamp)
         published = Published()
         try:
             held = _scan(self._out, self._form.format)
@@ -70,8 +72,9 @@ class UnorderedOutput:
                 there = cursor.at(found.row.index)
                 agrees = agrees and (there is None or (line is not None and there == hash(line)))
                 missing += line is not None and there is None
+            check_unchanged(source, stamp)
             if not (agrees and cursor.done and cursor.distinct):
-                self._rebuild(source, digest, errors=errors)
+                self._rebuild(source, stamp, digest, errors=errors)
             elif missing:
                 self._append(source, digest, held, errors=errors)
         except OSError as error:
@@ -99,13 +102,13 @@ class UnorderedOutput:
             file.flush()
             os.fsync(file.fileno())
 
-    def _rebuild(self, source: Source, digest: bytes, *, errors: bool) -> None:
+    def _rebuild(self, source: Source, stamp: Stamp, digest: bytes, *, errors: bool) -> None:
         def records() -> Iterator[dict[str, Any]]:
             for found in answers(source, self._journal, digest, errors=errors):
                 if found.answer is not None:
                     yield self._form.record(found.row, found.answer, found.key)
 
-        write_output(self._out, self._form, records)
+        write_output(self._out, self._form, records, lambda: check_unchanged(source, stamp))
 
     def _error(self, error: OSError) -> Exception:
         return output_error(error, self._out, f"Every row is in {self._journal.path}")

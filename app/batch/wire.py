@@ -1,7 +1,8 @@
-"""JSON lines as bytes, and files that appear whole or not at all."""
+"""JSON lines as bytes."""
 
 from __future__ import annotations
 
+import codecs
 import json
 from typing import Any
 
@@ -11,8 +12,24 @@ _ESCAPED = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def dump_line(value: dict[str, Any]) -> bytes:
-    """One JSON line in UTF-8, readable as it is; escaped only where UTF-8 cannot hold it."""
+    """One JSON line in UTF-8 that any reader takes. Half a surrogate pair has no UTF-8, and many
+    readers refuse its escape, with all lines after it: it becomes the text of that escape."""
+    return _READABLE.encode(value).encode("utf-8", errors=_AS_TEXT) + b"\n"
+
+
+def exact_line(value: dict[str, Any]) -> bytes:
+    """One JSON line that Python reads back as it was, half surrogate pairs too."""
     try:
         return _READABLE.encode(value).encode("utf-8") + b"\n"
-    except UnicodeEncodeError:  # a row's id may hold half a surrogate pair
+    except UnicodeEncodeError:
         return _ESCAPED.encode(value).encode("ascii") + b"\n"
+
+
+def _escapes(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    halves = error.object[error.start : error.end]
+    return "".join(f"\\\\u{ord(half):04x}" for half in halves), error.end
+
+
+_AS_TEXT = "ingot.escapes-as-text"
+codecs.register_error(_AS_TEXT, _escapes)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.batch.answer_lengths import LengthCounts
 from app.batch.source import Row
 from app.batch.tasks import Task
 from app.prompts import PromptStyle
-from runtimes.request import Completion, SamplingParams
+from runtimes.request import Completion, FinishReason, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Terms:
 class Counts:
     """What the job has done so far. Tokens are of finished rows; ``retried`` counts rows that were
     asked again, ``crashes`` deaths of the worker process, ``errors`` failures by their code;
-    ``working`` has the indexes of the rows that have a slot."""
+    ``working`` has the indexes of the rows that have a slot; ``lengths`` are those of all answers
+    that are known, of earlier runs too."""
 
     answered: int = 0
     failed: int = 0
@@ -50,6 +52,7 @@ class Counts:
     completion_tokens: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     working: tuple[int, ...] = ()
+    lengths: LengthCounts = field(default_factory=LengthCounts)
 
     def finished(self, completions: Iterable[Completion], error: str | None = None) -> None:
         """Count a row with what it was answered, and the code of its error if it failed."""
@@ -62,7 +65,9 @@ class Counts:
             self.prompt_tokens += completion.usage.prompt_tokens
             self.cached_tokens += completion.usage.cached_tokens
             for choice in completion.choices:
-                self.completion_tokens += choice.usage.completion_tokens
+                tokens = choice.usage.completion_tokens
+                self.completion_tokens += tokens
+                self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
 
 
 # What becomes of a finished row: its work, its answer or error, and which of the two it is.

@@ -21,6 +21,7 @@ Records = Callable[[], Iterable[Mapping[str, Any]]]
 
 _BUFFER = 1 << 20
 _GROUP_ROWS = 2048  # of a Parquet file; held in memory
+_JSON = {b"ingot": b"json"}  # of a Parquet column whose texts are JSON
 
 
 def check_format(format: OutputFormat) -> None:
@@ -78,7 +79,12 @@ def _write_parquet(path: Path, records: Records) -> None:
         "text": arrow.string(),
         "json": arrow.string(),
     }
-    schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    schema = arrow.schema(
+        [
+            arrow.field(name, types[kind], metadata=_JSON if kind == "json" else None)
+            for name, kind in columns.items()
+        ]
+    )
     with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         for group in _groups(records()):
             table = {
@@ -86,6 +92,11 @@ def _write_parquet(path: Path, records: Records) -> None:
                 for name, kind in columns.items()
             }
             writer.write_table(arrow.table(table, schema=schema))
+
+
+def json_columns(schema: pyarrow.Schema) -> list[str]:
+    """The columns of a Parquet file whose texts are JSON, as ``write_records`` has marked them."""
+    return [column.name for column in schema if column.metadata == _JSON]
 
 
 def _groups(records: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.bench.linechild import LineChild
 from app.bench.llama_server import LlamaServer
 from app.bench.options import BenchOptions, median, rounded
 from app.bench.prompts import read_texts
 from app.bench.tools import tail
 from app.bench.work import loaded, lockstep
+from runtimes import processes
 from runtimes.errors import IngotError
+from runtimes.linechild import LineChild
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 _TOGETHER = SchedulerSettings(max_stall_s=None, prefix_cache=False)
@@ -139,13 +138,11 @@ def _batch(
                 row = {"custom_id": f"{number}", "method": "POST", "url": "/v1/completions"}
                 file.write(json.dumps({**row, "body": body}) + "\n")
         report = Path(folder) / "report.json"
-        command: list[object] = [sys.executable, "-m", "app", "batch", rows]
+        command: list[object] = ["-m", "app", "batch", rows]
         command += [Path(folder) / "out.jsonl", "--model", path, "--report", report, "--quiet"]
         command += ["--slots", settings.slots, "--context", settings.context]
         command += ["--threads", settings.threads, "--split-kv", "--profile", "throughput"]
-        done = subprocess.run(
-            [str(word) for word in command], capture_output=True, text=True, check=False
-        )
+        done = processes.run(*command, capture_output=True)
         if done.returncode != 0:
             raise IngotError(f"ingot batch failed:\n{tail(done.stderr)}")
         summary = json.loads(report.read_text())["summary"]
@@ -173,6 +170,7 @@ def _loop(
     settings = result.settings
     words = (path, settings.threads, settings.context, settings.batch)
     with LineChild("app.bench.llama_loop_child", *words, name="llama_cpp.Llama") as child:
+        child.answer()
         child.ask({"prompts": _WARM_UP, "tokens": 3})
         answer = child.ask({"prompts": prompts, "tokens": options.decode_tokens})
     result.loop_s.append(answer["seconds"])

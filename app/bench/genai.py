@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
-from app.bench.linechild import LineChild
 from app.bench.options import BenchOptions, median, rounded
 from app.bench.work import Window, loaded, lockstep, random_prompts
 from runtimes.api import EngineApi
+from runtimes.linechild import LineChild
 from runtimes.settings import SchedulerSettings
 
 _SETTLED = 0.1  # of the steps, until buffers have grown to what the work needs
@@ -101,11 +101,14 @@ def genai(path: Path, options: BenchOptions) -> GenaiResult:
     theirs: list[float] = []
     untold: list[float] = []
     child, name = "app.bench.genai_child", "onnxruntime-genai"
+    quiet = {"ORT_DISABLE_TELEMETRY": "1"}
     with (
-        LineChild(child, path, options.cores, name=name) as other,
-        LineChild(child, path, 0, name=name) as own_way,
+        LineChild(child, path, options.cores, name=name, environment=quiet) as other,
+        LineChild(child, path, 0, name=name, environment=quiet) as own_way,
         loaded(path, options.settings(need, rows=1), _TOGETHER) as engine,
     ):
+        for process in (other, own_way):
+            process.answer()
         for seed in range(-1, options.repeats):
             [prompt] = random_prompts(engine, [options.prompt_tokens], seed)
             work = {"prompt": prompt, "tokens": options.decode_tokens}

@@ -1,9 +1,9 @@
 """onnxruntime-genai's own loop, timed in a process of its own.
 
 ``python -m app.bench.genai_child FOLDER THREADS`` loads the folder (with 0 THREADS as any program
-that does not say how many), says ``ready`` on stdout, and
-answers each line ``{"prompt": [...], "tokens": n}`` on stdin with ``{"seconds": s}``: the time of
-``n`` tokens after the first, which comes with the prefill. It ends when stdin does.
+that does not say how many), answers ``"ready"``, and each line
+``{"prompt": [...], "tokens": n}`` on stdin with ``{"seconds": s}``: the time of ``n`` tokens after
+the first, which comes with the prefill. It ends when stdin does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import sys
 import time
 from typing import Any
 
+from runtimes.linechild import exchange
+
 
 def main() -> None:
     """Serve the requests on stdin."""
+    questions, answer = exchange()
     import onnxruntime_genai as og
 
     og.disable_telemetry_events()
@@ -25,10 +28,9 @@ def main() -> None:
         session = {"intra_op_num_threads": threads}
         config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
     model = og.Model(config)
-    _say("ready")
-    for line in sys.stdin:
-        work = json.loads(line)
-        _say(json.dumps({"seconds": _decode(og, model, work["prompt"], work["tokens"])}))
+    answer("ready")
+    for work in questions:
+        answer({"seconds": _decode(og, model, work["prompt"], work["tokens"])})
 
 
 def _decode(og: Any, model: Any, prompt: list[int], tokens: int) -> float:
@@ -43,11 +45,6 @@ def _decode(og: Any, model: Any, prompt: list[int], tokens: int) -> float:
     for _ in range(tokens):
         generator.generate_next_token()
     return time.perf_counter() - begin
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

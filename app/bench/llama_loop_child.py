@@ -1,19 +1,21 @@
 """`llama_cpp.Llama` called for one prompt after another, timed in a process of its own.
 
-``python -m app.bench.llama_loop_child FILE THREADS CONTEXT BATCH`` loads the model, says ``ready``,
-and answers each line ``{"prompts": [[...], ...], "tokens": n}`` with ``{"seconds": s}``: how long
-``n`` greedy tokens behind each prompt took.
+``python -m app.bench.llama_loop_child FILE THREADS CONTEXT BATCH`` loads the model, answers
+``"ready"``, and each line ``{"prompts": [[...], ...], "tokens": n}`` with ``{"seconds": s}``: how
+long ``n`` greedy tokens behind each prompt took.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+
+from runtimes.linechild import exchange
 
 
 def main() -> None:
     """Serve the requests on stdin."""
+    questions, answer = exchange()
     from llama_cpp import Llama
 
     path = sys.argv[1]
@@ -27,21 +29,15 @@ def main() -> None:
         n_threads_batch=threads,
         verbose=False,
     )
-    _say("ready")
-    for line in sys.stdin:
-        work = json.loads(line)
+    answer("ready")
+    for work in questions:
         begin = time.perf_counter()
         for prompt in work["prompts"]:
             # Below create_completion: an end-of-sequence token does not end it.
             for made, _ in enumerate(llama.generate(prompt, temp=0.0), start=1):
                 if made == work["tokens"]:
                     break
-        _say(json.dumps({"seconds": time.perf_counter() - begin}))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+        answer({"seconds": time.perf_counter() - begin})
 
 
 if __name__ == "__main__":

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runtimes.errors import IngotError, RequestError
+from runtimes.errors import RequestError
+from runtimes.linechild import LineChild
 from runtimes.memory import MemoryEstimate, estimate_settings
 from runtimes.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
-_ROOT = Path(__file__).resolve().parents[2]
 _MIB = 2**20
 
 # What is compared unless asked otherwise: one short slot, few long ones, many of a usual length.
@@ -112,24 +109,8 @@ def table(rows: Sequence[MemoryRow]) -> list[list[str]]:
 
 
 def _measure(path: Path, settings: RunnerSettings, timeout_s: float) -> dict[str, int]:
-    search = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "runtimes.memory_child", str(path)]
-    try:
-        done = subprocess.run(
-            [*command, json.dumps(asdict(settings))],
-            env={**os.environ, "PYTHONPATH": search},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise IngotError(f"{path} was not measured within {timeout_s:g} s") from error
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise IngotError(f"{path} could not be measured: {reason}")
-    found: dict[str, int] = json.loads(lines[-1])
+    words = (path, json.dumps(asdict(settings)))
+    name = f"measuring {path}"
+    with LineChild("runtimes.memory_child", *words, name=name) as child:
+        found: dict[str, int] = child.answer(timeout_s)
     return found

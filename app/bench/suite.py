@@ -17,6 +17,7 @@ from app.bench.native import native
 from app.bench.options import BenchOptions, Result
 from app.bench.plan import PlanRegret, plan_regret
 from app.bench.prefix import prefix
+from app.bench.reproducible import reproducible
 from app.bench.sampling import SamplingShare, sampling_share
 from app.bench.server import server
 from app.bench.strategies import strategies
@@ -86,6 +87,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "genai": Benchmark(genai, ("onnx",)),
     "prefix": Benchmark(prefix),
     "strategies": Benchmark(strategies),
+    "reproducible": Benchmark(reproducible),
     "sampling": Benchmark(_sampling),
     "device": Benchmark(device, ("llamacpp",)),
     "constrained": Benchmark(constrained),

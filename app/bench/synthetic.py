@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from quantize.manifest import NAME, load_manifest
+from runtimes import processes
 from runtimes.errors import IngotError
 from runtimes.paths import cache_dir
 
@@ -34,15 +34,15 @@ def ensure_built(shape: str) -> Path:
         "make_random_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
     )
     shutil.rmtree(folder, ignore_errors=True)
-    _run([sys.executable, "-c", program, str(folder), shape], f"making the model {shape}")
+    _run("-c", program, folder, shape, what=f"making the model {shape}")
     options = [option for name in missing for option in ("--recipe", name)]
-    command = [sys.executable, "-m", "quantize.cli", str(folder), "--out", str(built)]
-    _run([*command, "--no-measure", *options], f"building the files of {shape}")
+    command = ("-m", "quantize", folder, "--out", built, "--no-measure", *options)
+    _run(*command, what=f"building the files of {shape}")
     shutil.rmtree(folder)
     return built
 
 
-def _run(command: list[str], what: str) -> None:
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+def _run(*arguments: object, what: str) -> None:
+    done = processes.run(*arguments, stdout=subprocess.DEVNULL)
     if done.returncode != 0:
         raise IngotError(f"{what} failed with exit code {done.returncode}")

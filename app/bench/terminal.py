@@ -8,10 +8,13 @@ import random
 import re
 import select
 import struct
-import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from runtimes.errors import IngotError
+from runtimes.processes import Child
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -31,30 +34,24 @@ class Ran:
 
 
 def run_in_terminal(
-    command: list[str],
-    *,
+    *module: object,
     columns: int = 120,
     rows: int = 40,
     keys_per_s: float = 0.0,
     ready: Path | None = None,
 ) -> Ran:
-    """Run ``command`` until it ends, pressing letters at about ``keys_per_s`` while there is a file
-    ``ready``.
+    """Run ``python -m module ...`` until it ends, pressing letters at about ``keys_per_s`` while
+    there is a file ``ready``.
 
     Not on Windows. The program is killed when it has not ended after 15 minutes.
     """
-    import fcntl
-    import pty
-    import termios
-
-    terminal, its_end = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    child = subprocess.Popen(
-        command,
+    terminal, its_end = _open(columns, rows)
+    child = Child(
+        *("-m", *module),
+        environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
         stdin=its_end,
         stdout=its_end,
         stderr=its_end,
-        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         start_new_session=True,
     )
     os.close(its_end)
@@ -85,3 +82,16 @@ def run_in_terminal(
         os.close(terminal)
         child.wait()
     return Ran(child.returncode, pressed, written, _ESCAPES.sub("", last.decode(errors="replace")))
+
+
+def _open(columns: int, rows: int) -> tuple[int, int]:
+    """A terminal and the end that a program has of it. Raises IngotError on Windows."""
+    if sys.platform != "win32":
+        import fcntl
+        import pty
+        import termios
+
+        ends = pty.openpty()
+        fcntl.ioctl(ends[0], termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        return ends
+    raise IngotError("this measurement needs a terminal of its own, which Windows does not have")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,10 +207,8 @@ def _latencies(sent: list[float], seen: list[list[float]]) -> tuple[float, ...]:
 def _child(job: str, *arguments: str, keys: float = 0.0) -> Job:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        module = [sys.executable, "-m", "app.tui.measure.child"]
-        ran = run_in_terminal(
-            [*module, job, str(out), *arguments], keys_per_s=keys, ready=Path(f"{out}.ready")
-        )
+        words = ("app.tui.measure.child", job, out, *arguments)
+        ran = run_in_terminal(*words, keys_per_s=keys, ready=Path(f"{out}.ready"))
         if ran.code != 0 or not out.is_file():
             raise IngotError(f"the app ended with exit code {ran.code}: {ran.last}")
         return Job(json.loads(out.read_text(encoding="utf-8")), ran)
@@ -219,9 +216,7 @@ def _child(job: str, *arguments: str, keys: float = 0.0) -> Job:
 
 def _by_command(path: Path, tokens: int) -> float:
     """Decode speed that `ingot run` tells for the same prompt, its answer drawn on a terminal."""
-    command = [sys.executable, "-m", "app", "run", str(path), _PROMPT]
-    command += ["--max-tokens", str(tokens), "--temperature", "0"]
-    ran = run_in_terminal(command)
+    ran = run_in_terminal("app", "run", path, _PROMPT, "--max-tokens", tokens, "--temperature", "0")
     found = _DECODE.search(ran.last.replace("\r", "").replace("\n", " "))
     if ran.code != 0 or found is None:
         raise IngotError(f"`ingot run` ended with exit code {ran.code}: {ran.last}")

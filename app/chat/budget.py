@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from app.chat.conversation import Conversation, render
-from app.chat.encoding import encode
+from app.chat.encoding import answered_ids, encode
 from app.chat.host import EngineHost
 from app.store.records import Attachment, Message, Role, State
 from runtimes import chat
@@ -21,17 +21,19 @@ from runtimes.api import EngineApi
 from runtimes.errors import RequestError
 
 _KEPT = 16
+LEAST = 16  # tokens; an answer of fewer says nothing
 _SHARE = 4  # a quarter of the context is room enough for an answer of any length that is allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What is about to be said after the message ``parent``; without text and files, the question
-    is ``parent`` itself."""
+    is ``parent`` itself, and its answer, which is to go on, has ``answered`` tokens."""
 
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
     parent: int | None = None
+    answered: int = 0
 
     @property
     def empty(self) -> bool:
@@ -95,7 +97,7 @@ class WayOut:
 def measure(host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int) -> Budget:
     """The budget of what would be asked. Blocks. Raises RequestError when no model is loaded, or
     its template refuses the conversation."""
-    return _budget(_engine(host), _messages(conversation, draft), max_tokens)
+    return _budget(host, _messages(conversation, draft), draft, max_tokens)
 
 
 def ways_out(
@@ -103,22 +105,21 @@ def ways_out(
 ) -> list[WayOut]:
     """What makes enough room, the gentlest first; what cannot help is left out. Blocks; raises as
     ``measure``."""
-    engine = _engine(host)
     path = conversation.path_to(draft.parent)
     turns = _turns(path, draft)
     found: list[WayOut] = []
 
     def budget(dropped: Sequence[int], given: Draft = draft, most: int = max_tokens) -> Budget:
-        return _budget(engine, _messages(conversation, given, frozenset(dropped)), most)
+        return _budget(host, _messages(conversation, given, frozenset(dropped)), given, most)
 
     now = budget(())
-    if 16 <= now.room < max_tokens:
+    if LEAST <= now.room < max_tokens:
         says = f"allow an answer of {now.room:,} tokens only"
         found.append(WayOut(Way.SHORTER, says, replace(now, max_tokens=now.room)))
     asked = draft
     if draft.empty and path:
         asked = Draft(path[-1].text, path[-1].attachments, path[-1].parent)
-    if asked.attachments and asked.text.strip():
+    if asked.attachments and asked.text.strip() and not draft.answered:
         after = budget((), replace(asked, attachments=()))
         if after.room > now.room and not after.over:
             names = ", ".join(one.name for one in asked.attachments)
@@ -135,11 +136,17 @@ def ways_out(
             oldest = "the oldest turn" if count == 1 else f"the oldest {count} turns"
             says = f"leave {oldest} out of the prompt"
             found.append(WayOut(Way.DROP_TURNS, says, after, _ids(turns[:count]), count))
-    if path and not (len(path) == 1 and draft.empty):
+    if path and not (len(path) == 1 and draft.empty) and not draft.answered:
         after = budget((), replace(asked, parent=None))
         if after.room > now.room and not after.over:
             found.append(WayOut(Way.NEW_CHAT, "ask in a new chat", after))
     return found
+
+
+def more_of(host: EngineHost, answer: Message) -> Draft:
+    """What is asked when an answer is to go on. Blocks; raises as ``measure``."""
+    ids, _ = answered_ids(_engine(host), answer, host.label)
+    return Draft(parent=answer.parent, answered=len(ids))
 
 
 def dropped_turns(conversation: Conversation) -> tuple[int, ...]:
@@ -183,24 +190,28 @@ def _messages(
     return render(conversation.chat.system, path)
 
 
-def _budget(engine: EngineApi, messages: Sequence[chat.Message], max_tokens: int) -> Budget:
+def _budget(
+    host: EngineHost, messages: Sequence[chat.Message], draft: Draft, max_tokens: int
+) -> Budget:
+    engine = _engine(host)
     said = any(message["role"] != "system" for message in messages)
-    return Budget(_count(engine, messages) if said else 0, max_tokens, engine.context)
+    asked = _count(engine, messages, plain=host.plain) if said else 0
+    return Budget(asked + draft.answered, max_tokens, engine.context)
 
 
 _counts: OrderedDict[tuple[object, ...], int] = OrderedDict()
 _lock = threading.Lock()
 
 
-def _count(engine: EngineApi, messages: Sequence[chat.Message]) -> int:
+def _count(engine: EngineApi, messages: Sequence[chat.Message], *, plain: bool) -> int:
     """Tokens of a prompt; the last ones are remembered."""
     texts = tuple((message["role"], message["content"]) for message in messages)
-    key = (engine.model.path, *texts)
+    key = (engine.model.path, plain, *texts)
     with _lock:
         if key in _counts:
             _counts.move_to_end(key)
             return _counts[key]
-    tokens = len(encode(engine, messages)[0])
+    tokens = len(encode(engine, messages, plain=plain)[0])
     with _lock:
         _counts[key] = tokens
         while len(_counts) > _KEPT:

@@ -31,6 +31,7 @@ class Conversation:
             self._children.setdefault(message.parent, []).append(message.id)
         leaf = chat.leaf if chat.leaf in self._messages else None
         self._leaf = leaf if leaf is not None else max(self._messages, default=None)
+        self._left: dict[int, int | None] = {}  # the leaf that was shown below a message
 
     @classmethod
     def open(cls, store: Store, chat_id: int) -> Self:
@@ -83,12 +84,14 @@ class Conversation:
         return tuple(self._messages[one] for one in self._children[self.message(id).parent])
 
     def switch(self, id: int, step: int) -> Message:
-        """Show the branch of the sibling ``step`` further (the last one if there are fewer), down
-        to that branch's newest message; return the sibling."""
+        """Show the branch of the sibling ``step`` further (the last one if there are fewer) as it
+        was left, else down to its newest message; return the sibling."""
         among = [message.id for message in self.siblings(id)]
-        place = min(max(among.index(id) + step, 0), len(among) - 1)
-        self.show(self._newest_below(among[place]))
-        return self._messages[among[place]]
+        target = among[min(max(among.index(id) + step, 0), len(among) - 1)]
+        if target != id:
+            self._left[id] = self._leaf
+            self.show(self._left.get(target) or self._newest_below(target))
+        return self._messages[target]
 
     def show(self, leaf: int | None) -> None:
         """Show the branch that ends with ``leaf``; None shows nothing, to begin anew."""

@@ -12,15 +12,18 @@ from runtimes.errors import RequestError
 
 
 def encode(
-    engine: EngineApi, messages: Sequence[chat.Message]
+    engine: EngineApi, messages: Sequence[chat.Message], *, plain: bool = False
 ) -> tuple[list[int], Sequence[chat.Message]]:
     """Ids of a conversation by the model's template, and the messages as they were sent: a system
-    message that the template refuses stands before the first message of the user instead. Blocks.
+    message that the template refuses stands before the first message of the user instead. With
+    ``plain`` the ids are of one text, without the template. Blocks.
 
-    Raises RequestError for no messages, no template, or one that refuses the conversation.
+    Raises RequestError for no messages, or a template that refuses the conversation.
     """
     if not messages:
         raise RequestError("there is nothing to answer: every message is left out")
+    if plain:
+        return engine.encode(_text(messages)), messages
     try:
         ids = engine.encode_chat(messages)
     except RequestError as error:
@@ -46,6 +49,15 @@ def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[
     begin = engine.encode("")  # the BOS token, where the model wants one
     ids = engine.encode(message.text)
     return ids[len(begin) :] if ids[: len(begin)] == begin else ids, False
+
+
+def _text(messages: Sequence[chat.Message]) -> str:
+    """What was said as one text: an answer goes on where its question ends."""
+    text = ""
+    for message in messages:
+        apart = "\n\n" if text and message["role"] != "assistant" else ""
+        text += f"{apart}{message['content']}"
+    return text
 
 
 def _without_system(messages: Sequence[chat.Message]) -> Sequence[chat.Message]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from app.store.records import Figures, Message, State
-from runtimes.request import Completion, FinishReason
+from runtimes.request import Completion, FinishReason, Timings, Usage
 
 UNFINISHED = "unfinished"  # the reason in the figures of an answer that was still coming
+
+FEW = 16  # tokens; the time of fewer is that of one step, whatever it computes
 
 _STATES = {
     FinishReason.STOP: State.DONE,
@@ -22,6 +24,12 @@ def state_of(completion: Completion) -> State:
     return _STATES[completion.finish_reason]
 
 
+def prefill_rate(usage: Usage, timings: Timings) -> float | None:
+    """Tokens of the prompt a second; None where too few were computed to say how fast that is."""
+    computed = usage.prompt_tokens - usage.cached_tokens
+    return timings.prefill_tps if computed >= FEW else None
+
+
 def figures_of(completion: Completion) -> Figures:
     """As the engine has measured them."""
     usage, timings = completion.usage, completion.timings
@@ -30,7 +38,7 @@ def figures_of(completion: Completion) -> Figures:
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         ttft_s=timings.ttft_s,
-        prefill_tps=timings.prefill_tps,
+        prefill_tps=prefill_rate(usage, timings),
         decode_tps=timings.decode_tps,
         total_s=timings.total_s,
         finish_reason=str(completion.finish_reason),

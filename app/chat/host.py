@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_STEP_S = 0.5  # of reading a prompt at a time: so soon it can be stopped, and tells how far it is
 _STATS_S = 0.25  # figures that are younger are not asked for again
 
 
@@ -45,7 +47,9 @@ class EngineHost:
     engine belongs to one load: while another model loads, it still describes the one before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, raw: bool = False) -> None:
+        """``raw``: every model is sent text as it is, without its chat template."""
+        self.raw = raw
         self._lock = threading.Lock()  # guards the fields; never held for long
         self._loading = threading.Lock()  # held by the one load that is at work
         self._wish = 0  # counts loads and closings: an older load than the last gives up
@@ -75,6 +79,11 @@ class EngineHost:
     def engine(self) -> EngineApi | None:
         """The loaded model's engine."""
         return self._engine
+
+    @property
+    def plain(self) -> bool:
+        """Whether the loaded model is sent text as it is: then it goes on with what one says."""
+        return self.raw or (self._engine is not None and self._engine.model.chat_template is None)
 
     def load(
         self,
@@ -122,7 +131,8 @@ class EngineHost:
             self._continue(wish)
 
         try:
-            engine = load_engine(choice.file, choice.settings, choice.scheduling, begun=begun)
+            scheduling = replace(choice.scheduling, longest_step_s=_STEP_S)
+            engine = load_engine(choice.file, choice.settings, scheduling, begun=begun)
         finally:
             with self._lock:
                 self._coming = None
@@ -186,6 +196,18 @@ class EngineHost:
                 self._fetcher.submit(self._fetch, engine)
             return self._stats
 
+    def tokens_read(self) -> int | None:
+        """Tokens of all prompts that the engine has been through so far, cached ones included; None
+        while nothing is loaded. Asks the engine: call it in a thread."""
+        engine = self._engine
+        return None if engine is None else _read(engine.stats())
+
+    def reads(self, since: int) -> int | None:
+        """Tokens of prompts that it has been through after ``tokens_read`` said ``since``, as
+        ``stats`` knows them: without waiting."""
+        stats = self.stats()
+        return None if stats is None else max(0, _read(stats) - since)
+
     def _fetch(self, engine: WorkerEngine) -> None:
         stats = None
         try:
@@ -216,3 +238,7 @@ def _again(model: str, options: ModelOptions, choice: Choice) -> str:
     if options.recipe is not None or options.file is not None:
         return str(choice.file.path.resolve())
     return str(Path(model).resolve()) if Path(model).exists() else model
+
+
+def _read(stats: EngineStats) -> int:
+    return stats.prompt_tokens + stats.cached_tokens

@@ -15,7 +15,14 @@ from typing import Self
 
 from app.chat.conversation import Conversation
 from app.chat.encoding import answered_ids, encode
-from app.chat.figures import UNFINISHED, can_continue, continued, figures_of, state_of
+from app.chat.figures import (
+    UNFINISHED,
+    can_continue,
+    continued,
+    figures_of,
+    prefill_rate,
+    state_of,
+)
 from app.chat.host import EngineHost
 from app.chat.journal import Journal
 from app.chat.meter import Meter
@@ -122,9 +129,10 @@ class Turn:
             raise RequestError(_NO_ENGINE)
         if continues is not None and not can_continue(continues):
             raise RequestError("this answer is whole: there is nothing to continue")
-        ids, messages = encode(engine, conversation.prompt(parent.id))
+        ids, messages = encode(engine, conversation.prompt(parent.id), plain=host.plain)
         if continues is None:
-            begun = Begun(opening(engine.model.chat_template, messages))
+            template = None if host.plain else engine.model.chat_template
+            begun = Begun(opening(template, messages))
         else:
             done, generated = answered_ids(engine, continues, host.label)
             ids += done
@@ -132,7 +140,7 @@ class Turn:
             begun = Begun(continues.text, known, continues.figures, generated)
             params = replace(params, min_tokens=max(0, params.min_tokens - len(done)))
         if len(ids) >= engine.context:
-            raise PromptTooLongError(len(ids), engine.context)
+            raise PromptTooLongError(len(ids), engine.context, engine.model.context_length)
         request = Request(ids, params)
         if continues is None:
             message = conversation.begin(parent.id, host)
@@ -313,7 +321,8 @@ class Turn:
         ttft = self._first - self._began if self._first is not None else None
         if self._completion is not None:
             timings, tokens = self._completion.timings, self._completion.usage.completion_tokens
-            decode, prefill = timings.decode_tps, timings.prefill_tps
+            decode = timings.decode_tps
+            prefill = prefill_rate(self._completion.usage, timings)
             ttft = timings.ttft_s if tokens else None
         progress = Progress(
             added=added,

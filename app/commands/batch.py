@@ -11,7 +11,7 @@ import typer
 from app.batch.input_options import InputOptions
 from app.batch.options import OutputOptions, RunningOptions, SampleOptions
 from app.constraints import ConstraintOptions
-from app.options import ModelOptions, PlanOptions, SamplingOptions, with_groups
+from app.options import ModelOptions, PlanOptions, Reproducible, SamplingOptions, with_groups
 
 _TEST_ROWS = 3
 _TEST_TOKENS = 16
@@ -62,6 +62,7 @@ def batch(
         int | None,
         typer.Option(min=1, max=256, help="Rows that run together; 16 where memory permits."),
     ] = None,
+    reproducible: Reproducible = False,
     test: Annotated[
         bool,
         typer.Option(
@@ -101,6 +102,7 @@ def batch(
     from app.batch.plan import Plan
     from app.batch.progress import Both, make_progress
     from app.batch.report import check_report, report_of, write_report
+    from app.batch.reproducible import alike, computing
     from app.batch.runner import run_to_file, run_to_stdout
     from app.batch.settings import JobSettings
     from app.batch.source import open_source
@@ -133,23 +135,30 @@ def batch(
     engines = running.count()
     prompting = rows.prompting(params, _TEST_TOKENS if test else None)
     style = PromptStyle(clean_argument(system, console.note), raw)
-    choice = choose(model, options, engine, "batch", slots)
+    choice = choose(model, options, engine, "batch", slots, reproducible=reproducible)
+    if reproducible:
+        choice = alike(choice, engines, ray=running.ray is not None)
     file = choice.file
+    with console.doing(f"reading {file.path.name} for its checksum", quiet=quiet):
+        checksum = fingerprint(file)
     settings = JobSettings(
         model=file.path.name,
         runtime=file.runtime,
-        fingerprint=fingerprint(file),
+        fingerprint=checksum,
         sampling=params,
         system=style.system,
         raw=style.raw,
         context=options.context,
         kv_type=choice.settings.kv_type,
+        computing=computing(choice) if reproducible else None,
     )
     wanted = None if rows.input_format == "auto" else rows.input_format
     with (
         sigterm_as_ctrl_c(),
+        console.doing("reading the input", quiet=quiet) as opened,
         open_source(input, format=wanted, prompting=prompting, limit=limit) as source,
     ):
+        opened()
         source.shard = out.part()
         plan = Plan(
             source,

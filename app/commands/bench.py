@@ -40,8 +40,8 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="speed (the default), native, churn, server, genai, prefix, strategies, "
-            "sampling, device, constrained, worker, batch, memory, plan or tui; repeatable, or "
-            "separated by commas.",
+            "reproducible, sampling, device, constrained, worker, batch, memory, plan or tui; "
+            "repeatable, or separated by commas.",
         ),
     ] = None,
     batch_sizes: Annotated[
@@ -64,7 +64,8 @@ def bench(
         int,
         typer.Option(
             min=1,
-            help="Requests of server and batch (without --prompts), prefix and strategies.",
+            help="Requests of server and batch (without --prompts), prefix, strategies and"
+            " reproducible.",
             rich_help_panel=_COMPARISONS,
         ),
     ] = 64,

@@ -28,6 +28,14 @@ def chat(
     chat: Annotated[
         int | None, typer.Option("--chat", metavar="ID", help="Go on with this chat.")
     ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help="Send text as it is, without the chat template: the model goes on with it. Models"
+            " that have no template are always asked so.",
+        ),
+    ] = False,
     no_mouse: Annotated[
         bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")
     ] = False,
@@ -41,6 +49,8 @@ def chat(
 
     if resume and chat is not None:
         raise RequestError("--resume is the last chat, --chat another one; give one of them")
+    if raw and system is not None:
+        raise RequestError("--system needs the chat template, which --raw leaves out")
     missing = terminal.problem()
     if missing is not None:
         name = model or "MODEL"
@@ -55,7 +65,8 @@ def chat(
     from app.tui.run import run
     from app.tui.services import Start
 
-    start = Start(model, options, settings, clean_argument(system, console.note), chat, resume)
+    system = clean_argument(system, console.note)
+    start = Start(model, options, settings, system, chat, resume, raw)
     code = run(start, mouse=not no_mouse)
     if code:
         raise typer.Exit(code)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from app.constraints import ConstraintOptions
-from app.options import ModelOptions, PlanOptions, SamplingOptions, with_groups
+from app.options import ModelOptions, PlanOptions, Reproducible, SamplingOptions, with_groups
 
 
 @with_groups
@@ -45,6 +45,7 @@ def run(
             " it the answer ends there.",
         ),
     ] = False,
+    reproducible: Reproducible = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on stdout instead of the text.")
     ] = False,
@@ -68,7 +69,7 @@ def run(
         clean_argument(prompt, console.note),
         read_text(piped, console.note) if piped is not None else None,
     )
-    choice = choose(model, options, settings, "chat", slots=1)
+    choice = choose(model, options, settings, "chat", slots=1, reproducible=reproducible)
     file = choice.file
     if context_shift and file.runtime != "llamacpp":
         raise RequestError(
@@ -77,8 +78,16 @@ def run(
         )
     runner = replace(choice.settings, context_shift=context_shift)
     console.prepare_stdout()
-    with load_engine(file, runner, choice.scheduling) as engine:
-        answer = ask(engine, text, style, params, emit=None if as_json else console.emit)
+    with console.doing(f"loading {file.path.name}", quiet=quiet):
+        engine = load_engine(file, runner, choice.scheduling)
+    waiting = console.doing("answering" if as_json else "reading the prompt", quiet=quiet)
+    with engine, waiting as begun:
+
+        def show(piece: str) -> None:
+            begun()
+            console.emit(piece)
+
+        answer = ask(engine, text, style, params, emit=None if as_json else show)
     if as_json:
         report = result_json(answer.completion, file)
         console.emit(json.dumps(report, ensure_ascii=False, allow_nan=False) + "\n")

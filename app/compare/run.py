@@ -14,6 +14,7 @@ from app.options import PlanOptions
 from app.planning import Choice, choose
 from quantize.hub.store import human
 from runtimes.errors import IngotError, RequestError
+from runtimes.hardware import memory_now
 from runtimes.memory import estimate_settings
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class Comparison:
         for file, plan in zip(self._files, plans, strict=True):
             if plan is None:
                 continue
-            if file is not first and plan.needs > _free():
+            if file is not first and plan.needs > memory_now()[1]:
                 first.close()  # idle it takes no time, but memory
             file.run(plan.choice, self.question)
             self._look_at_parting(file)
@@ -117,7 +118,7 @@ class Comparison:
 
     def _plans(self) -> list[_Planned | None]:
         """What to load for each; None for a file that cannot be read or has no room."""
-        free = _free()
+        free = memory_now()[1]
         found: list[_Planned | None] = []
         for file, contender in zip(self._files, self._contenders, strict=True):
             found.append(None)
@@ -147,9 +148,3 @@ class _Planned:
 
     choice: Choice
     needs: int
-
-
-def _free() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)

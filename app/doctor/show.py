@@ -43,7 +43,7 @@ def _describe(health: Health) -> str:
     if health.version is None:
         return "not installed"
     if not health.usable:
-        return f"{health.version}, self-test failed"
+        return f"{health.version}, {'not tested' if health.transient else 'self-test failed'}"
     text = f"{health.version}, self-test passed"
     if health.runtime == "llamacpp":
         text += f", repacked weights {'on' if health.extra_buffers else 'off (slower)'}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.batch.journal_lines import END, HEADER, RUN, parse_line
+from app.batch.journal_lines import END, HEADER, LEFT, RUN, Damaged, LineReader
 from app.batch.settings import comparable
 from app.jobs.command import Command
 from app.jobs.rows import RowFigures, Rows
@@ -26,6 +26,7 @@ class JournalFeed:
         self.settings: dict[str, Any] = {}
         self.run: dict[str, Any] | None = None
         self.end: dict[str, Any] | None = None
+        self.left: dict[str, Any] | None = None  # the last note on the time left
         self.done = self.failed = 0
         self.prompt_tokens = self.output_tokens = 0
         self.last = 0.0  # when the last row was done, in Unix seconds
@@ -34,6 +35,7 @@ class JournalFeed:
         self.speeds = SpeedHistory()
         self._bucket: tuple[int, int] | None = None
         self._tail = Tail(path)
+        self._lines = LineReader()
 
     @property
     def path(self) -> Path:
@@ -51,6 +53,11 @@ class JournalFeed:
         return self._tail.offset / self._tail.size if self._tail.size else 1.0
 
     @property
+    def damaged(self) -> list[Damaged]:
+        """Lines that say nothing any more, as long as no run has noted that it told of them."""
+        return self._lines.damaged
+
+    @property
     def command(self) -> Command | None:
         """What the last run was started with; None if the journal does not say."""
         run = self.run or {}
@@ -63,9 +70,10 @@ class JournalFeed:
         """Take in the next lines; True if there were any."""
         anew, lines = self._tail.read()
         if anew:
+            self._lines = LineReader()
             self._begin_settings({})
         for offset, line in lines:
-            record = parse_line(line)
+            record = self._lines.take(offset, line)
             if record is not None:
                 self._take(record, offset)
         return anew or bool(lines)
@@ -90,9 +98,17 @@ class JournalFeed:
         return found
 
     def record(self, index: int) -> dict[str, Any] | None:
-        """A row's last record; None if there is none."""
+        """A row's last record; None if it has none, or it is not there any more."""
         offset = self.rows.offset(index)
-        return None if offset is None else read_record(self.path, offset, index)
+        if offset is None:
+            return None
+        try:
+            with self.path.open("rb") as file:
+                file.seek(offset)
+                record = self._lines.again(offset, file.readline())
+        except OSError:
+            return None
+        return record if record is not None and record.get("index") == index else None
 
     def _take(self, record: dict[str, Any], offset: int) -> None:
         kind = record.get("ingot")
@@ -103,16 +119,18 @@ class JournalFeed:
             self._begin_run(record)
         elif kind == END:
             self.end = record
-        else:
+        elif kind == LEFT:
+            self.left = record
+        elif kind is None:
             self._row(record, offset)
 
     def _begin_settings(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.rows.forget()
-        self.run = self.end = None
+        self.run = self.end = self.left = None
 
     def _begin_run(self, record: dict[str, Any]) -> None:
-        self.run, self.end = record, None
+        self.run, self.end, self.left = record, None, None
         self.done = self.failed = self.prompt_tokens = self.output_tokens = 0
         self._recent.clear()
         self.speeds, self._bucket = SpeedHistory(), None
@@ -152,16 +170,3 @@ class JournalFeed:
             self.speeds.add(Speed((before[0] + 1) * _BUCKET_S, 0.0, before[1] / _BUCKET_S))
             before = None
         self._bucket = (number, tokens) if before is None else (before[0], before[1] + tokens)
-
-
-def read_record(path: Path, offset: int, index: int) -> dict[str, Any] | None:
-    """The record of row ``index`` at ``offset`` of a journal; None if it is not there any more."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            record = parse_line(file.readline())
-    except OSError:
-        return None
-    if record is None or record.get("index") != index:
-        return None
-    return record

@@ -8,15 +8,19 @@ from pathlib import Path
 
 from app.batch.commands import WORDS
 from app.jobs.command import Command
-from runtimes.errors import IngotError, RequestError
+from runtimes.errors import IngotError, ParameterError
 
 
-class FormError(RequestError):
+class FormError(ParameterError):
     """A value that cannot be used; ``field`` is the name of the form's field that holds it."""
 
     def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
+        super().__init__(message, field)
+
+    @classmethod
+    def of(cls, error: Exception, field: str) -> FormError:
+        """``error`` at the field that it names itself, else at ``field``."""
+        return cls(error.field if isinstance(error, ParameterError) else field, str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,6 @@ _MISSING = {
     "model": "name a model: a folder that quantize wrote, a .gguf file, or a name in the library",
 }
 _LABELS = {"max_tokens": "max tokens", "limit": "rows", "top_p": "top-p", "n": "answers a row"}
-_SAMPLING = ("max_tokens", "temperature", "top_p", "seed")
 
 
 def suggested_output(input: str) -> str:
@@ -110,6 +113,7 @@ def check(form: JobForm, folder: Path) -> Command:
     """
     from app.batch.checks import check_out
     from app.batch.input_options import InputOptions
+    from app.batch.options import SampleOptions
     from app.batch.source import open_source
     from app.constraints import ConstraintOptions
     from app.models import model_file
@@ -121,15 +125,15 @@ def check(form: JobForm, folder: Path) -> Command:
         raise FormError("input", "this is no job with an output file")
     options = form._options()
     try:
-        params = SamplingOptions(
+        sampling = SamplingOptions(
             max_tokens=int(options.get("max-tokens", 512)),
             temperature=float(options.get("temperature", 0)),
             top_p=float(options.get("top-p", 1)),
             seed=int(options["seed"]) if "seed" in options else None,
-        ).params()
+        )
+        params = SampleOptions(n=int(options.get("n", 1))).apply(sampling.params())
     except IngotError as error:
-        name = next((n for n in _SAMPLING if n in str(error)), "max_tokens")
-        raise FormError(name, str(error)) from error
+        raise FormError.of(error, "max_tokens") from error
     schema = options.get("json-schema")
     try:
         ConstraintOptions(
@@ -149,10 +153,8 @@ def check(form: JobForm, folder: Path) -> Command:
                 check_out(asked.output, source, replace=form.fresh)
             except IngotError as error:
                 raise FormError("output", str(error)) from error
-    except FormError:
-        raise
     except (IngotError, OSError) as error:
-        raise FormError("input", str(error)) from error
+        raise FormError.of(error, "input") from error
     try:
         model_file(_in(folder, options["model"]), ModelOptions())
     except (IngotError, OSError) as error:

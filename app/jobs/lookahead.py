@@ -13,6 +13,7 @@ from app.figures import duration
 from app.jobs import process
 from app.jobs.command import Command
 from runtimes.errors import RequestError
+from runtimes.processes import Child
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,13 @@ class LookaheadRun:
         """Start it. Raises OSError."""
         head, *rest = command.arguments
         self._errors = tempfile.NamedTemporaryFile(prefix="ingot-dry-run-")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            process.python(head, "--dry-run", "--json", *rest),
+        self._process = Child(
+            *("-m", "app", head, "--dry-run", "--json", *rest),
+            environment=process.PLAIN,
             cwd=command.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=process.environment(),
             start_new_session=True,
         )
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import app
+from runtimes import processes
 
-_PACKAGES = Path(app.__file__).resolve().parent.parent
+PLAIN = {"NO_COLOR": "1"}  # what is written to stderr is read
 _TAIL = 16_384  # bytes of stderr that are looked at
 _FRAME = " \t│╭╮╰╯─"
 
@@ -21,36 +20,23 @@ def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) ->
     """Start `ingot ARGUMENTS` in ``folder``, its stdout and stderr in files, so that nothing is
     lost and nothing breaks when whoever reads them goes away. Raises OSError."""
     with events.open("ab") as out, errors.open("ab") as err:
-        process = subprocess.Popen(
-            python(*arguments),
+        process = processes.Child(
+            *("-m", "app", *arguments),
+            environment=PLAIN,
+            outlives=True,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env=environment(),
             start_new_session=True,  # Ctrl-C and a closed terminal are not for it
         )
     return Child(process.pid, born(process.pid) or 0.0, process)
 
 
-def python(*arguments: str) -> list[str]:
-    """The command line of `ingot ARGUMENTS`, as this Python runs it."""
-    # -P: a folder called app where the user works is not to be taken for this one.
-    return [sys.executable, "-P", "-m", "app", *arguments]
-
-
-def environment() -> dict[str, str]:
-    """What it is started with: this program found wherever it is, plain text on stderr."""
-    paths = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NO_COLOR": "1"}
-
-
 class Child:
     """A process by its number and when it was born; ``process`` if this one started it."""
 
-    def __init__(
-        self, pid: int, born: float, process: subprocess.Popen[bytes] | None = None
-    ) -> None:
+    def __init__(self, pid: int, born: float, process: processes.Child | None = None) -> None:
         self.pid = pid
         self.born = born
         self._process = process

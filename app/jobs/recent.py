@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import socket
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app.batch.journal import journal_path
-from app.batch.journal_lines import END, RUN
+from app.batch.journal_lines import END, RUN, LineReader
 from app.jobs import process, records
 from app.jobs.command import Command, batch_arguments
 
@@ -102,12 +101,10 @@ def last_run(journal: Path) -> tuple[dict[str, Any] | None, dict[str, Any] | Non
 
 def _last(data: mmap.mmap, kind: str, start: int) -> tuple[int, dict[str, Any] | None]:
     mark = b'\n{"ingot":"' + kind.encode() + b'"'
-    at = data.rfind(mark, start)
-    end = data.find(b"\n", at + 1) if at >= 0 else -1
-    if end < 0:
-        return start, None
-    try:
-        note = json.loads(data[at + 1 : end])
-    except ValueError:
-        return start, None
-    return at, note
+    at = len(data)
+    while (at := data.rfind(mark, start, at)) >= 0:
+        end = data.find(b"\n", at + 1)
+        note = LineReader().again(at + 1, data[at + 1 : end + 1])
+        if note is not None:  # whole, and not damaged
+            return at, note
+    return start, None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from app.batch.journal_lines import LOST, told
 from app.batch.summary import Summary
+from app.batch.time_left import Left, left_of
 from app.figures import duration, rate
 from app.jobs.view import JobView, Phase
 
@@ -22,22 +24,22 @@ def view_of(job: Job, phase: Phase, now: float) -> JobView:
     if run is not None and job.own and not events.of_this_run(run) and events.end is None:
         run = None  # the journal still tells of the run before
     view = JobView(str(job.output), phase, job.own, part_read=journal.part_read)
-    values: dict[str, Any] = {"lines": tuple(_lines(job, phase)), "notes": tuple(events.notes)}
+    # What its own process told is not said twice.
+    damaged = () if events.begin else told(journal.path, journal.damaged, LOST)
+    notes = (*events.notes, *damaged)
+    values: dict[str, Any] = {"lines": tuple(_lines(job, phase)), "notes": notes}
     if run is not None:
         begun = float(run["at"])
         until = now if phase.active else max(journal.last, begun)
         elapsed = max(until - begun, 1e-3)
-        finished = journal.done + journal.failed
         failed = int(run["invalid"]) + journal.failed
         done = int(run["reused"]) + journal.done + failed
-        left = int(run["rows"]) - done
         values |= {
             "rows": int(run["rows"]),
             "done": done,
             "failed": failed,
             "cached": int(run["reused"]),
             "elapsed_s": elapsed,
-            "left_s": left * elapsed / finished if finished and phase.active else None,
             "prompt_tokens": journal.prompt_tokens,
             "output_tokens": journal.output_tokens,
             "speeds": journal.speeds.points(),
@@ -49,12 +51,23 @@ def view_of(job: Job, phase: Phase, now: float) -> JobView:
         done = begin["cached"] + begin["failed"]
         values |= {"rows": begin["rows"], "done": done}
         values |= {"failed": begin["failed"], "cached": begin["cached"]}
+    values["left"] = _left(job, now) if phase.active else None
     if job.own and events.progress is not None:
         values |= _measured(events.progress, phase)
         values["speeds"] = events.speeds.points()
     if job.own and events.end is not None:
         values |= {"prefill": events.end["prefill_tps"], "decode": events.end["decode_tps"]}
     return replace(view, **values)
+
+
+def _left(job: Job, now: float) -> Left | None:
+    """By the last event of its own process, else by the last note in the journal."""
+    told, note = job.events.progress, job.journal.left
+    if job.own:
+        return None if told is None else left_of(told)
+    if note is None or (left := left_of(note)) is None:
+        return None
+    return left.after(now - note["at"])
 
 
 def _measured(progress: dict[str, Any], phase: Phase) -> dict[str, Any]:

@@ -27,7 +27,9 @@ class Tail:
         try:
             with self.path.open("rb") as file:
                 self.size = os.fstat(file.fileno()).st_size
-                anew = self.size < self.offset
+                file.seek(max(0, self.offset - 1))
+                # One that shrank and has grown again since does not go on after a newline.
+                anew = self.size < self.offset or (self.offset > 0 and file.read(1) != b"\n")
                 if anew:
                     self.offset = 0
                 file.seek(self.offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.batch.time_left import Left
 from app.figures import duration
 from app.jobs.speeds import Speed
 
@@ -63,7 +64,7 @@ class JobView:
     running: int | None = None
     slots: int | None = None
     elapsed_s: float = 0.0
-    left_s: float | None = None
+    left: Left | None = None
     prefill_now: float | None = None
     prefill: float | None = None
     decode_now: float | None = None
@@ -85,8 +86,8 @@ class JobView:
         if self.cached:
             text += f" ({self.cached:,} from before)"
         text += f" · {self.failed:,} failed"
-        if self.left_s is not None and self.phase.active:
-            text += f" · {duration(self.left_s)} left"
+        if self.left is not None and self.phase.active:
+            text += f" · {self.left}"
         elif self.elapsed_s:
             text += f" · {duration(self.elapsed_s)}"
         return text

@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import signal
 import subprocess
+import sys
 import threading
 from collections import deque
-from pathlib import Path
+from collections.abc import Sequence
 from typing import IO, Any
 
 from app.melts.progress import Melt
 from app.melts.settings import Settings
+from runtimes.processes import Child
 
 logger = logging.getLogger(__name__)
 
 _LINES_KEPT = 40  # of what the process says besides its events
 _LINES_SHOWN = 8
+if sys.platform == "win32":  # where none of them can be caught
+    _SIGNALS = (signal.SIGTERM,)
+else:
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _GENTLE_S = 20.0  # to clean up after SIGINT and after SIGTERM; files may be large
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class MeltProcess:
@@ -32,7 +36,7 @@ class MeltProcess:
 
     def __init__(self, settings: Settings) -> None:
         """Start it. Raises UsageError as ``Settings.options``, before anything runs."""
-        command = settings.command()
+        arguments = settings.arguments()
         self.settings = settings
         self.melt = Melt(tuple(recipe.name for recipe in settings.options().recipes))
         self.stopping = False
@@ -41,18 +45,16 @@ class MeltProcess:
         self._deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         self._events: deque[dict[str, Any]] = deque()
         self._said: deque[str] = deque(maxlen=_LINES_KEPT)
-        search = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"},
+        self._process = Child(
+            *("-m", "quantize", *arguments, "--json"),
+            environment={"PYTHONUNBUFFERED": "1"},
+            outlives=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
             start_new_session=True,
         )
-        logger.info("quantize %s", " ".join(settings.arguments()))
+        logger.info("quantize %s", " ".join(arguments))
         self._readers = [
             threading.Thread(target=read, args=(stream,), name=f"ingot-melt-{name}", daemon=True)
             for name, read, stream in (
@@ -95,7 +97,7 @@ class MeltProcess:
         if self.stopping or not self.running:
             return
         self.stopping = True
-        signals = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL][self._deaf :]
+        signals = _SIGNALS[self._deaf :] or _SIGNALS
         self._send(signals[0])
         threading.Thread(
             target=self._insist, args=(signals[1:],), name="ingot-melt-stop", daemon=True
@@ -111,7 +113,7 @@ class MeltProcess:
             reader.join(5.0)
         return True
 
-    def _insist(self, signals: list[signal.Signals]) -> None:
+    def _insist(self, signals: Sequence[signal.Signals]) -> None:
         """Each of ``signals`` when the one before has not ended it in time."""
         for number in signals:
             if self.wait(_GENTLE_S):
@@ -133,20 +135,20 @@ class MeltProcess:
             f": {melt.error}" if melt.error else "",
         )
 
-    def _read_events(self, stream: IO[str]) -> None:
+    def _read_events(self, stream: IO[bytes]) -> None:
         with stream:
             for line in stream:
                 try:
                     event = json.loads(line)
                 except ValueError:
-                    self._said.append(line.rstrip())
+                    self._said.append(line.decode(errors="replace").rstrip())
                     continue
                 if isinstance(event, dict):
                     self._events.append(event)
 
-    def _read_stderr(self, stream: IO[str]) -> None:
+    def _read_stderr(self, stream: IO[bytes]) -> None:
         with stream:
             for line in stream:
-                text = line.rstrip().rsplit("\r", 1)[-1]
+                text = line.decode(errors="replace").rstrip().rsplit("\r", 1)[-1]
                 if text:
                     self._said.append(text)

@@ -39,7 +39,7 @@ class State(StrEnum):
 @dataclass(slots=True)
 class Stage:
     """One stage; ``begin`` in seconds since 1970, ``seconds`` once it has ended. ``recipe`` is the
-    one that it works for, None for all of them."""
+    one that it works for, None for all of them; ``step`` what it does where nothing is counted."""
 
     number: int
     text: str
@@ -53,6 +53,7 @@ class Stage:
     unit: str = ""
     rate: float | None = None
     seconds_left: float | None = None
+    step: str = ""
 
     @property
     def share(self) -> float | None:
@@ -146,6 +147,10 @@ class Melt:
             stage.unit, stage.rate = str(event.get("unit", "")), event.get("rate")
             stage.seconds_left = event.get("seconds_left")
 
+    def _take_step(self, event: Mapping[str, Any]) -> None:
+        if (stage := self._stage(event.get("stage"))) is not None:
+            stage.step = str(event["text"])
+
     def _take_stage_end(self, event: Mapping[str, Any]) -> None:
         if (stage := self._stage(event.get("stage"))) is not None:
             stage.state = StageState.DONE if event.get("ok", True) else StageState.FAILED
@@ -169,17 +174,19 @@ class Melt:
             self.outcome = State.STOPPED
             return
         self._keep_back(self.error.splitlines())
-        self.outcome = State.PARTLY if event.get("kind") == "QualityError" else State.FAILED
+        partly = event.get("kind") in ("QualityError", "UnfinishedError")
+        self.outcome = State.PARTLY if partly else State.FAILED
 
     def _take_done(self, event: Mapping[str, Any]) -> None:
         self.outcome, self.manifest = State.DONE, Path(event["manifest"])
 
     def _keep_back(self, lines: Iterable[str]) -> None:
-        """Lines such as "q4_0 is too far from the float model: ..."."""
+        """Lines such as "q4_0 is too far from the float model: ...", "q4_0 is not built: ..."."""
         for line in lines:
-            name, found, why = line.partition(" is too far from the float model: ")
-            if found and name in self.recipes:
-                self.kept_back[name] = why
+            for begin in (" is too far from the float model: ", " is not built: "):
+                name, found, why = line.partition(begin)
+                if found and name in self.recipes:
+                    self.kept_back[name] = why
 
     def _stage(self, number: Any) -> Stage | None:
         return next((s for s in reversed(self.stages) if s.number == number), None)

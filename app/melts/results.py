@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +11,25 @@ from string import ascii_uppercase
 from app.melts.plot import draw
 from quantize.manifest import FileEntry, load_manifest
 from quantize.report.chart import Chart, make_chart
-from quantize.report.facts import megabytes, recommended, sentence
+from quantize.report.facts import (
+    comparable_parts,
+    is_steady,
+    megabytes,
+    recommended,
+    sentence,
+)
 
 REPORT = "report.html"
 
 # Heading, and how an entry shows it; "" where it was not measured.
 _COLUMNS: tuple[tuple[str, Callable[[FileEntry], str]], ...] = (
     ("MB", lambda e: megabytes(e.bytes)),
+    ("bits", lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else ""),
     ("KL", lambda e: f"{e.fidelity.kl_mean:.2g}" if e.fidelity else ""),
     ("same top", lambda e: f"{e.fidelity.same_top:.1%}" if e.fidelity else ""),
     ("accuracy", lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else ""),
-    ("tok/s", lambda e: f"{e.speed.decode_tps_1:,.0f}" if e.speed else ""),
-    ("x16 tok/s", lambda e: f"{e.speed.decode_tps_16:,.0f}" if e.speed else ""),
+    ("tok/s", lambda e: _speed(e, "decode_tps_1")),
+    ("x16 tok/s", lambda e: _speed(e, "decode_tps_16")),
     ("peak MB", lambda e: _peak(e)),
 )
 
@@ -60,8 +68,11 @@ class Result:
 
 
 def read_result(folder: Path) -> Result:
-    """What ``folder`` holds now. Raises ModelError without a readable manifest."""
-    manifest = load_manifest(folder)
+    """What ``folder`` holds now; figures that may not be compared with the others are left to the
+    report. Raises ModelError without a readable manifest."""
+    main, *apart = comparable_parts(load_manifest(folder))
+    bare = [_unmeasured(entry) for part in apart for entry in part.files]
+    manifest = dataclasses.replace(main, files=(*main.files, *bare))
     chart = make_chart(manifest.files)
     order = [point.label for point in chart.points] if chart else []
     marks = dict(zip(order, ascii_uppercase, strict=False))  # from the smallest file on
@@ -81,7 +92,7 @@ def read_result(folder: Path) -> Result:
             )
             for e in entries
         ),
-        advice=sentence(manifest, best) if best else "",
+        advice=sentence(manifest, best) + _remark(entries) if best else "",
         chart=chart,
     )
 
@@ -89,6 +100,22 @@ def read_result(folder: Path) -> Result:
 def _shown(entries: Sequence[FileEntry]) -> list[tuple[str, Callable[[FileEntry], str]]]:
     """The columns that at least one file has."""
     return [(heading, of) for heading, of in _COLUMNS if any(of(e) for e in entries)]
+
+
+def _unmeasured(entry: FileEntry) -> FileEntry:
+    return dataclasses.replace(entry, quality=None, fidelity=None, speed=None)
+
+
+def _remark(entries: Sequence[FileEntry]) -> str:
+    steady = all(is_steady(entry.speed) for entry in entries if entry.speed)
+    return "" if steady else "; speeds with * were measured on a busy machine and are not compared"
+
+
+def _speed(entry: FileEntry, name: str) -> str:
+    """Tokens a second, with a star where they may not be compared with others."""
+    if entry.speed is None:
+        return ""
+    return f"{getattr(entry.speed, name):,.0f}{'' if is_steady(entry.speed) else '*'}"
 
 
 def _peak(entry: FileEntry) -> str:

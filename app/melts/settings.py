@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,10 +72,6 @@ class Settings:
         if self.limit is not None:
             found += ["--limit", str(self.limit)]
         return found + ["--no-measure"] * (not self.measure) + ["--fresh"] * self.fresh
-
-    def command(self) -> list[str]:
-        """The program to start, which writes events."""
-        return [sys.executable, "-m", "quantize.cli", *self.arguments(), "--json"]
 
 
 def offered() -> tuple[Recipe, ...]:

@@ -15,7 +15,7 @@ _BAR = 12  # characters
 _SIGNS = {StageState.RUNNING: "▶", StageState.DONE: "✓", StageState.FAILED: "✗"}
 _ENDS = {
     State.DONE: "done",
-    State.PARTLY: "done, but not every file is good enough",
+    State.PARTLY: "done, but not every file could be made or is good enough",
     State.STOPPED: "stopped; starting it again goes on from what is finished",
     State.FAILED: "failed; starting it again goes on from what is finished",
 }
@@ -57,6 +57,8 @@ def stage_line(stage: Stage, now: float) -> str:
         parts.append(f"{bar(stage.share, _BAR)} {stage.share:.0%}")
     elif stage.done:
         parts.append(_amount(stage.done, stage.unit))
+    elif stage.step:
+        parts.append(stage.step)
     if stage.rate is not None:
         parts.append(f"{_amount(stage.rate, stage.unit)}/s")
     if stage.seconds_left is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -140,9 +141,9 @@ def _make_private(path: Path) -> None:
     two that SQLite puts beside it, which get its rights. A folder that is there stays as it is: it
     may be shared on purpose."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        if os.name == "posix" and os.fstat(descriptor).st_mode & 0o077:
+        if sys.platform != "win32" and os.fstat(descriptor).st_mode & 0o077:
             os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)

@@ -81,8 +81,9 @@ class Chat:
     """A chat without its messages.
 
     ``title`` is the start of the first message until somebody renames it, and empty before that.
-    ``updated`` is when its newest message came or ended. ``model`` is what to load to go on,
-    ``leaf`` the last message of the branch that is shown, ``count`` the messages of all branches.
+    ``updated`` is when its newest message came or ended, or a draft was kept. ``model`` is what to
+    load to go on, ``leaf`` the last message of the branch that is shown, ``count`` the messages of
+    all branches.
     """
 
     id: int

@@ -15,7 +15,7 @@ from app.store.rows import CHAT, MESSAGE, chat_of, message_of
 from app.store.schema import SQL_FUNCTIONS
 
 _BESIDE = ("", "-wal", "-shm")  # a database is these three
-_COPIED = ("chats", "messages", "pieces")
+_COPIED = ("chats", "messages", "pieces", "drafts")
 _MOST_IDS = 10_000_000  # an id above is itself damage
 
 
@@ -172,6 +172,7 @@ def _mend(db: sqlite3.Connection) -> None:
             except StoreDamagedError:
                 db.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
     db.execute("DELETE FROM pieces WHERE message NOT IN (SELECT id FROM messages)")
+    db.execute("DELETE FROM drafts WHERE id NOT IN (SELECT id FROM chats)")
     db.execute(
         "UPDATE messages SET parent = NULL WHERE parent IS NOT NULL AND NOT EXISTS"
         " (SELECT 1 FROM messages AS one WHERE one.chat = messages.chat AND one.id ="

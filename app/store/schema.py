@@ -103,7 +103,15 @@ _SEARCH = (
     "INSERT INTO chats_fts (chats_fts) VALUES ('rebuild')",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS, _SEARCH)
+# What was typed in a chat and not sent; ``id`` is the chat's.
+_DRAFTS = (
+    """CREATE TABLE drafts (
+        id INTEGER PRIMARY KEY REFERENCES chats (id) ON DELETE CASCADE,
+        text TEXT NOT NULL
+    )""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS, _SEARCH, _DRAFTS)
 
 # Functions that the tables call: name, number of arguments, function.
 SQL_FUNCTIONS: tuple[tuple[str, int, Callable[[str], str]], ...] = (("spaced", 1, spaced),)

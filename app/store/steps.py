@@ -24,10 +24,11 @@ def title_of(text: str) -> str:
 
 
 def empty_chats(db: sqlite3.Connection, before: float) -> list[int]:
-    """Chats that were begun ``before``, and in which nothing was ever said or named."""
+    """Chats that were begun ``before``, and in which nothing was ever said, named or typed."""
     rows = db.execute(
         "SELECT id FROM chats WHERE updated < ? AND title = '' AND system IS NULL"
-        " AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)",
+        " AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)"
+        " AND id NOT IN (SELECT id FROM drafts)",
         (before,),
     )
     return [row[0] for row in rows]

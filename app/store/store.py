@@ -156,6 +156,21 @@ class Store:
                 db.execute(f"UPDATE chats SET {names} WHERE id = ?", (*values.values(), id))
             return read_chat(db, id)
 
+    def draft(self, id: int) -> str:
+        """What was typed in a chat and not sent, as ``keep_draft`` was given it last."""
+        with self._database.reading() as db:
+            row = db.execute("SELECT text FROM drafts WHERE id = ?", (id,)).fetchone()
+            return row[0] if row else ""
+
+    def keep_draft(self, id: int, text: str) -> None:
+        """Store a draft, which makes the chat the last one; a blank one goes."""
+        with self._database.writing() as db:
+            read_chat(db, id)
+            db.execute("DELETE FROM drafts WHERE id = ?", (id,))
+            if text.strip():
+                db.execute("INSERT INTO drafts (id, text) VALUES (?, ?)", (id, clean(text)))
+                db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), id))
+
     def delete_chat(self, id: int) -> None:
         """Hide a chat; ``restore_chat`` brings it back for 30 days."""
         with self._database.writing() as db:

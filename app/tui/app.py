@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -25,7 +27,7 @@ from app.config import ConfigError
 from app.config import load as load_config
 from app.configwriting import set_value
 from app.options import ModelOptions, PlanOptions
-from app.tui import modes, nocolor, palette, theme
+from app.tui import keys, modes, nocolor, palette, theme
 from app.tui.help import HelpScreen
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.services import Services
@@ -82,7 +84,12 @@ class IngotApp(App[None]):
         self._colourless = nocolor.Colourless()
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")
+        self._pressed = self._interrupted_at = 0  # keys and pastes, all and until ctrl+c
         self._chosen_theme: str | None = None  # None until the settings' one is shown
+
+    def on_load(self) -> None:
+        """Keys are mapped before any screen tells of them."""
+        self.set_keymap(keys.usable(self.services.config.keymap))
 
     def on_mount(self) -> None:
         """Settings take effect, and the model of the command line loads."""
@@ -91,11 +98,11 @@ class IngotApp(App[None]):
         wanted = config.theme or theme.DEFAULT
         self.theme = wanted if wanted in self.available_themes else theme.DEFAULT
         self._chosen_theme = self.theme
-        self.set_keymap(config.keymap)
         self._warn_of([*self.services.warnings, *problems(config)])
         self.screen_change_signal.subscribe(self, lambda _: TooSmall.check(self))
         if not self.is_headless:
             self._catch_signals()
+        self._read_modes()
         start = self.services.start
         if start.model is not None:
             self.load_model(start.model, start.options, start.settings)
@@ -109,9 +116,19 @@ class IngotApp(App[None]):
         if (more := len(wrong) - _WARNINGS) > 0:
             self.warn(f"{more} more settings are wrong: `ingot config` tells of all")
 
+    def notify(self, message: str, **options: Any) -> None:
+        """Textual's, with keys as they are mapped."""
+        super().notify(keys.told(self, message), **options)
+
     def warn(self, text: str) -> None:
         """Tell of something that is odd but does not stop the work."""
         self.notify(text, severity="warning", timeout=10, markup=False)
+
+    @work(thread=True, exit_on_error=False, group="modules")
+    def _read_modes(self) -> None:
+        """Import the screens that are not shown yet, so that the first key finds them there."""
+        for mode in modes.MODES:
+            import_module(mode.module)
 
     # The engine
 
@@ -143,7 +160,13 @@ class IngotApp(App[None]):
         self.call_later(self._loaded, error)
 
     def _loaded(self, error: str | None) -> None:
-        self.engine_changed.publish(self.services.host.state)
+        host = self.services.host
+        self.engine_changed.publish(host.state)
+        if host.engine is not None and host.plain and not host.raw:
+            self.warn(
+                f"{host.label} has no chat template: it does not answer, it goes on with what you"
+                " write."
+            )
         if error is not None:
             title = "The model could not be loaded"
             self.notify(error, title=title, severity="error", timeout=15, markup=False)
@@ -151,17 +174,26 @@ class IngotApp(App[None]):
     # Leaving
 
     def action_interrupt(self) -> None:
-        """The first time stop what runs, the second time within two seconds quit."""
+        """The first time stop what runs, else put away what was typed; the second time, within two
+        seconds and with no other key between, quit."""
         now = _now()
-        if now - self._interrupted < _AGAIN_S:
+        if now - self._interrupted < _AGAIN_S and self._pressed - self._interrupted_at <= 1:
             self._quit()
             return
-        self._interrupted = now
-        stopped = any(screen.interrupt() for screen in self._interruptible())
-        self.notify(
-            "Stopped. Once more quits." if stopped else "Nothing runs. Once more quits.",
-            timeout=_AGAIN_S,
-        )
+        self._interrupted, self._interrupted_at = now, self._pressed
+        if any(screen.interrupt() for screen in self._interruptible()):
+            done = "Stopped."
+        elif isinstance(self.screen, modes.Drafting) and self.screen.put_away():
+            done = "Put away: [chat.older up] brings it back."
+        else:
+            done = "Nothing runs."
+        self.notify(f"{done} Once more quits.", timeout=_AGAIN_S)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Count what is typed: ctrl+c means less when something came between."""
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            self._pressed += 1
+        await super().on_event(event)
 
     async def action_quit(self) -> None:
         """Leave; where work would end, after asking."""
@@ -203,9 +235,10 @@ class IngotApp(App[None]):
     def _catch_signals(self) -> None:
         """Leave in order when the system asks for it, or the terminal has gone."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._leave, 128 + number)
-        loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
+        if sys.platform != "win32":  # there Textual's driver takes ctrl+c as a key
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                loop.add_signal_handler(number, self._leave, 128 + number)
+            loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
 
     @property
     def broken(self) -> bool:

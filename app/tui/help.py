@@ -16,7 +16,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
-from app.tui.keys import shown
+from app.tui.keys import shown, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class HelpScreen(ModalScreen[None]):
         """The text above, the keys below, both in one that scrolls."""
         with Vertical(classes="box") as box:
             box.border_title = "Help"
-            box.border_subtitle = "esc closes"
+            box.border_subtitle = told(self, "[help.close esc] closes")
             with VerticalScroll():
                 if self._text:
                     yield Markdown(self._text)
@@ -99,5 +99,5 @@ def _text(node: DOMNode) -> str:
     """The nearest ``HELP`` above ``node``."""
     for one in node.ancestors_with_self:
         if isinstance(one, Widget) and one.HELP:
-            return cleandoc(one.HELP)
+            return told(one, cleandoc(one.HELP))
     return ""

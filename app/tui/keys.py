@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -24,6 +25,7 @@ _NAMES = {
     "question_mark": "?",
     "slash": "/",
 }
+_NAMED = re.compile(r"\[([a-z]+\.[a-z_]+) ([^\[\]]+)\]")
 _MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 
 
@@ -34,6 +36,18 @@ def shown(key: str) -> str:
     if last.startswith("f") and last[1:].isdigit():
         name = last.upper()
     return "+".join([*modifiers, name])
+
+
+def told(node: DOMNode, text: str) -> str:
+    """``text`` with each ``[chat.models ctrl+t]``, the name of a binding and its own key, as the
+    key that it has now."""
+    keymap = node.app._keymap
+
+    def key(found: re.Match[str]) -> str:
+        mapped = _keys(keymap.get(found[1], ""))
+        return shown(mapped[0]) if mapped else found[2]
+
+    return _NAMED.sub(key, text)
 
 
 def problems(keymap: Mapping[str, str]) -> list[str]:
@@ -52,11 +66,30 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
             for key in _keys(wanted)
             if not _exists(key)
         ]
-    return told + list(_clashes(owners, keymap))
+    for (key, other), names in _clashes(owners, keymap):
+        told_names = f"{other} and {', '.join(names)}"
+        kept = ", ".join(name for name in (other, *names) if name in keymap)
+        told.append(
+            f"keymap: {shown(key)} is both {told_names}; give one another key"
+            f" (until then what you gave {kept} is left out)"
+        )
+    return told
 
 
-def _clashes(owners: Mapping[type, list[Binding]], keymap: Mapping[str, str]) -> Iterator[str]:
-    """Bindings that share a key in one class, or of which one holds in the whole app."""
+def usable(keymap: Mapping[str, str]) -> dict[str, str]:
+    """``keymap`` without what would share a key: with two bindings on it, none of them works."""
+    if not keymap:
+        return {}
+    clashes = _clashes(dict(declared()), keymap)
+    sharing = {name for (_, other), names in clashes for name in (other, *names)}
+    return {name: keys for name, keys in keymap.items() if name not in sharing}
+
+
+def _clashes(
+    owners: Mapping[type, list[Binding]], keymap: Mapping[str, str]
+) -> list[tuple[tuple[str, str], list[str]]]:
+    """Bindings that share a key in one class, or of which one holds in the whole app: the key, one
+    of them, and the others."""
     everywhere = next(found for owner, found in owners.items() if issubclass(owner, App))
     told: dict[tuple[str, str], list[str]] = {}
     for found in owners.values():
@@ -70,9 +103,7 @@ def _clashes(owners: Mapping[type, list[Binding]], keymap: Mapping[str, str]) ->
                 names = told.setdefault((key, other), [])
                 if name not in names:
                     names.append(name)
-    for (key, other), names in sorted(told.items()):
-        both = f"{other} and {', '.join(sorted(names))}"
-        yield f"keymap: {shown(key)} is both {both}; only one of them works"
+    return [(where, sorted(names)) for where, names in sorted(told.items())]
 
 
 def declared() -> Iterator[tuple[type, list[Binding]]]:

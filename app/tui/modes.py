@@ -4,7 +4,8 @@ A mode keeps its screens while another one is shown: an answer goes on streaming
 rows. The screen of a mode is imported when it is first shown.
 
 A base screen may have ``def interrupt(self) -> bool``: stop what it runs and say whether there was
-something. ctrl+c calls it for the mode that is shown, then for the chat. And it may have
+something. ctrl+c calls it for the mode that is shown, then for the chat. It may have
+``def put_away(self) -> bool``: when nothing runs, ctrl+c empties where one types. And it may have
 ``def leaving(self) -> str | None``: a sentence about work that would end with the app, which is
 then asked about. ``def ask_leaving(self) -> ConfirmScreen`` asks in its own way, when there is
 nothing else to ask about.
@@ -30,6 +31,14 @@ class Interruptible(Protocol):
 
     def interrupt(self) -> bool:
         """Stop it; False when nothing runs."""
+
+
+@runtime_checkable
+class Drafting(Protocol):
+    """A screen on which one types what must not be lost."""
+
+    def put_away(self) -> bool:
+        """Empty it, so that it can be had back; False when nothing was there."""
 
 
 @runtime_checkable

@@ -33,6 +33,7 @@ class Start:
     system: str | None = None
     chat: int | None = None
     resume: bool = False
+    raw: bool = False  # text as it is, without chat templates
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ def open_services(start: Start) -> Iterator[Services]:
     loaded = load()
     with Store.open() as store:
         start = _resolved(start, store, loaded.config)
-        host = EngineHost()
+        host = EngineHost(raw=start.raw)
         monitor = Monitor(host)
         monitor.start()
         try:

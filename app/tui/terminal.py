@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -52,19 +53,24 @@ class Screen:
 
 def driver() -> type[Driver] | None:
     """What draws on stdout; None where Textual's own does (Windows)."""
-    if sys.platform == "win32":
-        return None
-    from textual.drivers.linux_driver import LinuxDriver
+    found: type[Driver] | None = None
+    if sys.platform != "win32":
+        from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+        from textual.drivers.linux_driver import LinuxDriver
 
-    from app.tui import nocolor
+        from app.tui import nocolor
 
-    class StdoutDriver(LinuxDriver):
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            sieve = nocolor.without_colours if nocolor.wanted() else None
-            self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
+        # Textual 8.2.8 takes the two bytes of alt+enter for enter.
+        cast(Any, ANSI_SEQUENCES_KEYS)["\x1b\r"] = (SimpleNamespace(value="alt+enter"),)
 
-    return StdoutDriver
+        class StdoutDriver(LinuxDriver):
+            def __init__(self, *arguments: Any, **named: Any) -> None:
+                super().__init__(*arguments, **named)
+                sieve = nocolor.without_colours if nocolor.wanted() else None
+                self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
+
+        found = StdoutDriver
+    return found
 
 
 @contextlib.contextmanager

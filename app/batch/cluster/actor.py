@@ -44,6 +44,7 @@ class Loaded:
 
     node: str
     process: int
+    model: ModelFile
     context: int
     slots: int
     vocab_size: int
@@ -103,7 +104,8 @@ class EngineActor:
             raise type(error)(f"node {node}: {error}") from error
         self._engine = engine
         process, stats = os.getpid(), engine.stats()
-        return Loaded(node, process, engine.context, engine.slots, engine.vocab_size, stats)
+        sizes = engine.context, engine.slots, engine.vocab_size
+        return Loaded(node, process, engine.model, *sizes, stats)
 
 
 def _check(order: Order) -> None:

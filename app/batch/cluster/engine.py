@@ -17,6 +17,7 @@ from app.batch.cluster.actor import Loaded
 from runtimes.chat import Message
 from runtimes.errors import ModelError, RequestError
 from runtimes.metrics import EngineStats
+from runtimes.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, check_request
 from runtimes.stream import Stream
 from runtimes.worker.flights import Flight
@@ -66,6 +67,11 @@ class RayEngine:
         self._ended: queue.SimpleQueue[tuple[_Incarnation, Flight, Future[Any]] | None]
         self._ended = queue.SimpleQueue()
         threading.Thread(target=self._land, name=f"ingot-{name}", daemon=True).start()
+
+    @property
+    def model(self) -> ModelFile:
+        """See EngineApi."""
+        return self._last.model
 
     @property
     def context(self) -> int:

@@ -17,6 +17,7 @@ from textual.widgets import ContentSwitcher, Footer, Static
 from app.jobs.job import Job, attach
 from app.jobs.view import JobView, Phase
 from app.tui.app import services_of
+from app.tui.keys import told
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.batch_new import NewJobScreen, short
 from app.tui.screens.confirm import ConfirmScreen
@@ -51,9 +52,9 @@ class BatchScreen(NewJobScreen):
         Binding("ctrl+g", "start", "Start", id="batch.start"),
         Binding("ctrl+l", "dry_run", "Dry run", id="batch.dry_run"),
         Binding("ctrl+t", "model", "Model", id="batch.model"),
-        Binding("f7", "files", "Files", id="batch.files"),
-        Binding("f8", "jobs", "Jobs", id="batch.jobs"),
-        Binding("f9", "page", "New/Job", id="batch.page"),
+        Binding("f8", "files", "Files", id="batch.files"),
+        Binding("ctrl+o", "jobs", "Jobs", id="batch.jobs"),
+        Binding("f10", "page", "New/Job", id="batch.page"),
         Binding("p", "pause", "Pause", id="batch.pause"),
         Binding("r", "resume", "Go on", id="batch.resume"),
         Binding("s", "stop", "Stop", id="batch.stop"),
@@ -283,7 +284,10 @@ class BatchScreen(NewJobScreen):
         job = self.job
         if job is None or not job.own or job.signalled or not job.view().phase.active:
             return None
-        return f"The batch job on {job.output.name} goes on without the app; F8 finds it again."
+        found = told(self, "[batch.jobs ctrl+o]")
+        return (
+            f"The batch job on {job.output.name} goes on without the app; {found} finds it again."
+        )
 
     def ask_leaving(self) -> ConfirmScreen:
         """Whether to leave, and what becomes of the job then."""

@@ -14,6 +14,7 @@ from app.jobs.form import check
 from app.jobs.job import Job, start_job
 from app.jobs.lookahead import LookaheadRun
 from app.tui.app import app_of
+from app.tui.keys import told
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_files import BatchFilesScreen
@@ -48,7 +49,10 @@ class NewJobScreen(Screen[None]):
         try:
             command = await asyncio.to_thread(check, form.form, Path.cwd())
             if job is not None and job.own and job.view().phase.active:
-                question = f"{job.output} goes on by itself while another job is shown; F8 lists it"
+                question = (
+                    f"{job.output} goes on by itself while another job is shown;"
+                    f" {told(self, '[batch.jobs ctrl+o]')} lists it"
+                )
                 if not await self.app.push_screen_wait(ConfirmScreen(question, "Start")):
                     form.say([])
                     return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import PurePath
 from typing import ClassVar
 
@@ -12,7 +14,7 @@ from textual.widgets import Markdown, TextArea
 from textual.worker import get_current_worker
 
 from app.chat import slash
-from app.chat.budget import Budget, Draft, measure
+from app.chat.budget import Budget, Draft, Way, WayOut, measure, ways_out
 from app.chat.conversation import Conversation
 from app.chat.host import HostState
 from app.tui.screens.chat_commands import ChatCommands
@@ -28,9 +30,11 @@ class ChatScreen(ChatCommands):
     """The base screen of the chat mode."""
 
     HELP = """
-    Chat with the loaded model. **esc** stops an answer and keeps what has come. **ctrl+up** goes
-    to the messages: up and down select one, and then **ctrl+r** asks again, **ctrl+e** edits,
-    **ctrl+y** copies, **space** opens what the model thought, **alt+←→** shows another branch.
+    Chat with the loaded model. **[chat.stop esc]** stops an answer and keeps what has come.
+    **[chat.select ctrl+up]** goes to the messages: up and down select one, and then
+    **[chat.regenerate ctrl+r]** asks again, **[message.edit e]** edits, **[chat.copy ctrl+y]**
+    copies, **[message.thinking space]** opens what the model thought, **[chat.before alt+←]** and
+    **[chat.after alt+→]** show another branch.
     """
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         "chat.tcss",
@@ -61,13 +65,12 @@ class ChatScreen(ChatCommands):
             priority=True,
         ),
         Binding(
-            "ctrl+e",
+            "alt+e,ctrl+e",  # not before the prompt: ctrl+e is its end of a line
             "edit",
             "Edit",
             id="chat.edit",
             tooltip="a message of yours, in a branch",
             show=False,
-            priority=True,
         ),
         Binding(
             "ctrl+g",
@@ -143,6 +146,7 @@ class ChatScreen(ChatCommands):
     async def _begin(self) -> None:
         """Show the chat that was asked for, or an empty one."""
         start = self.services.start
+        self.show_welcome()
         self.prompt.earlier.take(self.services.store.prompts(_PROMPTS))
         self._system = start.system or self.services.config.chat.system
         if start.chat is not None:
@@ -168,13 +172,71 @@ class ChatScreen(ChatCommands):
             await self.send(slash.plain(event.text))
 
     async def send(self, text: str) -> None:
-        """Store the message, then have it answered."""
+        """Have a message answered. One that does not fit is a draft until room was made."""
         if self.busy and self.wish is not None:
-            self.notify("One message waits already; esc takes it back.", severity="warning")
+            self.notify(
+                "One message waits already; [chat.stop esc] takes it back.", severity="warning"
+            )
+            self.prompt.give_back(text)
             return
         if self.turn is not None and self.writes_here:
-            self.notify("An answer is being written: esc stops it.", severity="warning")
+            self.notify("An answer is being written: [chat.stop esc] stops it.", severity="warning")
+            self.prompt.give_back(text)
             return
+        try:
+            tight = await self._tight(text)
+        except IngotError as error:
+            self.tell(error)
+            self.prompt.give_back(text)
+            return
+        if tight is None:
+            await self._store_and_ask(text)
+        else:
+            self.offer_room(*tight, partial(self._send_so, text))
+
+    async def _tight(self, text: str) -> tuple[Budget, list[WayOut]] | None:
+        """What the context holds and how to make room, when ``text`` leaves too little for an
+        answer; None when it is enough, or there is no model yet to count with."""
+        host = self.services.host
+        if host.state is not HostState.READY:
+            return None
+        conversation, draft = self._next_prompt(text)
+        most = self.params(conversation).max_tokens
+        budget = await asyncio.to_thread(measure, host, conversation, draft, most)
+        if not budget.tight:
+            return None
+        return budget, await asyncio.to_thread(ways_out, host, conversation, draft, most)
+
+    async def _send_so(self, text: str, way: WayOut | None) -> None:
+        """Send what did not fit, in the way that was chosen; None: it is a draft again."""
+        most = None
+        try:
+            match way and way.way:
+                case None:
+                    self.prompt.give_back(text)
+                    self.tell("Not sent: it does not fit into the context.")
+                    return
+                case Way.DROP_TURNS:
+                    assert way is not None
+                    self.conversation.drop(way.ids)
+                case Way.DROP_FILES:
+                    self.attached = []
+                case Way.SHORTER:
+                    assert way is not None
+                    most = way.after.max_tokens
+                case Way.NEW_CHAT:
+                    attached = self.attached
+                    await self.new_chat()
+                    self.attached = attached
+        except IngotError as error:
+            self.tell(error)
+            self.prompt.give_back(text)
+            return
+        await self._store_and_ask(text, checked=True, most=most)
+
+    async def _store_and_ask(
+        self, text: str, *, checked: bool = False, most: int | None = None
+    ) -> None:
         try:
             if self.editing is not None:
                 message = self.conversation.edit(self.editing, text, self.attached)
@@ -182,15 +244,19 @@ class ChatScreen(ChatCommands):
                 message = self.conversation.say(text, self.attached)
         except IngotError as error:
             self.tell(error)
+            self.prompt.give_back(text)
             return
         draft = self._drafts.pop(self.chat_id, "") if self.editing is not None else ""
-        self.editing, self.attached = None, []
+        self.editing, self.attached, self.put_aside = None, [], ""
+        if self.services.store.draft(message.chat):
+            self.services.store.keep_draft(message.chat, "")
         self.prompt.earlier.add(text)
-        self.prompt.fill(draft)
+        if draft:
+            self.prompt.give_back(draft)
         self.tight = False
         await self.sync()
         await self.transcript.to_end()
-        self.ask(message)
+        self.ask(message, checked=checked, most=most)
 
     def escape(self) -> None:
         """Esc when nothing is being written: out of whatever is open."""
@@ -256,11 +322,15 @@ class ChatScreen(ChatCommands):
 
     def _count(self) -> None:
         text = "" if slash.is_command(self.prompt.text) else self.prompt.text
+        self._count_tokens(*self._next_prompt(text))
+
+    def _next_prompt(self, text: str) -> tuple[Conversation, Draft]:
+        """What would be asked if ``text`` were sent now."""
         conversation = self._conversation or self.unsaved()
         parent = conversation.leaf
         if self.editing is not None:
             parent = conversation.message(self.editing).parent
-        self._count_tokens(conversation, Draft(text, tuple(self.attached), parent))
+        return conversation, Draft(text, tuple(self.attached), parent)
 
     @work(thread=True, exclusive=True, group="measure", exit_on_error=False)
     def _count_tokens(self, conversation: Conversation, draft: Draft) -> None:

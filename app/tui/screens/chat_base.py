@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from textual.widgets import Footer, Static
 from app.chat.conversation import Conversation
 from app.store.records import Attachment, Chat, Message
 from app.tui.app import services_of
+from app.tui.keys import told
 from app.tui.services import Services
 from app.tui.widgets.message_view import Entry, attached_text
 from app.tui.widgets.prompt import Prompt
@@ -20,13 +22,17 @@ from app.tui.widgets.status_line import StatusLine
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError
 
-_WELCOME = """\
-Write below; enter sends.
+log = logging.getLogger(__name__)
 
-ctrl+t  choose a model      ctrl+o  earlier chats      F7  system prompt
-ctrl+s  sampling            F8      attach a file      F1  all keys
-
-F3 compare files   F4 batch jobs   F5 quantize   F6 monitor   F2 back here"""
+_WELCOME = (
+    ("[chat.models ctrl+t]", "choose a model", "[chat.sampling ctrl+s]", "sampling"),
+    ("[chat.chats ctrl+o]", "earlier chats", "[chat.attach F8]", "attach a file"),
+    ("[chat.system F7]", "system prompt", "[app.help F1]", "all keys"),
+)
+_MODES = (
+    "[app.compare F3] compare files   [app.batch F4] batch jobs   [app.quantize F5] quantize"
+    "   [app.monitor F6] monitor   [app.chat F2] back here"
+)
 
 
 class ChatBase(Screen[None]):
@@ -36,16 +42,17 @@ class ChatBase(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.transcript = Transcript(_WELCOME)
-        self.prompt = Prompt()
+        self.transcript = Transcript()
         self.menu = SlashMenu()
+        self.prompt = Prompt(self.menu)
         self.status = StatusLine()
         self.bar = Static(id="chat-title", markup=False)
         self.notice = Static(id="chat-notice", markup=False)
         self.attached: list[Attachment] = []
         self.editing: int | None = None  # the message that the prompt will replace
         self._conversation: Conversation | None = None
-        self._drafts: dict[int | None, str] = {}
+        self._drafts: dict[int | None, str] = {}  # of chats that were shown
+        self.put_aside = ""  # what ctrl+c took out of the prompt, until something is sent
         self._system: str | None = None  # for the chat that is not made yet
 
     def compose(self) -> ComposeResult:
@@ -115,12 +122,35 @@ class ChatBase(Screen[None]):
             self._drafts[self.chat_id] = self.prompt.text
         self.editing, self.attached = None, []
         self._conversation = conversation
-        self.prompt.fill(self._drafts.get(self.chat_id, ""))
+        self.put_aside = ""
+        self.prompt.fill(self.draft())
         await self.sync()
         await self.transcript.to_end()
         self.show_notice()
         self.chat_changed()
         self.prompt.focus()
+
+    def draft(self) -> str:
+        """What was typed in the shown chat and not sent; while a message is edited, before that."""
+        id = self.chat_id
+        if id is not None and id not in self._drafts:
+            self._drafts[id] = self.services.store.draft(id)
+        return self._drafts.get(id, "")
+
+    def keep_drafts(self) -> None:
+        """Store what was typed and not sent. The shown chat comes last: it is to be resumed."""
+        shown = self.draft() if self.editing is not None else self.prompt.text or self.put_aside
+        store, drafts = self.services.store, {**self._drafts, self.chat_id: shown}
+        drafts[self.chat_id] = drafts.pop(self.chat_id)
+        for chat, text in drafts.items():
+            try:
+                if chat is not None and text != store.draft(chat):
+                    store.keep_draft(chat, text)
+                elif chat is None and text.strip():
+                    made = store.new_chat(self.services.host.model, self._system)
+                    store.keep_draft(made.id, text)
+            except IngotError as error:
+                log.warning("a draft could not be kept: %s", error)
 
     def chat_changed(self) -> None:
         """Another chat is shown, or the shown one has changed; for those who tell about it."""
@@ -144,13 +174,26 @@ class ChatBase(Screen[None]):
         """What is attached and what the prompt is for, above it."""
         parts = []
         if self.editing is not None:
-            parts.append("Editing an earlier message: enter sends it as a branch, esc leaves it")
+            parts.append(
+                "Editing an earlier message: [chat.send enter] sends it as a branch,"
+                " [chat.stop esc] leaves it"
+            )
         if self.attached:
             names = attached_text(self.attached)
             parts.append(f"+ {names}   (backspace in an empty prompt takes the last one away)")
         parts += self.more_notices()
-        self.notice.update("\n".join(parts))
+        self.notice.update(told(self, "\n".join(parts)))
         self.notice.display = bool(parts)
+
+    def show_welcome(self) -> None:
+        """What an empty chat says."""
+        lines = ["Write below; [chat.send enter] sends.", "", "", "", "", _MODES]
+        for column in _WELCOME:
+            cells = [told(self, text) for text in column]
+            keys, does = max(map(len, cells[::2])) + 2, max(map(len, cells[1::2])) + 6
+            for line, at in ((2, 0), (3, 2)):
+                lines[line] += f"{cells[at]:<{keys}}{cells[at + 1]:<{does}}"
+        self.transcript.welcome(told(self, "\n".join(line.rstrip() for line in lines)))
 
     def more_notices(self) -> list[str]:
         """Further lines of the notice."""

@@ -20,11 +20,14 @@ class ChatCommands(ChatPanels):
             self.menu.hide()
             return
         offered = slash.candidates(text, self._models())
-        self.menu.offer([(one.shown, one.about) for one in offered])
+        self.menu.offer(offered)
 
     def complete_command(self) -> None:
-        """Tab: as far as all that fits agrees."""
+        """Tab: what is marked, else as far as all that fits agrees."""
         text = self.prompt.text
+        if (marked := self.menu.take()) is not None:
+            self.prompt.fill(marked)
+            return
         offered = [one.text for one in slash.candidates(text, self._models())]
         if not offered:
             return
@@ -42,12 +45,16 @@ class ChatCommands(ChatPanels):
             command = slash.parse(text)
             if command is None:
                 return False
-            self.prompt.fill("")
             self.menu.hide()
-            await self._run_one(command)
+            typed = self.prompt.text  # since then: it belongs where the command leads
+            self.prompt.fill("")
+            try:
+                await self._run_one(command)
+            finally:
+                if typed:
+                    self.prompt.fill(self.prompt.text + typed)
         except IngotError as error:
-            if not self.prompt.text:
-                self.prompt.fill(text)
+            self.prompt.give_back(text)
             self.call_after_refresh(self.menu.error, str(error))
             return False
         self.prompt.earlier.reset()

@@ -13,6 +13,10 @@ from runtimes.errors import IngotError
 class ChatMessageActions(ChatStreaming):
     """They are about the selected message, else about the last one that fits."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._at_branch: tuple[int | None, int | None] = (None, None)  # its message, and the leaf
+
     def chosen(self, role: Role | None = None) -> Message | None:
         """The selected message; else the last one (of the user, or an answer)."""
         view = self.transcript.selected
@@ -23,7 +27,7 @@ class ChatMessageActions(ChatStreaming):
     def _free(self) -> bool:
         """Whether another answer may be asked for; says so if not."""
         if self.busy:
-            self.notify("An answer is being written: esc stops it.", severity="warning")
+            self.notify("An answer is being written: [chat.stop esc] stops it.", severity="warning")
         return not self.busy
 
     async def action_regenerate(self) -> None:
@@ -42,7 +46,7 @@ class ChatMessageActions(ChatStreaming):
         if message is None or not self._free():
             return
         if not can_continue(message) or message.parent is None:
-            self.say("This answer is whole. ctrl+r asks for another one.")
+            self.say("This answer is whole. [chat.regenerate ctrl+r] asks for another one.")
             return
         self.ask(self.conversation.message(message.parent), continues=message)
         self.prompt.focus()
@@ -67,8 +71,20 @@ class ChatMessageActions(ChatStreaming):
         if self.editing is None:
             return False
         self.editing, self.attached = None, []
-        self.prompt.fill(self._drafts.get(self.chat_id, ""))
+        self.prompt.fill(self.draft())
         self.show_notice()
+        return True
+
+    def put_away(self) -> bool:
+        """Empty the prompt; walking to earlier prompts brings back what was there. False when there
+        was nothing."""
+        text = self.prompt.text
+        if not text.strip():
+            return False
+        self.prompt.earlier.add(text)
+        if not self.leave_edit():
+            self.put_aside = text
+            self.prompt.fill("")
         return True
 
     async def action_branch(self, step: int) -> None:
@@ -78,19 +94,29 @@ class ChatMessageActions(ChatStreaming):
             message: Message | None = view.message
         else:
             several = (m for m in reversed(self.path) if len(self.conversation.siblings(m.id)) > 1)
-            message = next(several, None)
+            message = self._switched() or next(several, None)
         if message is None or len(self.conversation.siblings(message.id)) < 2:
-            self.say("There is one branch only. ctrl+e and ctrl+r make others.")
+            self.say(
+                "There is one branch only. [chat.edit alt+e] and [chat.regenerate ctrl+r] make"
+                " others."
+            )
             return
         try:
             now = self.conversation.switch(message.id, step)
         except IngotError as error:
             self.tell(error)
             return
+        self._at_branch = (now.id, self.conversation.leaf)
         await self.sync()
         if view is not None:
             await self.transcript.reveal(now.id)
         self.chat_changed()
+
+    def _switched(self) -> Message | None:
+        """The message that was switched to last, while nothing else has changed the branch: the way
+        back begins where the way there ended."""
+        id, leaf = self._at_branch
+        return next((m for m in self.path if m.id == id and self.path[-1].id == leaf), None)
 
     async def action_drop(self) -> None:
         """Leave the selected message out of what the model is sent, or take it in again."""

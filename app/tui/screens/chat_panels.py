@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from textual import work
 
 from app.chat.attachments import read_attachment
-from app.chat.budget import Budget, Draft, Way, WayOut
+from app.chat.budget import Budget, Way, WayOut
 from app.entries import Entry
 from app.store.records import Attachment
 from app.tui.app import app_of
@@ -161,12 +162,18 @@ class ChatPanels(ChatMessageActions):
 
     # When the context is full
 
-    def overflows(self, wish: Wish, draft: Draft, budget: Budget, ways: list[WayOut]) -> None:
+    def overflows(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
         """Offer what could be left out."""
-        from app.tui.screens.overflow import OverflowScreen
+        self.offer_room(budget, ways, partial(self._leave_out, wish))
 
-        async def chosen(way: WayOut | None) -> None:
-            await self._leave_out(wish, way)
+    def offer_room(
+        self,
+        budget: Budget,
+        ways: list[WayOut],
+        chosen: Callable[[WayOut | None], Awaitable[None]],
+    ) -> None:
+        """Ask what is to be left out."""
+        from app.tui.screens.overflow import OverflowScreen
 
         self.app.push_screen(OverflowScreen(budget, ways), chosen)
 
@@ -176,18 +183,23 @@ class ChatPanels(ChatMessageActions):
         parent = wish.parent
         try:
             match way and way.way:
+                case None if wish.continues is not None:
+                    return
                 case None:
-                    self.say("Not sent to the model. ctrl+r asks again, ctrl+e edits it.")
+                    self.say(
+                        "Not sent to the model. [chat.regenerate ctrl+r] asks again, /edit changes"
+                        " it."
+                    )
                     return
                 case Way.DROP_TURNS:
                     assert way is not None
                     self.conversation.drop(way.ids)
-                    self.ask(parent, checked=True)
+                    self.ask(parent, wish.continues, checked=True)
                 case Way.DROP_FILES:
                     self.ask(self.conversation.edit(parent.id, parent.text, ()), checked=True)
                 case Way.SHORTER:
                     assert way is not None
-                    self.ask(parent, checked=True, most=way.after.max_tokens)
+                    self.ask(parent, wish.continues, checked=True, most=way.after.max_tokens)
                 case Way.NEW_CHAT:
                     await self.new_chat()
                     self.ask(self.conversation.say(parent.text, parent.attachments), checked=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from textual import work
 
-from app.chat.budget import Budget, Draft, WayOut, measure, ways_out
+from app.chat.budget import LEAST, Budget, Draft, WayOut, measure, more_of, ways_out
 from app.chat.conversation import Conversation
 from app.chat.host import HostState
 from app.chat.sampling_form import from_mapping
 from app.chat.turn import Progress, Turn
 from app.store.records import Message
 from app.tui.app import app_of
+from app.tui.keys import told
 from app.tui.screens.chat_base import ChatBase
 from app.tui.widgets.pace import Pace
 from app.tui.widgets.status_text import StatusFigures
@@ -45,6 +46,8 @@ class ChatStreaming(ChatBase):
         self.estimate: tuple[int, int] | None = None  # tokens that the next prompt has, of context
         self._of: Conversation | None = None  # what the turn writes into
         self._starting = False
+        self._read_before: int | None = None  # tokens of prompts, before this one
+        self._prompt_tokens = 0
         self._pace = Pace()
         self._watching = False
         self._figures = StatusFigures()
@@ -103,13 +106,15 @@ class ChatStreaming(ChatBase):
             host, params = self.services.host, self.params(wish.conversation)
             if wish.most is not None:
                 params = replace(params, max_tokens=wish.most)
-            if not wish.checked and wish.continues is None:
-                draft = Draft(parent=wish.parent.id)
+            if not wish.checked:
+                more = wish.continues
+                draft = Draft(parent=wish.parent.id) if more is None else more_of(host, more)
                 budget = measure(host, wish.conversation, draft, params.max_tokens)
-                if budget.tight:
+                if budget.tight if more is None else budget.room < LEAST:
                     ways = ways_out(host, wish.conversation, draft, params.max_tokens)
-                    self.call_later(self._is_tight, wish, draft, budget, ways)
+                    self.call_later(self._is_tight, wish, budget, ways)
                     return
+            before = host.tokens_read()
             turn = Turn.start(
                 host, wish.conversation, wish.parent, params, continues=wish.continues
             )
@@ -119,10 +124,10 @@ class ChatStreaming(ChatBase):
             self.log.error(str(error))
             self.call_later(self._not_started, wish, error)
         else:
-            self.call_later(self._started, wish, turn)
+            self.call_later(self._started, wish, turn, before)
 
-    async def _started(self, wish: Wish, turn: Turn) -> None:
-        self._starting = False
+    async def _started(self, wish: Wish, turn: Turn, read_before: int | None) -> None:
+        self._starting, self._read_before = False, read_before
         self.turn, self._of = turn, wish.conversation
         if self.wish is wish:
             self.wish = None
@@ -146,15 +151,15 @@ class ChatStreaming(ChatBase):
         self.show_notice()
         self.show_status(now=True)
 
-    def _is_tight(self, wish: Wish, draft: Draft, budget: Budget, ways: list[WayOut]) -> None:
+    def _is_tight(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
         self._starting = False
         if self.wish is wish:
             self.wish = None
-            self.overflows(wish, draft, budget, ways)
+            self.overflows(wish, budget, ways)
         self.show_notice()
         self.show_status(now=True)
 
-    def overflows(self, wish: Wish, draft: Draft, budget: Budget, ways: list[WayOut]) -> None:
+    def overflows(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
         """The answer that is allowed would not fit into the context."""
 
     # While it comes
@@ -193,6 +198,7 @@ class ChatStreaming(ChatBase):
             view = self.transcript.view_of(progress.message.id)
             if view is not None:
                 await view.stream(progress.message, progress.text, progress.tokens)
+                view.wait_for("" if progress.done else self._reading())
                 self.transcript.fold()
         if progress.done:
             await self._ended()
@@ -233,7 +239,8 @@ class ChatStreaming(ChatBase):
         """Esc, and nothing is being written."""
 
     def on_unmount(self) -> None:
-        """Keep what has come."""
+        """Keep what has come, and what was typed."""
+        self.keep_drafts()
         if self.turn is not None:
             self.turn.close()
 
@@ -253,12 +260,15 @@ class ChatStreaming(ChatBase):
             return []
         if self.turn is not None:
             where = "" if self.writes_here else " in another chat"
-            return [f"Waits until the answer{where} is written. esc stops that one."]
+            return [f"Waits until the answer{where} is written. [chat.stop esc] stops that one."]
         match self.services.host.state:
             case HostState.LOADING:
-                return ["Waits for the model to load; esc takes it back."]
+                return ["Waits for the model to load; [chat.stop esc] takes it back."]
             case HostState.EMPTY | HostState.FAILED:
-                return ["Waits for a model: ctrl+t chooses one; esc takes it back."]
+                return [
+                    "Waits for a model: [chat.models ctrl+t] chooses one; [chat.stop esc] takes it"
+                    " back."
+                ]
         return []
 
     def _note(self, progress: Progress) -> None:
@@ -272,6 +282,7 @@ class ChatStreaming(ChatBase):
             used=progress.context_used,
             context=progress.context,
         )
+        self._prompt_tokens = progress.prompt_tokens
         self.estimate = None
         self.show_status(now=progress.done)
 
@@ -302,14 +313,28 @@ class ChatStreaming(ChatBase):
             case HostState.LOADING:
                 return "loading the model"
             case HostState.EMPTY:
-                return "no model (ctrl+t)"
+                return told(self, "no model ([chat.models ctrl+t])")
             case HostState.FAILED:
-                return "the model did not load (ctrl+t)"
+                return told(self, "the model did not load ([chat.models ctrl+t])")
         if self.turn is not None and self.turn.stopping:
             return "stopping"
-        if self._starting or (self.turn is not None and self._figures.ttft_s is None):
+        if self._starting:
             return "reading the prompt"
-        return ""
+        if (reading := self._reading()) != "":
+            return reading
+        return "goes on with your text" if self.services.host.plain else ""
+
+    def _reading(self) -> str:
+        """How far the prompt is read; empty as soon as the answer comes."""
+        if self.turn is None or self._figures.ttft_s is not None:
+            return ""
+        if self.turn.stopping:
+            return "stopping: the part of the prompt that is being read ends first"
+        before, host = self._read_before, self.services.host
+        read = None if before is None else host.reads(before)
+        if read is None or not self._prompt_tokens:
+            return "reading the prompt"
+        return f"reading {min(read, self._prompt_tokens):,} of {self._prompt_tokens:,} tokens"
 
     def forget_figures(self) -> None:
         """Another chat or model: the last answer's figures, if it has any and they are of the model

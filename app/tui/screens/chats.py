@@ -183,7 +183,7 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
             return
         self._undo.append(hit.chat.id)
         title = hit.chat.title or "an empty chat"
-        self.notify(f"Deleted: {title}. ctrl+z brings it back.", markup=False)
+        self.notify(f"Deleted: {title}. [chats.undo ctrl+z] brings it back.", markup=False)
 
     def action_undo(self) -> None:
         """Bring the last deleted chat back."""

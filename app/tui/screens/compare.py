@@ -22,6 +22,7 @@ from app.compare.run import Comparison
 from app.compare.text import agreement_line, as_json, as_markdown
 from app.entries import Entry
 from app.tui.app import app_of, services_of
+from app.tui.keys import told
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_pane import ComparePane
@@ -39,10 +40,12 @@ class CompareScreen(Screen[None]):
 
     HELP = """
     One prompt to several files, each in a process of its own, one after another. With temperature 0
-    **▶** shows the first token that differs from the first file's answer. **ctrl+t** chooses the
-    files, **enter** asks, **esc** stops, **F8** takes the question of the chat, **F9** saves;
-    **ctrl+s** sets how long answers may be, **ctrl+g** asks all at once (sooner done, but they slow
-    each other down), **ctrl+n** begins anew.
+    **▶** shows the first token that differs from the first file's answer.
+    **[compare.files ctrl+t]** chooses the files, **[chat.send enter]** asks,
+    **[compare.stop esc]** stops,
+    **[compare.from_chat ctrl+o]** takes the question of the chat, **[compare.save F9]** saves;
+    **[compare.length ctrl+s]** sets how long answers may be, **[compare.together ctrl+g]** asks all
+    at once (sooner done, but they slow each other down), **[compare.new ctrl+n]** begins anew.
     """
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         "compare.tcss",
@@ -56,7 +59,7 @@ class CompareScreen(Screen[None]):
         Binding("ctrl+g", "together", "At once", id="compare.together", priority=True),
         Binding("ctrl+s", "length", "Length", id="compare.length", show=False, priority=True),
         Binding("ctrl+n", "new", "New", id="compare.new", show=False, priority=True),
-        Binding("f8", "from_chat", "From chat", id="compare.from_chat", priority=True),
+        Binding("ctrl+o", "from_chat", "From chat", id="compare.from_chat", priority=True),
         Binding("f9", "save", "Save", id="compare.save", priority=True),
     ]
 
@@ -112,7 +115,11 @@ class CompareScreen(Screen[None]):
         if self.entries:
             await panes.mount(*(ComparePane(entry.label) for entry in self.entries))
         else:
-            hint = "ctrl+t chooses the files: ctrl+x ticks them, enter takes them."
+            hint = told(
+                self,
+                "[compare.files ctrl+t] chooses the files: [models.tick ctrl+x] ticks them,"
+                " [models.choose enter] takes them.",
+            )
             await panes.mount(Static(hint, id="hint"))
         panes.lay_out()
         self.query_one("#agreement", Static).update("")
@@ -129,15 +136,16 @@ class CompareScreen(Screen[None]):
     def _sent(self, event: Prompt.Sent) -> None:
         messages = (*self._earlier, {"role": "user", "content": event.text})
         self.prompt.earlier.add(event.text)
+        self.prompt.give_back(event.text)  # it stays, as the panes do not show what was asked
         self.ask(Question(messages, self.params))
 
     def ask(self, question: Question) -> None:
         """Begin, unless something still runs."""
         if self.running:
-            self.notify("A comparison runs: esc stops it.", severity="warning")
+            self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
             return
         if len(self.entries) < 2:
-            self.notify("Choose two files at least: ctrl+t.", severity="warning")
+            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
             return
         stats = services_of(self).host.stats()
         if stats is not None and stats.running:
@@ -234,7 +242,7 @@ class CompareScreen(Screen[None]):
     def action_files(self) -> None:
         """Choose the files."""
         if self.running:
-            self.notify("A comparison runs: esc stops it.", severity="warning")
+            self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
             return
         given = app_of(self).named
         ticked = [entry.key for entry in self.entries]

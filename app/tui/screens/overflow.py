@@ -47,7 +47,10 @@ class OverflowScreen(ModalScreen[WayOut | None]):
             options = [Option(_option(way), id=str(n)) for n, way in enumerate(self._ways)]
             yield OptionList(*options, id="ways", markup=False)
             if not options:
-                yield Static("Nothing that could be left out would help. Shorten the message.")
+                yield Static(
+                    "Nothing that could be left out would help. Shorten the message, or load the"
+                    " model with a larger --context."
+                )
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:

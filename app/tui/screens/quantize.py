@@ -48,7 +48,7 @@ class QuantizeScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+g", "build", "Build", id="quantize.build"),
         Binding("escape", "stop", "Stop", id="quantize.stop"),
-        Binding("f9", "tab(1)", "Next page", id="quantize.next"),
+        Binding("f10", "tab(1)", "Next page", id="quantize.next"),
         # First of all: what scrolls on a page has these two keys for itself.
         Binding(
             "ctrl+pagedown",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,6 +28,17 @@ _NUMBERS = (
     ("limit", "Rows", "all"),
 )
 _SAMPLING = (("top_p", "Top-p     ", "1"), ("seed", "Seed", "none"), ("n", "Answers a row", "1"))
+# Options of the command: the field here, and its label.
+_OPTIONS = {
+    **{f"--{name}": (name, name.title()) for name in _TEXTS},
+    **{
+        f"--{name.replace('_', '-')}": (name, label.strip())
+        for name, label, _ in (*_NUMBERS, *_SAMPLING)
+    },
+    "--choice": ("choices", "Choices"),
+    "--json-schema": ("schema", "Schema"),
+    "--fresh": ("fresh", "Forget the output's old answers"),
+}
 _NO_INPUT = "Choose an input: JSONL, text with a prompt a line, CSV, Parquet, or a folder of texts."
 
 
@@ -58,7 +70,7 @@ class BatchForm(Vertical):
 
     def compose(self) -> ComposeResult:
         """From what matters most to what can be left."""
-        yield Field("Input", "prompts.jsonl (F7 shows files)", "input", "")
+        yield Field("Input", "prompts.jsonl (F8 shows files)", "input", "")
         yield Field("Output", "beside the input", "output", "")
         yield Field("Model", "folder of quantize, .gguf, a name (ctrl+t: list)", "model", "")
         yield Field("Template", "a Jinja2 file that makes the prompt (optional)", "template", "")
@@ -105,13 +117,21 @@ class BatchForm(Vertical):
 
     def refuse(self, error: Exception) -> None:
         """Say what is wrong, where the cursor then is."""
-        self.say(str(error).splitlines(), error=True)
+        text = str(error)
+        named = [name for name in _OPTIONS if re.search(rf"{name}(?![\w-])", text)]
+        for name in named:
+            text = re.sub(rf"{name}(?![\w-])", f"“{_OPTIONS[name][1]}”", text)
+        self.say(text.splitlines(), error=True)
         if isinstance(error, FormError):
             self.query_one(f"#{error.field}").focus()
+        elif named:  # a dry run is the command itself, which knows options only
+            self.query_one(f"#{_OPTIONS[named[0]][0]}").focus()
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
-        """Look again once the user pauses."""
+        """What was wrong may be mended; look again once the user pauses."""
+        if self.query_one("#said").has_class("error"):
+            self.say([])
         if event.input.id == "input":
             output = self.query_one("#output", Input)
             if output.value == self._suggested:

@@ -15,7 +15,7 @@ from app.tui.screens.confirm import ConfirmScreen
 _TEXT = """\
 A batch job runs: {output}
 
-It can go on without this app: F8 on the batch screen finds it again."""
+It can go on without this app: ctrl+o on the batch screen finds it again."""
 
 
 class BatchLeaveScreen(ConfirmScreen):

@@ -1,7 +1,8 @@
-"""An answer's figures, and what became of it, in words."""
+"""An answer's figures, and what became of it, in words; keys as ``keys.told`` takes them."""
 
 from __future__ import annotations
 
+from app.chat.figures import FEW
 from app.figures import duration, rate
 from app.store.records import Message, Role, State
 
@@ -13,6 +14,7 @@ _ENDINGS = {
     "cancelled": "stopped",
     "error": "failed",
 }
+_GO_ON = "[chat.continue ctrl+g] goes on from here, [chat.regenerate ctrl+r] begins again."
 
 
 def figures_text(message: Message) -> str:
@@ -24,32 +26,39 @@ def figures_text(message: Message) -> str:
     if figures.decode_tps is not None:
         parts.append(rate(figures.decode_tps))
     parts.append(f"first token {duration(figures.ttft_s)}")
-    if figures.prefill_tps is not None:
-        computed = figures.prompt_tokens - figures.cached_tokens
+    computed = figures.prompt_tokens - figures.cached_tokens
+    if figures.prefill_tps is not None and computed >= FEW:
         parts.append(f"prefill {rate(figures.prefill_tps)} ({computed:,} tokens)")
     elif figures.cached_tokens:
-        parts.append(f"prompt {figures.prompt_tokens:,} tokens, all cached")
-    parts.append(f"{figures.completion_tokens:,} tokens")
+        cached = f"{figures.cached_tokens:,}" if computed > 0 else "all"
+        parts.append(f"prompt {_tokens(figures.prompt_tokens)}, {cached} cached")
+    parts.append(_tokens(figures.completion_tokens))
     parts.append(_ENDINGS.get(figures.finish_reason, figures.finish_reason))
     return " · ".join(parts)
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"
 
 
 def state_text(message: Message) -> str:
     """What an unfinished answer is, and what one can do; empty when there is nothing to say."""
     match message.state:
         case State.STOPPED:
-            said = "Stopped. ctrl+g goes on from here, ctrl+r begins again."
+            said = f"Stopped. {_GO_ON}"
         case State.CUT if message.figures and message.figures.finish_reason == "context":
-            said = "Cut off: the context is full. Leave something out (ctrl+g offers it) to go on."
+            said = (
+                "Cut off: the context is full. Leave something out ([chat.continue ctrl+g] offers"
+                " it) to go on."
+            )
         case State.CUT:
-            said = "Cut off at the most tokens allowed. ctrl+g goes on from here."
+            said = "Cut off at the most tokens allowed. [chat.continue ctrl+g] goes on from here."
         case State.FAILED:
             why = f": {message.error}" if message.error else ""
-            said = f"Failed{why}. ctrl+r tries again."
+            said = f"Failed{why}. [chat.regenerate ctrl+r] tries again."
         case State.LOST:
             said = (
-                "Ingot ended while this was being written; what had come by then is here. "
-                "ctrl+g goes on from here, ctrl+r begins again."
+                f"Ingot ended while this was being written; what had come by then is here. {_GO_ON}"
             )
         case _:
             said = ""
@@ -61,4 +70,4 @@ def state_text(message: Message) -> str:
 def header_text(message: Message, index: int, count: int) -> str:
     """Who wrote it, and which of its branches this is."""
     who = "You" if message.role is Role.USER else message.model or "Assistant"
-    return f"{who}   {index}/{count} (alt+←→)" if count > 1 else who
+    return f"{who}   {index}/{count} ([chat.before alt+←] [chat.after alt+→])" if count > 1 else who

@@ -15,6 +15,7 @@ from textual.widgets import Static
 
 from app.chat.thinking import Kind, split
 from app.store.records import Attachment, Message, Role, State
+from app.tui.keys import told
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.figures_text import figures_text, header_text, state_text
 from app.tui.widgets.prose import Prose
@@ -106,6 +107,12 @@ class MessageView(Vertical, can_focus=True):
                 if ended:
                     self._say()
 
+    def wait_for(self, what: str) -> None:
+        """Say where the answer will stand what it waits for; "" when it comes."""
+        if self.is_mounted and self.message.state is State.STREAMING:
+            self._state.update(f"{what[:1].upper()}{what[1:]}")
+            self._state.display = bool(what)
+
     def fold(self, above: int | None) -> None:
         """See ``Prose.fold``; None unfolds."""
         if isinstance(self.body, AnswerBody):
@@ -131,11 +138,11 @@ class MessageView(Vertical, can_focus=True):
 
     def _say(self) -> None:
         entry, message = self.entry, self.entry.message
-        self._header.update(header_text(message, entry.index, entry.count))
+        self._header.update(told(self, header_text(message, entry.index, entry.count)))
         figures, state = figures_text(message), state_text(message)
         self._figures.update(figures)
         self._figures.display = bool(figures)
-        self._state.update(state)
+        self._state.update(told(self, state))
         self._state.display = bool(state)
         self.set_class(message.dropped, "-dropped")
 

@@ -14,7 +14,7 @@ from app.entries import Entry
 from app.entrytext import quality_of, size_of, speed_of, state_of, type_of
 from app.fitting import Fit
 
-_COLUMNS = (("type", "Type", 10), ("size", "Size", 7), ("speed", "tok/s", 7))
+_COLUMNS = (("type", "Type", 13), ("size", "Size", 7), ("speed", "tok/s", 7))
 _MORE = (("quality", "Quality", 8), ("state", "Memory", 7))
 _NAME = "name"
 _PADDING = 2  # of each cell

@@ -18,7 +18,6 @@ _GAUGE = 12
 _NAMES = {
     "runtimes.worker.child": "engine",
     "runtimes.planner.trial_child": "planner",
-    "quantize.cli": "quantize",
     "quantize.child": "quantize step",
 }
 _HISTORY = 20  # samples, which are a second apart

@@ -9,19 +9,22 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
+from app.tui.keys import told
 from app.tui.widgets.prompt_history import PromptHistory
+from app.tui.widgets.slash_menu import SlashMenu
 
-_NEW_LINE = frozenset({"ctrl+j", "shift+enter", "alt+enter"})
+_PLACEHOLDER = "Write a message; / for commands, [app.help F1] for help"
 
 
 class Prompt(TextArea):
     """Grows to ten lines. Earlier prompts with up and down at its first and last line."""
 
     HELP = """
-    Write a message. **enter** sends it, **ctrl+j** begins a new line (also shift+enter and
-    alt+enter where the terminal tells them apart). Pasted lines are not sent. **up** and **down**
-    at the first and last line walk through earlier prompts. A **/** at the beginning offers
-    commands, **tab** completes them.
+    Write a message. **[chat.send enter]** sends it, **[chat.newline ctrl+j, alt+enter]** begins a
+    new line (also shift+enter where the terminal tells it apart). Pasted lines are not sent.
+    **[chat.older up]** and **[chat.newer down]** at the first and last line walk through earlier
+    prompts. A **/** at the beginning offers commands: these keys move among them,
+    **[chat.send enter]** takes the marked one, **[chat.complete tab]** completes them.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="chat.send", show=False),
@@ -50,39 +53,62 @@ class Prompt(TextArea):
     class Complete(Message):
         """Complete what is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, menu: SlashMenu | None = None) -> None:
+        """``menu``: what is offered for what is typed; up and down move in it, enter takes it."""
         super().__init__(
             soft_wrap=True,
             show_line_numbers=False,
             highlight_cursor_line=False,
-            placeholder="Write a message; / for commands, F1 for help",
+            placeholder=_PLACEHOLDER,
         )
         self.earlier = PromptHistory()
+        self._menu = menu
 
     async def _on_key(self, event: events.Key) -> None:
-        """Enter and its like are bindings here, not text; Textual calls TextArea's own next."""
-        if event.key == "enter" or event.key in _NEW_LINE:
-            event.prevent_default()
-        elif event.key == "backspace" and not self.text:
+        """What is bound here acts at once: left to bubble up to the app, it would act after the
+        letters behind it. Textual calls TextArea's own handler next."""
+        if event.key == "backspace" and not self.text:
             self.post_message(self.Detach())
+        bound = None if event.is_printable else self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.node is self:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(bound.binding.action)
+        elif event.key.startswith("alt+"):  # not text, though a terminal sends a letter with it
+            event.prevent_default()
+
+    def on_mount(self) -> None:
+        """Keys as they are mapped."""
+        if self.placeholder == _PLACEHOLDER:
+            self.placeholder = told(self, _PLACEHOLDER)
 
     def action_send(self) -> None:
-        """Hand the text on; whoever takes it clears the prompt."""
+        """Hand the text on. What is typed next is not part of it, so the prompt is empty now."""
+        marked = self._menu.take() if self._menu is not None else None
+        if marked is not None:
+            self.fill(marked)
+            if marked.endswith(" "):  # it needs a word more
+                return
         if self.text.strip():
             self.post_message(self.Sent(self.text))
+            self.fill("")
 
     def action_new_line(self) -> None:
         """Insert a line end."""
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_older(self) -> None:
-        """Up within the text, then to earlier prompts."""
+        """Up in the menu or within the text, then to earlier prompts."""
+        if self._menu is not None and self._menu.move(-1):
+            return
         if self.cursor_at_first_line and self._walk(older=True):
             return
         self.action_cursor_up()
 
     def action_newer(self) -> None:
-        """Down within the text, then to later prompts."""
+        """Down in the menu or within the text, then to later prompts."""
+        if self._menu is not None and self._menu.move(1):
+            return
         if self.cursor_at_last_line and self._walk(older=False):
             return
         self.action_cursor_down()
@@ -102,6 +128,10 @@ class Prompt(TextArea):
         """Replace what is there, the cursor at the end."""
         self.text = text
         self.move_cursor(self.document.end)
+
+    def give_back(self, text: str) -> None:
+        """Take back what was sent, before what was typed since."""
+        self.fill(f"{text}\n{self.text}" if self.text else text)
 
     def _walk(self, *, older: bool) -> bool:
         text = self.earlier.step(self.text, older)

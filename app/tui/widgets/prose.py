@@ -11,8 +11,8 @@ import re
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Markdown
 
+from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.segments import settled
 from app.tui.widgets.text_lines import TextLines
 from app.tui.widgets.wrapping import shown
@@ -54,9 +54,9 @@ class Prose(Vertical):
         super().__init__()
         self._settled = text if ended else ""
         self._pending = "" if ended else text
-        self._folded: set[Markdown] = set()
+        self._folded: set[AnswerMarkdown] = set()
         # Whole blocks each; only to the last one is anything added.
-        self._pages = [Markdown(shown(self._settled) or None, open_links=False)]
+        self._pages = [AnswerMarkdown(shown(self._settled) or None)]
         self._tail = None if ended else Tail()
 
     def compose(self) -> ComposeResult:
@@ -99,7 +99,7 @@ class Prose(Vertical):
         page = self._pages[-1]
         if len(page.children) >= _PAGE or len(done) >= _LONG:
             # What is appended to a list is parsed again with all of the list.
-            page = Markdown(open_links=False)
+            page = AnswerMarkdown()
             await self.mount(page, after=self._pages[-1])
             self._pages.append(page)
         # Never after an update(): where that ended with an empty line, append() (Textual 8.2.8)

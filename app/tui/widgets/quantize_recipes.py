@@ -27,7 +27,8 @@ class RecipeTable(DataTable[Text]):
     HELP = """
     A recipe is one kind of file. **space** or **enter** ticks the one under the cursor. The four
     that are ticked at first are what most people want: 4 and 8 bits for llama.cpp and for ONNX
-    Runtime. Bits are what a weight takes with its scales; sizes are estimates.
+    Runtime. Bits are nominal: what a weight takes with its scales where all of it fits the type.
+    Sizes are estimates from them; small models' files are larger.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "select_cursor", "Tick", id="recipes.tick"),
