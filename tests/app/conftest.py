@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import parallel
+from tests.app import endless
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,6 +85,22 @@ def onnx_folder(pebble_built: Path) -> Path:
     from quantize.resolve import resolve
 
     return resolve(pebble_built, recipe="onnx-int8")
+
+
+@pytest.fixture(scope="session")
+def endless_built(pebble_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pebble's four files with a context for answers that take minutes."""
+    return parallel.once(
+        tmp_path_factory, "pebble-endless", partial(endless.lengthen, pebble_built)
+    )
+
+
+@pytest.fixture(scope="session")
+def endless_gguf(endless_built: Path) -> Path:
+    """The same, for llama.cpp."""
+    from quantize.resolve import resolve
+
+    return resolve(endless_built, recipe="q8_0")
 
 
 _TO_FLOATS = """

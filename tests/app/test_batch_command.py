@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,41 @@ def test_rows_in_order_with_their_figures(
     assert figures(again)["slots"] == 0  # the model was not loaded
     assert "up to date" in again.stderr
     assert out.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_failures_of_rows_that_are_gone_do_not_count(
+    ingot: Any, gguf_file: Path, tmp_path: Path
+) -> None:
+    long = [{"id": name, "prompt": f"{name} " * 3000} for name in ("one", "two")]
+    rows = [{"id": f"r{i}", "prompt": f"What is {i} + 1?"} for i in range(3)]
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *long]))
+    command = ["batch", source, out, "--model", gguf_file, *SHORT, "--skip-failed", "--json"]
+    assert ingot(*command).returncode == 1
+    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, long[0]]))
+    done = ingot(*command)
+    begin = json.loads(done.stdout.splitlines()[0])
+    assert (begin["rows"], begin["cached"], begin["failed"]) == (4, 3, 1)
+    report = figures(done)
+    assert (report["answered"], report["failed"]) == (3, 1)
+
+
+def test_a_wait_says_what_it_does(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+    """Rows that come late, for as long as nobody has said that they are waited for."""
+    out = tmp_path / "out.jsonl"
+    flags = ["--max-tokens", "2", *ONE]
+    process = ingot.start("batch", "-", out, "--model", gguf_file, *flags, stdin=subprocess.PIPE)
+    patience = threading.Timer(120, process.kill)
+    patience.start()
+    said = b""
+    while b"reading the input" not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    patience.cancel()
+    process.communicate(b'{"prompt":"What is 1 + 1?"}\n', timeout=120)
+    assert process.returncode == 0
+    assert len(read(out)) == 1
 
 
 def test_bad_rows_become_error_rows(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from app.bench import options as bench_options
 from app.bench.batched_bench import parse
 from app.bench.genai import genai
-from app.bench.linechild import LineChild
 from app.bench.llama_server import LlamaServer, parse_slots
 from app.bench.memory import SETTINGS, memory_check
 from app.bench.options import BenchOptions
@@ -24,6 +23,7 @@ from app.bench.suite import BENCHMARKS, MemoryResult
 from app.bench.tools import ToolMissingError
 from app.bench.work import greedy, loaded, lockstep, random_prompts, run
 from runtimes.errors import IngotError
+from runtimes.linechild import LineChild
 from runtimes.request import Completion, FinishReason, Timings, Usage
 from runtimes.settings import SchedulerSettings
 
@@ -75,7 +75,7 @@ def int4(pebble_built: Path) -> Path:
 
 def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
     names = ["churn", "prefix", "strategies", "sampling", "device", "worker", "constrained"]
-    names.append("batch")
+    names += ["batch", "reproducible"]
     arguments = ["--rows", "3", "--prompt-tokens", "6", "--decode-tokens", "6", "--threads", "1"]
     arguments += ["--requests", "4", "--repeats", "1", "--json", "--what", ",".join(names)]
     done = ingot("bench", pebble_built, "--recipe", "q8_0", *arguments)
@@ -85,7 +85,10 @@ def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
     for entry in report:
         assert entry["file"].endswith(".gguf")
         assert all(math.isfinite(figure) for figure in figures(entry))
-    churned, prefixed, strategic, sampled, device, beside, held, job = report
+    churned, prefixed, strategic, sampled, device, beside, held, job, same = report
+    assert same["usual"]["tps"] > 0
+    assert same["reproducible"]["tps"] > 0
+    assert same["cost"] < 1
     assert held["constrained_tps"][0] > 0
     assert all(figure["device_tps"][0] > 0 for figure in device["sampling"].values())
     assert held["host_cost"] < 1
@@ -130,10 +133,12 @@ def test_memory(int4: Path) -> None:
 
 def test_a_folder_that_genai_cannot_load(tmp_path: Path) -> None:
     with (
-        pytest.raises(IngotError, match="onnxruntime-genai failed"),
-        LineChild("app.bench.genai_child", tmp_path, 1, name="onnxruntime-genai"),
+        pytest.raises(
+            IngotError, match=r"onnxruntime-genai ended with exit code 1: .*genai_config"
+        ),
+        LineChild("app.bench.genai_child", tmp_path, 1, name="onnxruntime-genai") as child,
     ):
-        pass
+        child.answer()
 
 
 def test_rows_are_in_lockstep(pebble_file: Path) -> None:

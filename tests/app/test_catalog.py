@@ -19,7 +19,7 @@ from app.entrytext import details, quality_of, size_of, speed_of, state_of, type
 from app.fitting import fit
 from app.models import model_file
 from app.recent import note_loaded, note_used, recently_used
-from quantize.manifest import Quality, load_manifest, write_manifest
+from quantize.manifest import Quality, Speed, load_manifest, write_manifest
 from runtimes.errors import ModelError
 from runtimes.modelfile import ModelFile
 from runtimes.plan import Alternative, Figures, Plan
@@ -58,7 +58,12 @@ def test_a_folder_that_quantize_wrote(built: Path):
         # What the entry says is what loads it.
         assert model_file(entry.model, entry.options).path == entry.path
     four = found["q4_k_m"]
-    assert (type_of(four), four.bits) == ("gguf 4-bit", 4)
+    listed = load_manifest(built).entry("q4_k_m")
+    assert listed is not None
+    bits = listed.bits_per_weight
+    assert bits is None or 4.5 < bits < 7
+    assert type_of(four) == ("gguf 4-bit" if bits is None else f"gguf {bits:.1f} bits")
+    assert four.bits == 4
     assert four.bytes == (built / "pebble-q4_k_m.gguf").stat().st_size
     assert "MB" in size_of(four)
 
@@ -74,6 +79,14 @@ def test_figures_of_the_manifest(built: Path):
     unmeasured = replace(found, speed=None, quality=None, fidelity=None, parity=None)
     assert (speed_of(unmeasured), quality_of(unmeasured)) == ("", "")
     assert "`ingot plan` does it" in "\n".join(details(unmeasured, None))
+
+
+def test_a_speed_from_a_busy_machine_says_so(built: Path):
+    found = by_recipe(catalog([built]))["q8_0"]
+    for others, busy in ((0.5, True), (0.0, False)):
+        speed = Speed(200.0, 50.0, 90.0, ranges={"decode_tps_1": (49.0, 51.0)}, others=others)
+        lines = details(replace(found, speed=speed), None)
+        assert any("(a busy machine)" in line for line in lines) == busy
 
 
 def plan_of(model: ModelFile, other: str) -> Plan:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
+from tests.app.workers import step, worker_of
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = {"llama_cpp", "onnxruntime", "tokenizers", "numpy"}
@@ -62,17 +62,6 @@ def test_the_command_itself_loads_nothing_native(
     assert not NATIVE & modules
 
 
-def worker_of(process: Any) -> psutil.Process | None:
-    """The worker process of a running command."""
-    try:
-        for child in psutil.Process(process.pid).children():
-            if "runtimes.worker.child" in child.cmdline():
-                return child
-    except psutil.Error:
-        pass
-    return None
-
-
 def test_a_batch_whose_worker_is_killed_answers_every_row(
     ingot: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
@@ -88,7 +77,7 @@ def test_a_batch_whose_worker_is_killed_answers_every_row(
     process = ingot.start("batch", rows, out, "--model", gguf_file, *flags, env=home)
     while not (journal.exists() and journal.read_bytes().count(b'"ok":true') >= 5):
         assert process.poll() is None
-        time.sleep(0.005)
+        step(process)
     worker = worker_of(process)
     assert worker is not None
     worker.kill()
@@ -107,7 +96,6 @@ def test_control_c_ends_the_loading_at_once(ingot: Any, gguf_file: Path) -> None
     process = ingot.start("run", gguf_file, QUESTION)
     while (worker := worker_of(process)) is None:
         assert process.poll() is None
-    time.sleep(0.05)
     worker.suspend()  # so that it never gets ready
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
@@ -123,26 +111,27 @@ class KilledOnSubmit(WorkerEngine):
     kills = 1
 
     def submit(self, request: Request) -> Stream:
+        if not self.kills or self.pid is None:
+            return super().submit(request)
+        self.kills -= 1
+        os.kill(self.pid, signal.SIGSTOP)  # nothing is answered meanwhile
         stream = super().submit(request)
-        if self.kills and self.pid is not None:
-            self.kills -= 1
-            os.kill(self.pid, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         return stream
 
 
 def test_a_question_is_asked_again_while_nothing_was_shown(gguf_file: Path) -> None:
     settings = RunnerSettings(slots=1, context=512, threads=1)
-    long = "Please read this first. " * 20 + QUESTION  # takes longer than the signal
     shown: list[str] = []
     with KilledOnSubmit.load(gguf_file, settings) as engine:
-        answer = ask(engine, long, PromptStyle(), SamplingParams(max_tokens=8), shown.append)
+        answer = ask(engine, QUESTION, PromptStyle(), SamplingParams(max_tokens=8), shown.append)
     assert engine.kills == 0
     assert answer.failure is None
     assert "".join(shown).strip() == answer.completion.text.strip()
 
 
 def test_an_answer_that_was_shown_in_part_is_not_begun_again(gguf_file: Path) -> None:
-    settings = RunnerSettings(slots=1, context=512, threads=1)
+    settings = RunnerSettings(slots=1, context=512, threads=1, context_shift=True)
     shown: list[str] = []
     with WorkerEngine.load(gguf_file, settings) as engine:
 
@@ -151,7 +140,7 @@ def test_an_answer_that_was_shown_in_part_is_not_begun_again(gguf_file: Path) ->
                 os.kill(engine.pid, signal.SIGKILL)
             shown.append(text)
 
-        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        params = SamplingParams(max_tokens=10**6, ignore_eos=True)
         answer = ask(engine, "Tell me a story about a fox.", PromptStyle(), params, emit)
     assert "killed from outside" in (answer.failure or "")
     assert "".join(shown) == answer.completion.text + "\n"

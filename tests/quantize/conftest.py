@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +52,9 @@ def run_quantize(*arguments: object, check: bool = True) -> subprocess.Completed
     return done
 
 
-def kill_during(
-    stage: str, how: signal.Signals, *arguments: object, wait: float = 1.0
-) -> tuple[int, str]:
-    """Start a build, send it a signal ``wait`` seconds after it has reached ``stage``; its exit
-    code and stderr."""
+def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[int, str]:
+    """Start a build, send it a signal as it begins ``stage``, whose work is done by a process that
+    it has yet to start; its exit code and stderr."""
     process = subprocess.Popen(
         [sys.executable, "-m", "quantize", *map(str, arguments)],
         stdout=subprocess.DEVNULL,
@@ -70,7 +67,6 @@ def kill_during(
     for line in process.stderr:
         seen += line
         if line.startswith(stage):
-            time.sleep(wait)
             process.send_signal(how)
             break
     seen += process.stderr.read()

@@ -30,6 +30,9 @@ class Notes(SilentReporter):
     def advance(self, done: float, total: float | None, unit: str) -> None:
         self.moved.append((done, total, unit))
 
+    def step(self, text: str) -> None:
+        """Not looked at."""
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 

@@ -22,10 +22,8 @@ from runtimes.request import SamplingParams
 from .conftest import Built, kill_during, run_quantize
 
 
-def test_help_is_quick_and_loads_no_torch():
-    begin = time.monotonic()
+def test_help_loads_no_torch():
     assert "--allow-token-mismatch" in run_quantize("--help").stdout
-    assert time.monotonic() - begin < 15
     code = "import sys, quantize.cli, quantize.resolve, quantize.pipeline; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

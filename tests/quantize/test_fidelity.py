@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from quantize.errors import QualityError
+from quantize.manifest import read_speed
 from quantize.options import MeasureOptions, SourceOptions
 from quantize.progress import SilentReporter
 from quantize.quality.gates import require_quality
@@ -33,9 +36,13 @@ class Heard:
 
     def __init__(self) -> None:
         self.last: tuple[float, float, str] | None = None
+        self.steps: list[str] = []
 
     def advance(self, done: float, total: float, unit: str) -> None:
         self.last = (done, total, unit)
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +52,7 @@ def reference(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> FloatRe
     work = tmp_path_factory.mktemp("reference")
     found = float_reference(source, MeasureOptions(limit=LIMIT), work, heard)
     assert heard.last == (3, 3, "windows")
+    assert "loading the float model" in heard.steps
     return found
 
 
@@ -149,6 +157,12 @@ def test_speed_has_every_figure(pebble_built: Path, tmp_path: Path):
     assert 0 < speed.load_s < 60
     assert speed.peak_bytes is not None
     assert path.stat().st_size < speed.peak_bytes < 2e9
+    assert speed.ranges.keys() == {"prefill_tps", "decode_tps_1", "decode_tps_16"}
+    for name, (low, high) in speed.ranges.items():
+        assert 0 < low <= getattr(speed, name) <= high
+    assert speed.others is not None
+    assert 0 <= speed.others <= 1
+    assert read_speed(json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
 
 
 def test_repeats_of_prefill_are_not_answered_from_the_prefix_cache(pebble_built: Path):

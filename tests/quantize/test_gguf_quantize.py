@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -98,10 +99,30 @@ def test_fallback_types_are_told(tmp_path: Path):
     )
     made, notes = make(odd, "q4_k_m", tmp_path)
     assert len(notes) == 1
-    assert "6 of 11 tensors have rows that are no multiple of 256 weights" in notes[0]
     kinds = types(made)
+    assert list(kinds.values()).count("Q5_0") == 5
+    assert notes[0].startswith(
+        "6 of 11 tensors have rows that are no multiple of 256 weights, as the type wanted for them"
+        " needs, and were stored in a larger one: 5 as Q5_0 instead of Q4_K, 1 as Q8_0 instead"
+        " of Q6_K; the file has "
+    )
+    bits = sum(t.nbytes for t in read_header(made).tensors) * 8
+    weights = sum(math.prod(t.shape) for t in read_header(made).tensors)
+    assert notes[0].endswith(f"; the file has {bits / weights:.1f} bits a weight")
     assert kinds["blk.0.ffn_down.weight"] in ("Q4_K", "Q6_K")
     assert kinds["blk.0.ffn_up.weight"] not in ("Q4_K", "Q6_K")
+
+
+def test_a_fallback_has_the_reason_of_its_own_tensor(tmp_path: Path):
+    """Blocks of q4_0 have 32 weights and fit these rows; its output layer is wanted in Q6_K."""
+    shape = {"layers": 1, "heads": 3, "kv_heads": 1, "head_dim": 32, "vocab": 512}
+    odd = write_sparse_gguf(
+        tmp_path / "odd.gguf", "llama", hidden=96, feed_forward=256, floats=True, **shape
+    )
+    _, notes = make(odd, "q4_0", tmp_path)
+    assert len(notes) == 1
+    assert notes[0].startswith("1 of 11 tensors have rows that are no multiple of 256 weights")
+    assert "1 as Q8_0 instead of Q6_K" in notes[0]
 
 
 def test_overrides_change_these_tensors_and_no_others(pebble_f16: Path, tmp_path: Path):

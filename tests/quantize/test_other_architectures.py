@@ -25,6 +25,7 @@ from runtimes.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
+from tests.runtimes.gates import held
 from tests.runtimes.ties import near_ties
 
 _SIZE = {
@@ -140,12 +141,13 @@ def test_rows_that_come_and_go_give_what_they_give_alone(files: Path, name: str,
             prompt, params = asked[number]
             streams[number] = engine.submit(Request(list(prompt), params, priority=priority))
 
-        for number in (0, 2, 1):
-            submit(number, Priority.LOW)
-        # Between two steps: the other two have most of their answers to come.
-        streams[1].add_done_callback(
-            lambda _: [submit(number, Priority.CRITICAL) for number in (3, 4, 5)]
-        )
+        with held(engine):
+            for number in (0, 2, 1):
+                submit(number, Priority.LOW)
+            # Between two steps: the other two have most of their answers to come.
+            streams[1].add_done_callback(
+                lambda _: [submit(number, Priority.CRITICAL) for number in (3, 4, 5)]
+            )
         low = [streams[number].result() for number in (0, 1, 2)]
         together = [*low, *(streams[number].result() for number in (3, 4, 5))]
         assert engine.stats().preemptions
@@ -172,14 +174,15 @@ def test_what_slots_take_is_known_before(files: Path, name: str, caplog: pytest.
     with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
         load_runner(model, RunnerSettings(slots=16, context=256, batch=256))[0].close()
     parts = re.findall(r"(?:KV|RS) buffer size = +([\d.]+) MiB", caplog.text)
-    said = memory_llamacpp.kv_bytes(model, 16, 256, 256, "f16", unified=False)
+    cache = memory_llamacpp.Cache(16, 256, 256)
+    said = memory_llamacpp.kv_bytes(model, cache, "f16")
     assert said / 2**20 == pytest.approx(sum(map(float, parts)), abs=0.02)
     assert (model.state is not None) is (name in KEEP_A_STATE)
     if model.state:
         without = replace(model, state=None)
-        assert memory_llamacpp.kv_bytes(without, 16, 256, 256, "f16", unified=False) < said
+        assert memory_llamacpp.kv_bytes(without, cache, "f16") < said
     buffer = float(re.findall(r"compute buffer size = +([\d.]+) MiB", caplog.text)[-1])
-    graph = memory_llamacpp.graph_bytes(model, 16, 256, 256, unified=False) / 2**20
+    graph = memory_llamacpp.graph_bytes(model, cache) / 2**20
     assert graph == pytest.approx(buffer, rel=0.15)
 
 
@@ -188,3 +191,23 @@ def test_an_encoder_is_refused(files: Path):
     with pytest.raises(ModelError, match="continue a text") as caught:
         load_runner(ModelFile.read(files / "bert.gguf"), RunnerSettings(slots=1, context=64))
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_reproducible_rows_are_the_same_in_any_company(files: Path, name: str):
+    """A state cannot forget what fills a pass up; of a mixture, each expert has its own rows."""
+    params = replace(GREEDY, logprobs=True)
+    prompts = [TOKENS[:40], TOKENS[3:12], TOKENS, TOKENS[:40], [*TOKENS, *TOKENS], TOKENS[5:36]]
+
+    def ask(slots: int) -> list[object]:
+        settings = RunnerSettings(slots=slots, context=320, reproducible=True)
+        with Engine.load(files / f"{name}.gguf", settings) as engine:
+            asked = [Request(list(p), params, priority=Priority.LOW) for p in prompts]
+            streams = [engine.submit(request) for request in asked]
+            next(iter(streams[0]), None)
+            first = engine.submit(Request(TOKENS[:30], params, priority=Priority.CRITICAL))
+            found = [stream.result() for stream in (*streams, first)]
+        return [(one.token_ids, one.logprobs) for one in found]
+
+    alone = ask(1)
+    assert [ask(slots) == alone for slots in (3, 8)] == [True, True]

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from quantize.bits import gguf_bits
 from quantize.errors import QualityError, UsageError
-from quantize.manifest import load_manifest
+from quantize.manifest import load_manifest, write_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions
 from quantize.pipeline import build
 from quantize.progress import SilentReporter
 from quantize.recipe import RECIPES, Limits
+from quantize.report.facts import comparable_parts
 from quantize.workspace import WORK
+from runtimes.gguf import read_header
 
 
 class Told(SilentReporter):
@@ -89,3 +92,63 @@ def test_a_gguf_file_gives_no_onnx_and_takes_no_adapter(pebble_f16: Path, tmp_pa
         with pytest.raises(UsageError, match=says):
             build(wrong, SilentReporter())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_run_with_another_limit_measures_everything_again(
+    pebble_f16: Path, tmp_path: Path
+):
+    out = tmp_path / "out"
+    options = Options(
+        SourceOptions(str(pebble_f16)),
+        (RECIPES["q8_0"], RECIPES["q4_0"]),
+        out=out,
+        measure=MeasureOptions(limit=64),
+    )
+    _, before = build(options, SilentReporter())
+    older = tuple(replace(entry, bits_per_weight=None) for entry in before.files)
+    write_manifest(out, replace(before, files=older))
+    told = Told()
+    again = replace(options, recipes=(RECIPES["q4_1"],), measure=MeasureOptions(limit=100))
+    _, manifest = build(again, told)
+    assert [entry.recipe for entry in manifest.files] == ["q8_0", "q4_0", "q4_1"]
+    assert not [text for text in told.stages if "quantizing to q8_0" in text]
+    assert manifest.model.perplexity is not None
+    figures = [e.fidelity.perplexity for e in manifest.files if e.fidelity]
+    tokens = {(p.tokens, p.text_sha256) for p in (manifest.model.perplexity, *figures)}
+    assert tokens == {(100, manifest.model.perplexity.text_sha256)}
+    assert len(comparable_parts(manifest)) == 1
+    for entry in manifest.files:
+        assert entry.bits_per_weight == gguf_bits(read_header(out / entry.path))
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "over the same 100 token ids" in card
+    assert "64 token ids" not in card
+
+
+def test_a_file_that_cannot_be_measured_again_is_shown_apart(pebble_f16: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    options = Options(
+        SourceOptions(str(pebble_f16)),
+        (RECIPES["q8_0"], RECIPES["q4_0"]),
+        out=out,
+        measure=MeasureOptions(limit=64),
+    )
+    _, before = build(options, SilentReporter())
+    old = before.entry("q8_0")
+    assert old is not None
+    with (out / old.path).open("r+b") as file:
+        file.truncate(old.bytes - 1)
+    again = replace(options, recipes=(RECIPES["q4_0"],), measure=MeasureOptions(limit=100))
+    told = Told()
+    _, manifest = build(again, told)
+    assert any(note.startswith("q8_0 keeps") for note in told.notes)
+    main, apart = comparable_parts(manifest)
+    assert [entry.recipe for entry in main.files] == ["q4_0"]
+    assert [entry.recipe for entry in apart.files] == ["q8_0"]
+    assert main.model.perplexity is not None
+    assert main.model.perplexity.tokens == 100
+    assert apart.model.perplexity is None
+    page = (out / "report.html").read_text(encoding="utf-8")
+    chart = page[page.index("<svg") : page.index("</svg>")]
+    assert "q4_0" in chart
+    assert "q8_0" not in chart
+    assert "must not be compared" in page

@@ -55,6 +55,17 @@ def test_what_a_tool_said_last_is_shown(tmp_path: Path):
     assert "line 11" not in str(error.value)
 
 
+def test_a_child_that_python_cannot_begin_is_told_as_that(tmp_path: Path):
+    (tmp_path / "logging.py").write_text("import no_such_package")
+    with pytest.raises(ToolError, match=r"the step failed: Python could not import .*logging.py"):
+        run_child(
+            *("textwrap:dedent", {"text": "x"}),
+            what="the step",
+            work=tmp_path,
+            environment={"PYTHONPATH": str(tmp_path)},
+        )
+
+
 def test_a_kill_reads_as_lack_of_memory(tmp_path: Path):
     with pytest.raises(OutOfMemoryError, match="memory ran out"):
         _run("subprocess:run", tmp_path, args=["sh", "-c", "kill -9 $PPID"])
@@ -87,7 +98,7 @@ def test_no_child_outlives_a_killed_parent(tmp_path: Path):
     )
     parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
     children: list[str] = []
-    for _ in range(200):
+    while parent.poll() is None:
         task = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
         if not task.exists():
             pytest.skip("this system has no /proc with children")
@@ -96,12 +107,16 @@ def test_no_child_outlives_a_killed_parent(tmp_path: Path):
         time.sleep(0.05)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    for _ in range(100):
-        if not _alive(int(children[0])):
-            return
-        time.sleep(0.05)
-    os.kill(int(children[0]), signal.SIGKILL)
-    pytest.fail("the child is still there")
+    _wait_for_the_end_of(int(children[0]))
+
+
+def _wait_for_the_end_of(pid: int) -> None:
+    limit = time.monotonic() + 60
+    while _alive(pid):
+        if time.monotonic() > limit:
+            os.kill(pid, signal.SIGKILL)
+            pytest.fail("the child is still there")
+        time.sleep(0.02)
 
 
 def _alive(pid: int) -> bool:
@@ -113,7 +128,7 @@ def test_progress_reaches_the_parent_while_the_child_works(tmp_path: Path):
     """The first report is passed on before the child, which waits for it, can end."""
     (tmp_path / "busy.py").write_text(
         "import pathlib, time\n"
-        "from quantize.child import report_progress\n"
+        "from quantize.child import report_progress, report_step\n"
         "def work(seen):\n"
         "    report_progress(1, 4, 'rows')\n"
         "    while not pathlib.Path(seen).exists():\n"
@@ -121,14 +136,19 @@ def test_progress_reaches_the_parent_while_the_child_works(tmp_path: Path):
         "    for n in range(1000):\n"
         "        report_progress(2 + n / 1000, 4, 'rows')\n"
         "    report_progress(4, 4, 'rows')\n"
+        "    report_step('tidying up')\n"
     )
 
     class Heard:
         reports: ClassVar[list[tuple[float, float, str]]] = []
+        steps: ClassVar[list[str]] = []
 
         def advance(self, done: float, total: float, unit: str) -> None:
             self.reports.append((done, total, unit))
             (tmp_path / "seen").touch()
+
+        def step(self, text: str) -> None:
+            self.steps.append(text)
 
     environment = {"PYTHONPATH": str(tmp_path)}
     arguments = {"seen": str(tmp_path / "seen")}
@@ -140,7 +160,7 @@ def test_progress_reaches_the_parent_while_the_child_works(tmp_path: Path):
         progress=Heard(),
     )
     assert Heard.reports[0] == (1, 4, "rows")
-    assert Heard.reports[-1] == (4, 4, "rows")
+    assert Heard.steps == ["tidying up"]
     assert len(Heard.reports) < 20
     run_child("busy:work", arguments, what="it", work=tmp_path, environment=environment)
 
@@ -165,12 +185,7 @@ def test_a_child_that_keeps_pythons_lock_dies_with_its_parent(tmp_path: Path):
     child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text())
     parent.kill()
     parent.wait()
-    for _ in range(100):
-        if not _alive(child):
-            return
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    pytest.fail("the child is still there")
+    _wait_for_the_end_of(child)
 
 
 def test_an_interrupt_ends_what_the_child_has_started(tmp_path: Path):
@@ -196,8 +211,7 @@ def test_an_interrupt_ends_what_the_child_has_started(tmp_path: Path):
             work=tmp_path,
             environment={"PYTHONPATH": str(tmp_path)},
         )
-    time.sleep(0.2)
-    assert not _alive(int(mark.read_text()))
+    _wait_for_the_end_of(int(mark.read_text()))
 
 
 def test_progress_bars_do_not_hide_the_reason():

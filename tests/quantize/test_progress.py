@@ -5,7 +5,9 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,7 +15,7 @@ from rich.console import Console
 from quantize.events import JsonReporter
 from quantize.manifest import FileEntry, Source
 from quantize.pace import Pace, figures
-from quantize.progress import ConsoleReporter
+from quantize.progress import ConsoleReporter, beating
 
 ENTRY = FileEntry(
     format="gguf",
@@ -55,6 +57,43 @@ def test_the_rate_is_that_of_the_last_seconds():
     assert figures(pace) == "78%, 10 tensors/s, 0:22 left"
     pace.update(1, 4, "files")
     assert figures(pace) == "25%"
+
+
+def test_a_silent_stage_says_that_it_lasts():
+    clock, stream = Clock(), io.StringIO()
+    reporter = ConsoleReporter(Console(file=stream), clock)
+    reporter.beat()  # nothing is done yet
+    with reporter.stage("converting"):
+        for second in range(16):
+            clock.now += 1
+            if second == 4:
+                reporter.step("loading torch")
+            reporter.beat()
+            reporter.beat()
+    assert stream.getvalue().splitlines() == [
+        "converting ...",
+        "converting: 3 s so far",
+        "converting: loading torch, 13 s so far",
+        "converting: 16.0 s",
+    ]
+
+
+def test_the_beat_comes_from_a_thread_of_its_own():
+    """The thread that builds waits for a child and says nothing itself."""
+    clock, stream = Clock(), io.StringIO()
+    said = threading.Event()
+
+    class Heard(Console):
+        def print(self, *things: Any, **options: Any) -> None:
+            super().print(*things, **options)
+            if "so far" in str(things):
+                said.set()
+
+    reporter = ConsoleReporter(Heard(file=stream), clock)
+    with beating(reporter, every=0.01), reporter.stage("converting"):
+        clock.now += 4
+        assert said.wait(60)
+    assert "converting: 4 s so far" in stream.getvalue()
 
 
 def test_bytes_are_shown_as_megabytes():

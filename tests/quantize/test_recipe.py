@@ -91,7 +91,7 @@ def test_limits_order_the_presets_as_their_losses():
 def test_the_list_in_a_pipe_is_plain_text(capsys: pytest.CaptureFixture[str]):
     print_listing()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split("\t") == ["recipe", "format", "bits/weight", "advice"]
+    assert lines[0].split("\t") == ["recipe", "format", "nominal bits", "advice"]
     rows = {line.split("\t")[0]: line.split("\t") for line in lines[1:]}
     assert list(rows) == [*PRESETS, *(name for name in rows if name not in PRESETS)]
     assert rows.keys() == RECIPES.keys()

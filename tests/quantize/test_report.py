@@ -27,7 +27,15 @@ from quantize.manifest import (
 from quantize.report import build_table, write_report
 from quantize.report.card import render as render_card
 from quantize.report.chart import make_chart
-from quantize.report.facts import pareto_front, recommended, sentence
+from quantize.report.facts import (
+    alternatives,
+    comparable_parts,
+    outdone,
+    pareto_front,
+    recommended,
+    sentence,
+)
+from quantize.report.figures import how_measured
 from quantize.report.page import render
 from quantize.report.svg import label_places
 from quantize.report.write import FILES
@@ -49,8 +57,16 @@ def _entry(recipe: str, megabytes: float, kl: float, one: float, many: float) ->
         token_parity=TokenParity(500, 0),
         quality=Quality(0.97, 357),
         fidelity=Fidelity(perplexity, kl, kl / 20, kl * 12, 0.968),
-        speed=Speed(250, one, many, 500, 0.4, 900_000_000),
+        speed=_speed(one, many),
+        bits_per_weight=megabytes * 8 / 494,
+        measurement="m" * 64,
     )
+
+
+def _speed(one: float, many: float, scatter: float = 0.04, others: float = 0.02) -> Speed:
+    figures = {"prefill_tps": 250.0, "decode_tps_1": one, "decode_tps_16": many}
+    ranges = {n: (v * (1 - scatter / 2), v * (1 + scatter / 2)) for n, v in figures.items()}
+    return Speed(250, one, many, 500, 0.4, 900_000_000, ranges, others)
 
 
 FILES_BUILT = (
@@ -60,7 +76,9 @@ FILES_BUILT = (
     _entry("onnx-int4", 341, 0.015, 60, 400),
     _entry("onnx-int8", 560, 0.0005, 30, 187),
 )
-MODEL = ModelInfo("org/m", "LlamaForCausalLM", 494_000_000, Quality(0.98, 357), None, 1_057_100_000)
+MODEL = ModelInfo(
+    *("org/m", "LlamaForCausalLM", 494_000_000, Quality(0.98, 357), None, 1_057_100_000, "m" * 64)
+)
 MANIFEST = Manifest(MODEL, FILES_BUILT)
 BARE = dataclasses.replace(
     MANIFEST,
@@ -78,8 +96,8 @@ def test_the_front_and_the_choice():
     assert best is not None
     assert best.recipe == "onnx-int4"
     assert sentence(MANIFEST, best) == (
-        "4-bit ONNX (onnx-int4): 3.1x smaller than the original, 2.0x faster here than onnx-int8,"
-        " 96.8% same top token, 97.0% of the graded questions right"
+        "onnx-int4 (ONNX, 5.5 bits a weight): 3.1x smaller than the original, 2.0x faster"
+        " here than onnx-int8, 96.8% same top token, 97.0% of the graded questions right"
     )
     assert recommended(BARE.files) is None
 
@@ -125,7 +143,17 @@ def test_all_three_forms(manifest: Manifest, tmp_path: Path):
 
 def test_every_figure_is_in_the_page_and_the_card():
     page, card = render(MANIFEST), render_card(MANIFEST)
-    for text in ("340", "500/500", "97.0%", "12.32 ± 0.2", "0.02 ± 0.001", "0.24", "96.80%"):
+    for text in (
+        "340",
+        "5.5",
+        "35 (34 to 36)",
+        "500/500",
+        "97.0%",
+        "12.32 ± 0.2",
+        "0.02 ± 0.001",
+        "0.24",
+        "96.80%",
+    ):
         assert text in page
         assert text in card
     assert 'base_model: "org/m"' in card.splitlines()
@@ -179,19 +207,110 @@ def test_matplotlib_is_imported_for_the_picture_only():
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
-@pytest.mark.parametrize("width", [80, 108, 140, 160])
+@pytest.mark.parametrize("width", [80, 114, 140, 160])
 def test_the_table_fits(width: int):
     text = _printed(MANIFEST, width, tuple(entry.recipe for entry in FILES_BUILT))
     assert max(map(len, text.splitlines())) <= width
     for entry in FILES_BUILT:
         assert re.search(rf"│ {re.escape(entry.recipe)} +│", text)
     assert ("m-q8_0.gguf" in text) == (width >= 140)
-    assert ("500/500" in text) == (width >= 108)
+    assert ("500/500" in text) == (width >= 114)
     for figure in ("0.0004", "96.8%", "97.0%", "531"):
         assert figure in text
     bare = _printed(BARE, width, ("q8_0",))
     assert "KL" not in bare
     assert "q4_k_m" not in bare
+
+
+def test_figures_of_two_measurements_never_meet(tmp_path: Path):
+    """Another text, limit, program or machine: shown apart, and compared with nothing."""
+    other = Perplexity(14.5, 0.3, 2040, "the bundled text", "ab" * 32, 8)
+    files = tuple(
+        dataclasses.replace(e, measurement="n" * 64, fidelity=_measured_on(e, other))
+        if e.recipe in ("q4_0", "onnx-int4")
+        else e
+        for e in FILES_BUILT
+    )
+    manifest = dataclasses.replace(MANIFEST, files=files)
+    main, apart = comparable_parts(manifest)
+    assert [e.recipe for e in main.files] == ["q8_0", "q4_k_m", "onnx-int8"]
+    assert [e.recipe for e in apart.files] == ["q4_0", "onnx-int4"]
+    assert main.model.quality == MODEL.quality
+    assert apart.model.quality is None
+    write_report(tmp_path, manifest)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    card = (tmp_path / "README.md").read_text(encoding="utf-8").replace("\\", "")
+    for text, begin, end in ((page, "<table>", "</table>"), (card, "| file |", "\n\n")):
+        tables = [piece.partition(end)[0] for piece in text.split(begin)]
+        assert text.count("the same 4,096 token ids") == 1
+        assert text.count("the same 2,040 token ids in 8 windows") == 1
+        _, first, second = tables
+        assert "98.0%" in first
+        assert "98.0%" not in second
+        for recipe in ("q8_0", "q4_k_m", "onnx-int8"):
+            assert recipe in first
+            assert recipe not in second
+        assert "must not be compared" in text
+    chart = page[page.index("<svg") : page.index("</svg>")]
+    assert "onnx-int4" not in chart
+    assert "q4_0" not in chart
+    best = recommended(main.files)
+    assert best is not None
+    assert "onnx-int4" not in sentence(main, best)
+    printed = _printed(main, 160, tuple(e.recipe for e in files))
+    assert "onnx-int4" not in printed
+
+
+def test_older_manifests_are_told_apart_by_their_texts():
+    files = tuple(dataclasses.replace(e, measurement="") for e in FILES_BUILT)
+    assert len(comparable_parts(dataclasses.replace(MANIFEST, files=files))) == 1
+    other = Perplexity(14.5, 0.3, 2040, "the bundled text", "ab" * 32)
+    mixed = (dataclasses.replace(files[0], fidelity=_measured_on(files[0], other)), *files[1:])
+    assert len(comparable_parts(dataclasses.replace(MANIFEST, files=mixed))) == 2
+
+
+def test_sentences_follow_the_figures():
+    entries = [
+        dataclasses.replace(e, token_parity=TokenParity(500 + i, 0), tools={"torch": f"2.{i}"})
+        for i, e in enumerate(FILES_BUILT[:2])
+    ]
+    said = " ".join(how_measured(Manifest(MODEL, tuple(entries))))
+    assert "on 500 or 501 lines" in said
+    assert "torch 2.0 and 2.1" in said
+    bare = dataclasses.replace(entries[1], fidelity=None)
+    said = " ".join(how_measured(Manifest(MODEL, (entries[0], bare))))
+    assert "Every file with a KL ran" in said
+
+
+@pytest.mark.parametrize("busy", [_speed(60, 400, scatter=0.5), _speed(60, 400, others=0.4)])
+def test_no_ratio_comes_from_a_busy_machine(busy: Speed):
+    files = (*FILES_BUILT[:3], dataclasses.replace(FILES_BUILT[3], speed=busy), FILES_BUILT[4])
+    manifest = dataclasses.replace(MANIFEST, files=files)
+    text = sentence(manifest, files[3])
+    assert "faster" not in text
+    assert "60 tokens a second here (the machine was busy)" in text
+    assert not [label for label, _ in alternatives(manifest) if "fastest" in label]
+    chart = make_chart(files)
+    assert chart is not None
+    assert {p.label for p in chart.points if p.speed is None} == {"onnx-int4"}
+    for form in (render(manifest), render_card(manifest)):
+        assert "Not compared with other speeds: onnx-int4 (laps scattered by" in form
+        assert "60 (" in form
+    assert "60*" in _printed(manifest, 160, ("onnx-int4",))
+    # Without a steady comparison, size and closeness decide.
+    slow = tuple(dataclasses.replace(e, speed=busy) for e in files)
+    bare = tuple(dataclasses.replace(e, speed=None) for e in files)
+    assert recommended(slow) == dataclasses.replace(recommended(bare), speed=busy)  # type: ignore[type-var]
+
+
+def test_a_file_that_is_larger_and_worse_is_named():
+    files = (*FILES_BUILT[:2], _entry("onnx-int4", 341, 0.17, 30, 90))
+    manifest = dataclasses.replace(MANIFEST, files=files)
+    assert outdone(manifest) == ["onnx-int4 is larger than q4_k_m and further from the original."]
+    best = recommended(files)
+    assert best is not None
+    assert best.recipe != "onnx-int4"
+    assert "onnx-int4 is larger than q4" in render(manifest)
 
 
 def test_labels_lie_on_nothing():
@@ -211,6 +330,10 @@ def test_labels_lie_on_nothing():
         assert c <= 560
         for e, f, g, h in boxes[:i]:
             assert min(c, g) <= max(a, e) or min(d, h) <= max(b, f)
+
+
+def _measured_on(entry: FileEntry, text: Perplexity) -> Fidelity | None:
+    return entry.fidelity and dataclasses.replace(entry.fidelity, perplexity=text)
 
 
 class _Tags(HTMLParser):

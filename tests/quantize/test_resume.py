@@ -174,7 +174,7 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_file(
     out = tmp_path / "out"
     command = (measured_llama.source, "--recipe", "q8_0", "--out", out, "--no-measure")
     for stage in ("converting", "checking the export", "checking q8_0"):
-        code, said = kill_during(stage, signal.SIGKILL, *command, wait=0.1)
+        code, said = kill_during(stage, signal.SIGKILL, *command)
         assert code == -signal.SIGKILL
         assert [path.name for path in out.iterdir()] == [WORK]
         # Once the export is there it is never made again.
@@ -225,7 +225,7 @@ def test_a_fresh_run_takes_over_nothing_and_shows_the_old_file_until_it_is_done(
 ):
     out = Path(shutil.copytree(measured_llama.out, tmp_path / "out"))
     command = (measured_llama.source, "--recipe", "q8_0", "--out", out, "--no-measure", "--fresh")
-    code, said = kill_during("converting", signal.SIGTERM, *command, wait=0.1)
+    code, said = kill_during("converting", signal.SIGTERM, *command)
     assert code == 128 + signal.SIGTERM
     assert "already built" not in said
     assert load_manifest(out) == load_manifest(measured_llama.out)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
+from runtimes.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.load import load_runner
 from runtimes.modelfile import ModelFile
+from runtimes.request import Priority, Request, SamplingParams
 from runtimes.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
@@ -88,3 +90,22 @@ def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
             with pytest.raises(ModelError, match=r"cannot|whole"):
                 attempt()
         prefill(runner, 1, 0, 20)  # the target that was refused is empty
+
+
+@pytest.mark.parametrize("recipe", ["f16", "onnx-int8"])
+def test_reproducible_rows_are_the_same_in_any_company(builds, recipe):
+    """In a window's cells, which are used again and again, too."""
+    path = resolve(builds["gemma3"].result().out, recipe=recipe)
+    params = SamplingParams(max_tokens=8, ignore_eos=True, logprobs=True)
+    prompts = [TOKENS[:300], TOKENS[:40], TOKENS[5:440], TOKENS[:300], TOKENS[:129]]
+
+    def ask(slots: int) -> list[object]:
+        settings = RunnerSettings(slots=slots, context=512, reproducible=True)
+        with Engine.load(path, settings) as engine:
+            asked = [Request(list(p), params, priority=Priority.LOW) for p in prompts]
+            streams = [engine.submit(request) for request in asked]
+            next(iter(streams[0]), None)
+            first = engine.submit(Request(TOKENS[:200], params, priority=Priority.CRITICAL))
+            return [(one.result().token_ids, one.result().logprobs) for one in (*streams, first)]
+
+    assert ask(3) == ask(1)

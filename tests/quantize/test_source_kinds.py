@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,14 @@ from typing import Any
 import pytest
 
 from quantize.errors import SourceError, ToolError, UsageError
+from quantize.manifest import load_manifest
 from quantize.options import SourceOptions
 from quantize.source import open_source
+from quantize.synthetic import make_random_model
+from runtimes.gguf import read_header
 from tests.quantize.hubs import Notes, files_of, small_model
+
+from .conftest import run_quantize
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +58,12 @@ def test_a_float_gguf_file(pebble_f16: Path, pebble: Path, tmp_path: Path):
 def test_a_quantized_gguf_file_is_refused(pebble_built: Path):
     from quantize.resolve import resolve
 
-    with pytest.raises(UsageError, match=r"quantized already: .* in Q8_0\. Give the f16"):
-        open_source(str(resolve(pebble_built, recipe="q8_0")))
+    path = resolve(pebble_built, recipe="q4_k_m")
+    kinds = [tensor.type_name for tensor in read_header(path).tensors]
+    with pytest.raises(UsageError, match=r"quantized already: .* Give the f16") as error:
+        open_source(str(path))
+    for kind in set(kinds):  # each with its own number
+        assert re.search(rf"\b{kinds.count(kind)} {kind}\b", str(error.value))
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -170,3 +180,37 @@ def test_the_fingerprint_follows_every_file_that_counts(folder: Path):
             (folder / name).write_bytes(kept)
     (folder / "README.md").write_text("words")
     assert open_source(str(folder)).fingerprint().hash == before
+
+
+def test_a_tokenizer_with_code_of_its_own_is_used_all_the_way(
+    sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Where the user trusts it: for the token gate, and for the float model's answers."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    model = Path(shutil.copytree(sources["llama"], tmp_path / "own"))
+    (model / "tokenization_own.py").write_text(
+        "from transformers import PreTrainedTokenizerFast\n"
+        "class OwnTokenizer(PreTrainedTokenizerFast):\n"
+        "    pass\n"
+    )
+    own = {"AutoTokenizer": [None, "tokenization_own.OwnTokenizer"]}
+    change(model, "tokenizer_config.json", auto_map=own, tokenizer_class="OwnTokenizer")
+    question = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 2}
+    graded = json.dumps({"task": "t", "answer": "x", **question})
+    (model / "graded.jsonl").write_text(graded + "\n")
+    command = (model, "--recipe", "onnx-int8", "--limit", 32)
+    assert run_quantize(*command, check=False).returncode == 2
+    run_quantize(*command, "--trust-remote-code")
+    manifest = load_manifest(tmp_path / "own-built")
+    assert [entry.recipe for entry in manifest.files] == ["onnx-int8"]
+    assert manifest.model.quality is not None
+
+
+def test_optimum_exports_a_model_once_for_all_of_its_files(tmp_path: Path):
+    model = make_random_model(tmp_path / "gpt2", "gpt2", n_embd=128, n_layer=2)
+    done = run_quantize(model, "--recipe", "onnx-int8,onnx-int4-rtn", "--no-measure")
+    assert done.stderr.count("exporting GPT2LMHeadModel by optimum ...") == 1
+    files = load_manifest(tmp_path / "gpt2-built").files
+    assert [entry.recipe for entry in files] == ["onnx-int8", "onnx-int4-rtn"]
+    assert {entry.route for entry in files} == {"optimum"}
+    assert not (tmp_path / "gpt2-built" / ".quantize-work").exists()

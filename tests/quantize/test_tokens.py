@@ -75,7 +75,14 @@ def test_a_broken_tokenizer_is_noticed(qwen2: Built, reference: Reference, tmp_p
         require_parity(comparison, "onnx-int4")
     first = comparison.differences[0]
     assert repr(first.text) in str(error.value)
-    assert f"original {' '.join(map(str, first.original[:24]))}" in str(error.value)
+    at = next(
+        i for i, (a, b) in enumerate(zip(first.original, first.built, strict=False)) if a != b
+    )
+    said = str(error.value)
+    for ids, texts in zip((first.original, first.built), comparison.texts, strict=True):
+        whole = texts.get(str(ids[at]))
+        assert (f"{ids[at]} {whole!r}" if whole else str(ids[at])) in said
+    assert f", token {at + 1}\n" in said
 
 
 def test_a_changed_chat_template_is_noticed(qwen2: Built, reference: Reference, tmp_path: Path):
@@ -93,14 +100,22 @@ def test_what_no_candidate_matches_fails_unless_allowed(sources: dict[str, Path]
     path = model / "tokenizer.json"
     state = json.loads(path.read_text())
     path.write_text(json.dumps({**state, "normalizer": {"type": "Lowercase"}}))
-    command = (model, "--recipe", "q8_0", "--no-measure")
+    command = (model, "--recipe", "q8_0,onnx-int8", "--no-measure")
     failed = run_quantize(*command, check=False)
     assert failed.returncode == 3
     assert "test lines give other tokens" in failed.stderr
     assert "'The quick brown fox" in failed.stderr
-    # Finished stages are kept for the next run; nothing is published.
-    assert [p.name for p in (tmp_path / "lower-built").iterdir()] == [".quantize-work"]
-    run_quantize(*command, "--allow-token-mismatch")
+    assert ", token 1\n" in failed.stderr
+    assert re.search(r"original: \d+ '[a-z]+'", failed.stderr)
+    assert "splits it by " in failed.stderr
+    # The other format has tokenizer.json itself, and its file is there.
+    assert "1 of 2 files could not be finished; the others are there.\nq8_0: " in failed.stderr
+    out = tmp_path / "lower-built"
+    assert [entry.recipe for entry in load_manifest(out).files] == ["onnx-int8"]
+    assert sorted(p.name for p in out.glob("*q8_0*")) == []
+    assert "onnx-int8" in (out / "README.md").read_text(encoding="utf-8")
+    again = run_quantize(*command, "--allow-token-mismatch")
+    assert "onnx-int8 is already built" in again.stderr
     entry = load_manifest(tmp_path / "lower-built").entry("q8_0")
     assert entry is not None
     assert entry.token_parity is not None

@@ -1,7 +1,9 @@
 """Random histories of a scheduler over slots whose keys and values are the tokens themselves.
 
 What is sampled is a hash of what the slot holds, so that a row that ran on anything but its own
-tokens comes out with another text.
+tokens comes out with another text. Each cell also knows with which of its neighbours it went in, as
+the last digits of real keys and values do: reproducible rows must find every one as it would be if
+they ran alone.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from runtimes.scheduler import Scheduler, Step
 from runtimes.settings import SchedulerSettings
 
 TOKEN_BYTES = 4
+_BITS = 10  # of a token or a position; three make a cell
 
 
 def next_token(held: list[int]) -> int:
@@ -38,8 +41,28 @@ def first_token(prompt: list[int], index: int) -> int:
     return (next_token(prompt) + 7 * index) % 50
 
 
+def cell(token: int, start: int, end: int) -> int:
+    """A token that went in together with those from position ``start`` to below ``end``."""
+    return token | start << _BITS | end << 2 * _BITS
+
+
+def tokens_of(cells: list[int]) -> list[int]:
+    return [value % 2**_BITS for value in cells]
+
+
+def canonical(row: Row, count: int) -> list[int]:
+    """The first cells of a row that is computed in the one way: its prompt cut at multiples of the
+    chunk, then a token at a time."""
+    prompt, chunk = len(row.request.prompt), row.chunk
+    cells = []
+    for at, token in enumerate(row.tokens(0, count)):
+        start = at // chunk * chunk if at < prompt else at
+        cells.append(cell(token, start, min(start + chunk, prompt) if at < prompt else at + 1))
+    return cells
+
+
 class TokenSlots:
-    """``KvSlots`` over lists of tokens."""
+    """``KvSlots`` over lists of cells."""
 
     def __init__(self, slots: int, can_trim: bool, breaks: int = 0) -> None:
         self.held: list[list[int]] = [[] for _ in range(slots)]
@@ -68,6 +91,9 @@ class TokenSlots:
     def swap(self, first: int, second: int) -> None:
         self.swaps += 1
         if self.breaks and self.swaps % self.breaks == 0:
+            # Lost, or both as they were: nobody is to rely on either.
+            if self.swaps % 2:
+                raise MemoryError
             self.held[first], self.held[second] = [], []
             raise ModelError("this one is lost")
         self.held[first], self.held[second] = self.held[second], self.held[first]
@@ -86,6 +112,7 @@ class Shape:
     kv_tokens: int | None = None
     settings: SchedulerSettings = field(default_factory=SchedulerSettings)
     breaks: int = 0  # every so many moves of a row into a gap fail; 0: none does
+    chunk: int = 1
 
 
 class History:
@@ -110,12 +137,14 @@ class History:
             budget=shape.pool_tokens * TOKEN_BYTES,
             retain=not shape.mixed,
             enabled=shape.settings.prefix_cache,
+            chunk=shape.chunk,
         )
         self.scheduler = Scheduler(
             slots=shape.slots,
             batch=shape.batch,
             mixed_batch=shape.mixed,
             kv_tokens=shape.kv_tokens,
+            chunk=shape.chunk,
             settings=shape.settings,
             choose_slot=lambda row, free: self.prefix.choose_slot(row.tokens(0, row.length), free),
             attach=self.attach,
@@ -137,13 +166,13 @@ class History:
         match = self.prefix.find(tokens, {p.slot: p.held() for p in peers}, prefer=row.slot)
         for other in peers:
             if not (other.fresh or other.decoding):
-                coming = common_prefix(tokens[:-1], other.tokens(0, other.length))
+                coming = self.prefix.cut(common_prefix(tokens[:-1], other.coming()))
                 if coming - match.length >= LEAST_SHARED:
                     return False
         row.cached = self.prefix.attach(row.slot, match)
         row.fresh = False
         self.reused += row.cached
-        assert self.kv.held[row.slot] == tokens[: row.cached]
+        assert tokens_of(self.kv.held[row.slot]) == tokens[: row.cached]
         assert row.cached < len(tokens)
         return True
 
@@ -180,12 +209,13 @@ class History:
         if fails:
             return True  # not committed: its rows come again
         for planned in step.plan.rows:
-            self.kv.held[planned.slot] += planned.tokens
+            end = planned.position + len(planned.tokens)
+            cells = [cell(token, planned.position, end) for token in planned.tokens]
+            self.kv.held[planned.slot] += cells
+        held = [tokens_of(self.kv.held[row.slot]) for row in step.sampled]
         tokens = [
-            next_token(self.kv.held[row.slot])
-            if row.output
-            else first_token(self.kv.held[row.slot], row.index)
-            for row in step.sampled
+            next_token(tokens) if row.output else first_token(tokens, row.index)
+            for row, tokens in zip(step.sampled, held, strict=True)
         ]
         self.scheduler.commit(step, tokens, seconds=0.01)
         for row in step.sampled:
@@ -209,7 +239,11 @@ class History:
         for row, planned in zip(step.rows, rows, strict=True):
             whole = row.request.prompt + row.output
             end = planned.position + len(planned.tokens)
-            assert self.kv.held[row.slot] == whole[: planned.position], "no gap, nothing foreign"
+            held = self.kv.held[row.slot]
+            assert tokens_of(held) == whole[: planned.position], "no gap, nothing foreign"
+            if shape.chunk > 1:
+                coming = [cell(token, planned.position, end) for token in planned.tokens]
+                assert held + coming == canonical(row, end), "as if it ran alone"
             assert list(planned.tokens) == whole[planned.position : end]
             assert planned.wants_logits == (end == len(whole))
         decoding = [row for row in self.scheduler.running if row.decoding]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,9 +126,17 @@ def test_samples_and_penalties_and_biases_stay_within(engine):
 @pytest.mark.parametrize(
     ("kind", "source", "said"),
     [
-        ("json_schema", "{", "JSON schema cannot be used"),
-        ("json_schema", "[1]", "JSON schema cannot be used"),
-        ("json_schema", '{"type": "nonsense"}', "Invalid type: nonsense"),
+        ("json_schema", "", "JSON schema cannot be used: it is empty"),
+        ("json_schema", "no schema", "it is not JSON: Expecting value: line 1 column 1"),
+        ("json_schema", '{"type": "object"', "it is not JSON: Expecting ',' delimiter: line 1"),
+        ("json_schema", "[1]", "it must be a JSON object, not a list"),
+        ("json_schema", "3", "it must be a JSON object, not a number"),
+        ("json_schema", '{"type": "nonsense"}', 'at #: "nonsense" is no type, which are array'),
+        (
+            "json_schema",
+            '{"properties": {"type": {"items": {"type": ["null", "strng"]}}}}',
+            'at #/properties/type/items: "strng" is no type',
+        ),
         ("json_schema", '{"type": "object", "unevaluatedProperties": false}', "Unimplemented"),
         ("regex", "(a", "unclosed group"),
         ("regex", "a(?=b)", "look-around"),
@@ -157,10 +167,55 @@ def test_a_parser_that_gives_up_ends_its_row_alone(engine):
     assert follows_person(other.result(60).text)
 
 
+def hold_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """From now on nothing is compiled until the event is set."""
+    go_on, compiled = threading.Event(), engine._constraints._compile
+
+    def late(constraint: Constraint) -> object:
+        assert go_on.wait(20)
+        return compiled(constraint)
+
+    monkeypatch.setattr(engine._constraints, "_compile", late)
+    return go_on
+
+
+def test_what_is_compiled_holds_nobody_up(engine, monkeypatch):
+    known = Constraint("choices", '["yes"]')
+    ask(engine, known).result(60)
+    go_on = hold_back(engine, monkeypatch)
+    first, second = (ask(engine, Constraint("regex", f"[ab]{{{n}}}")) for n in (3, 4))
+    assert ask(engine, known).result(60).text == "yes"
+    assert engine.generate([prompt(engine)], SamplingParams(max_tokens=2))[0].token_ids
+    first.cancel()
+    assert first.result(60).finish_reason is FinishReason.CANCELLED
+    assert engine.stats().queued == 1
+    go_on.set()
+    assert re.fullmatch("[ab]{4}", second.result(60).text)
+    assert engine.stats().queued == 0
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_an_engine_that_is_closed_while_it_compiles(pebble_built, monkeypatch, drain):
+    path = pebble_built / "pebble-q8_0.gguf"
+    with Engine.load(path, RunnerSettings(slots=1, context=256)) as engine:
+        go_on = hold_back(engine, monkeypatch)
+        stream = ask(engine, Constraint("choices", '["yes"]'))
+        closing = threading.Thread(target=engine.close, kwargs={"drain": drain})
+        closing.start()
+        while not engine._closing:
+            time.sleep(0.001)
+        go_on.set()
+        closing.join(60)
+        done = stream.result(0)
+    assert done.finish_reason is (FinishReason.STOP if drain else FinishReason.CANCELLED)
+
+
 def test_a_compiled_constraint_is_used_again(engine):
     constraints = Constraints(engine.tokenizer)
-    first, second = constraints.guide(SCHEMA), constraints.guide(SCHEMA)
-    assert len(constraints._compiled) == 1
+    assert constraints.known(SCHEMA) is None
+    first, again = constraints.compile(SCHEMA)(), constraints.known(SCHEMA)
+    assert again is not None
+    second = again()
     for token in engine.tokenizer.encode('{"'):
         first.accept(token)
     assert not second.complete  # guides do not share a state

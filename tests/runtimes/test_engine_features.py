@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -16,10 +18,13 @@ from runtimes.drawing import NO_TOKEN, draw
 from runtimes.engine import Engine
 from runtimes.errors import ModelError, RequestError
 from runtimes.generation import Generation, Ticket
+from runtimes.metrics import EngineStats
+from runtimes.prefix import common_prefix
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 from runtimes.row import Row
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
+from tests.runtimes.gates import Watched, held
 from tests.runtimes.test_engine import QUESTIONS, chat
 from tests.runtimes.ties import near_ties
 
@@ -101,7 +106,7 @@ def test_a_failed_sample_is_never_the_best(engine):
 
 def test_a_deadline_ends_a_request_with_what_it_has(engine):
     params = SamplingParams(max_tokens=480, ignore_eos=True)
-    done = run(engine, "Who are you?", params, timeout_s=0.05)
+    done = run(engine, "Who are you?", params, timeout_s=0.005)
     assert done.finish_reason is FinishReason.DEADLINE
     assert len(done.token_ids) < 480
     with pytest.raises(RequestError, match="timeout_s"):
@@ -170,14 +175,26 @@ def test_preemption_changes_nothing_but_the_order(pebble_file, engine, tie_count
     for keeps in (True, False):  # its keys and values are kept, or computed again
         scheduling = SchedulerSettings(prefix_cache=keeps)
         with Engine.load(pebble_file, RunnerSettings(slots=1, context=256), scheduling) as one:
-            low = one.submit(
-                Request(chat(one, "Tell me a story about a fox."), GREEDY, priority=Priority.LOW)
+            ended: list[Priority] = []
+            urgent: list[Stream] = []
+
+            def interrupt(
+                ended: list[Priority] = ended, urgent: list[Stream] = urgent, one: Engine = one
+            ) -> None:
+                if not urgent:
+                    prompt = chat(one, "Who are you?")
+                    request = Request(prompt, GREEDY, priority=Priority.CRITICAL)
+                    urgent.append(one.submit(request))
+                    urgent[0].add_done_callback(lambda _: ended.append(request.priority))
+
+            story = Request(
+                chat(one, "Tell me a story about a fox."), GREEDY, priority=Priority.LOW
             )
-            next(iter(low))
-            urgent = run(one, "Who are you?", GREEDY, priority=Priority.CRITICAL)
-            assert urgent.finish_reason is FinishReason.STOP
-            assert not low.done
+            low = Watched(one, story, interrupt)
+            low.add_done_callback(lambda _, ended=ended: ended.append(Priority.LOW))
             ties = near_ties([expected], [low.result(60)])
+            assert urgent[0].result(60).finish_reason is FinishReason.STOP
+            assert ended == [Priority.CRITICAL, Priority.LOW]
             tie_count(f"{pebble_file.name}, preemption", ties, 1)
             assert one.stats().preemptions == 1
 
@@ -193,6 +210,32 @@ def test_async_callers_share_a_loop(engine):
 
     for streamed, whole in asyncio.run(all_of_them()):
         assert streamed == whole
+
+
+def test_a_command_that_fails_harms_no_other(pebble_file, tmp_path):
+    with Engine.load(pebble_file, RunnerSettings(slots=2, context=256)) as engine:
+        go_on = threading.Event()
+        first = engine.submit(Request(chat(engine, "Who are you?"), SamplingParams(max_tokens=1)))
+        first.add_done_callback(lambda _: go_on.wait())  # so that what follows is taken as one
+        prompt = chat(engine, QUESTIONS[0])
+        bad = engine.submit(Request(prompt, SamplingParams(seed="no number")))  # type: ignore[arg-type]
+        told: SimpleQueue[BaseException] = SimpleQueue()
+
+        def save() -> None:
+            try:
+                engine.save_session(5, tmp_path / "session")  # type: ignore[arg-type]
+            except TypeError as error:
+                told.put(error)
+
+        threading.Thread(target=save, daemon=True).start()
+        good = engine.submit(Request(prompt, GREEDY))
+        go_on.set()
+        done = bad.result(60)
+        assert done.finish_reason is FinishReason.ERROR
+        assert "the engine failed" in done.error
+        assert "int" in str(told.get(timeout=60))
+        assert "Paris" in good.result(60).text
+        assert "Paris" in run(engine, QUESTIONS[0], GREEDY).text, "it takes requests as before"
 
 
 def test_trim_frees_what_is_cached(engine):
@@ -221,6 +264,31 @@ def test_a_conversation_survives_on_disk(pebble_file, engine, tmp_path):
             other.load_session(path)
         with pytest.raises(RequestError, match="nothing"):
             other.save_session([3] * 40, path)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_session_ends_where_another_conversation_parts_from_it(pebble_file, tmp_path, others):
+    """What is cached of it lies in the slot of another conversation, or has left it since."""
+    path = tmp_path / "talk.ingot-kv"
+    with Engine.load(pebble_file, RunnerSettings(slots=1, context=512)) as engine:
+        system = {"role": "system", "content": " ".join(QUESTIONS[:4])}
+        mine, other = (
+            engine.encode_chat([system, {"role": "user", "content": text}])
+            for text in ("Tell me a story about the sea.", "Who are you?")
+        )
+        shared = common_prefix(mine, other)
+        engine.submit(Request(other, GREEDY)).result(60)
+        for text in QUESTIONS[8 : 8 + others]:
+            run(engine, text, GREEDY)
+        assert engine.save_session(mine, path) == shared
+        header = json.loads(path.read_bytes().partition(b"\n")[0])
+        assert header["tokens"] == mine[:shared]
+        engine.trim()
+        assert engine.load_session(path) == mine[:shared]
+        done = engine.submit(Request(mine, GREEDY)).result(60)
+        assert done.usage.cached_tokens == shared
+        engine.trim()
+        near_ties([engine.submit(Request(mine, GREEDY)).result(60)], [done])
 
 
 def test_a_session_of_another_model_is_refused(pebble_built, engine, tmp_path):
@@ -252,11 +320,14 @@ def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(pebble_bu
     with Engine.load(path, replace(settings, kv_tokens=None)) as roomy:
         wanted = [run(roomy, question, params) for question in QUESTIONS[:8]]
     with Engine.load(path, settings) as engine:
-        streams = [engine.submit(Request(chat(engine, q), params)) for q in QUESTIONS[:8]]
-        seen = []
-        while not all(stream.done for stream in streams):
-            seen.append(engine.stats())
-            time.sleep(0.002)
+        seen: list[EngineStats] = []
+        with held(engine):
+            streams = [
+                Watched(
+                    engine, Request(chat(engine, q), params), lambda: seen.append(engine.stats())
+                )
+                for q in QUESTIONS[:8]
+            ]
         got = [stream.result() for stream in streams]
         stats = engine.stats()
         long = Request(chat(engine, "hi"), SamplingParams(max_tokens=600, ignore_eos=True))
@@ -291,11 +362,14 @@ def test_a_row_without_a_distribution_does_not_harm_the_others(engine):
 
 def test_stats_say_what_the_engine_does(engine):
     params = SamplingParams(max_tokens=200, ignore_eos=True)
-    streams = [engine.submit(Request(chat(engine, q), params)) for q in QUESTIONS[:10]]
-    seen = []
-    while not all(stream.done for stream in streams):
-        seen.append(engine.stats())
-        time.sleep(0.002)
+    seen: list[EngineStats] = []
+    with held(engine):
+        streams = [
+            Watched(engine, Request(chat(engine, q), params), lambda: seen.append(engine.stats()))
+            for q in QUESTIONS[:10]
+        ]
+    for stream in streams:
+        stream.result(60)
     assert max(stats.decoding for stats in seen) == 8
     assert max(stats.queued for stats in seen) >= 1
     assert max(stats.kv_tokens for stats in seen) > 8 * 100

@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from app.batch.slots import free_memory
+from app.entries import Entry, Origin
+from app.fitting import fit
 from runtimes import bandwidth, cpu, hardware
+from runtimes.cpu import CpuUse, cpu_use, others_share
+from runtimes.errors import OutOfMemoryError
+from runtimes.load import load_runner
+from runtimes.modelfile import ModelFile
 from runtimes.remembered import recall, remember
+from runtimes.settings import RunnerSettings
 
 
 @pytest.fixture(autouse=True)
@@ -36,22 +45,101 @@ def test_affinity_limits_the_usable_cores() -> None:
         os.sched_setaffinity(0, allowed)
 
 
-def test_a_containers_limits_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {
-        "/sys/fs/cgroup/cpu.max": "150000 100000",
-        "/sys/fs/cgroup/memory.max": str(512 << 20),
-        "/sys/fs/cgroup/memory.current": str(112 << 20),
+MIB = 1 << 20
+V2 = "0::/user.slice/app.scope\n"
+V1 = "5:devices:/\n4:cpu,memory:/docker/abc\n0::/\n"
+STAT = "anon 100\nactive_file {0}\ninactive_file {1}\n"
+TOTALS = "active_file 7\ninactive_file 7\ntotal_active_file {0}\ntotal_inactive_file {1}\n"
+
+
+def version_2(folder: str) -> dict[str, str]:
+    return {
+        f"sys/fs/cgroup/{folder}cpu.max": "150000 100000\n",
+        f"sys/fs/cgroup/{folder}memory.max": f"{512 * MIB}\n",
+        f"sys/fs/cgroup/{folder}memory.current": f"{400 * MIB}\n",
+        f"sys/fs/cgroup/{folder}memory.stat": STAT.format(100 * MIB, 88 * MIB),
     }
-    monkeypatch.setattr(hardware, "_read", lambda path: limits.get(path, ""))
+
+
+def version_1(folder: str) -> dict[str, str]:
+    return {
+        f"sys/fs/cgroup/cpu/{folder}cpu.cfs_quota_us": "150000\n",
+        f"sys/fs/cgroup/cpu/{folder}cpu.cfs_period_us": "100000\n",
+        f"sys/fs/cgroup/memory/{folder}memory.limit_in_bytes": f"{512 * MIB}\n",
+        f"sys/fs/cgroup/memory/{folder}memory.usage_in_bytes": f"{400 * MIB}\n",
+        f"sys/fs/cgroup/memory/{folder}memory.stat": TOTALS.format(100 * MIB, 88 * MIB),
+    }
+
+
+WITHOUT_LIMITS = {
+    "sys/fs/cgroup/cpu.max": "max 100000\n",
+    "sys/fs/cgroup/memory.max": "max\n",
+    "sys/fs/cgroup/memory.current": f"{400 * MIB}\n",
+    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2**63 - 4096}\n",
+    "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{400 * MIB}\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "files"),
+    [
+        (V2, version_2("user.slice/app.scope/")),
+        (V2, version_2("user.slice/")),  # the group around its own
+        (V2, version_2("")),  # within a container
+        (V1, version_1("docker/abc/")),
+        (V1, version_1("")),
+    ],
+)
+def test_a_containers_limits_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, files: dict[str, str]
+) -> None:
+    system(tmp_path, group, files)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
-    found = hardware.detect()
-    assert found.usable_cores == 2
-    assert found.ram_total == 512 << 20
-    assert found.ram_available <= 400 << 20
-    limits["/sys/fs/cgroup/cpu.max"] = "max 100000"
-    limits["/sys/fs/cgroup/memory.max"] = "max"
-    assert hardware.detect().usable_cores == 8
-    assert hardware.detect().ram_total == psutil.virtual_memory().total
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 4)
+    assert cpu.usable_processors(tmp_path) == cpu.available_cores(tmp_path) == 2
+    # Pages of files can be had again.
+    assert hardware.memory_now(tmp_path) == (512 * MIB, 300 * MIB)
+
+
+@pytest.mark.parametrize("group", [V2, V1, ""])
+def test_a_container_without_limits_has_what_the_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    system(tmp_path, group, WITHOUT_LIMITS)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 4)
+    assert cpu.usable_processors(tmp_path) == 8
+    assert cpu.available_cores(tmp_path) == 4
+    assert hardware.memory_now(tmp_path)[0] == psutil.virtual_memory().total
+
+
+def test_a_quota_of_less_than_a_processor_is_one(tmp_path: Path) -> None:
+    system(tmp_path, V2, {"sys/fs/cgroup/cpu.max": "20000 100000\n"})
+    assert cpu.usable_processors(tmp_path) == cpu.available_cores(tmp_path) == 1
+
+
+def system(root: Path, group: str, files: dict[str, str]) -> None:
+    for name, text in {"proc/self/cgroup": group, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_what_is_loaded_is_measured_against_the_containers_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pebble_built: Path
+) -> None:
+    """Models, slots, prefixes: each asks what is free, and none the machine instead."""
+    limits = version_2("")
+    limits["sys/fs/cgroup/memory.max"] = str(213 * MIB)  # 1 MiB is left
+    system(tmp_path, V2, limits)
+    monkeypatch.setattr(hardware.memory_now, "__defaults__", (tmp_path,))
+    assert free_memory() == bandwidth.buffer_bytes() * 8 == MIB
+    path = pebble_built / "pebble-q8_0.gguf"
+    with pytest.raises(OutOfMemoryError, match=r"0\.00 GiB"):
+        load_runner(ModelFile.read(path), RunnerSettings())
+    assert fit(Entry(str(path), "pebble", "q8_0", Origin.FILE, path)).free == MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
@@ -100,3 +188,24 @@ def test_a_state_folder_that_cannot_be_made_is_no_error(
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "file"))
     remember("thing", {"a": 1})
     assert recall("thing") == {}
+
+
+def test_what_other_programs_take_of_the_processor():
+    """Another process that computes for half a second is seen, however busy the machine is."""
+    before = cpu_use()
+    with subprocess.Popen(
+        [sys.executable, "-Sc", "import time\nwhile time.process_time() < 0.5: pass"]
+    ) as other:
+        other.wait()
+    after = cpu_use()
+    taken = others_share([(before, after)]) * (after.total - before.total)
+    assert taken > 0.3  # the system counts in hundredths of a second
+
+
+def test_shares_of_several_spans_count_by_their_length():
+    long = (CpuUse(0, 0, 0), CpuUse(8, 6, 2))
+    short = (CpuUse(10, 7, 2), CpuUse(12, 7.5, 2.5))
+    assert others_share([long]) == 0.5
+    assert others_share([short]) == 0
+    assert others_share([long, short]) == 0.4
+    assert others_share([]) == 0

@@ -87,6 +87,13 @@ def fresh(runner: Runner, tokens: list[int], *pieces: int, slot: int = 0) -> Log
     return logits
 
 
+@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int8"])
+def test_a_second_close_does_nothing(pebble_built, recipe):
+    runner = open_case(pebble_built, recipe)
+    runner.close()
+    runner.close()
+
+
 def test_another_prompt_has_other_logits(runner):
     """What REGROUPED is measured against."""
     assert np.abs(fresh(runner, PROMPT) - fresh(runner, OTHER[:60] + PROMPT[60:])).max() > 3

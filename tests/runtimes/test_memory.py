@@ -112,9 +112,10 @@ def test_llama_cpps_own_sums(arch: str, tmp_path: Path, caplog: pytest.LogCaptur
     ):
         caplog.clear()
         buffer, cells = _dry_load(path, slots, context, batch, unified, caplog)
-        said = memory_llamacpp.graph_bytes(model, slots, context, batch, unified=unified)
+        cache = memory_llamacpp.Cache(slots, context, batch, unified)
+        said = memory_llamacpp.graph_bytes(model, cache)
         assert said == pytest.approx(buffer, rel=0.1), (slots, context, batch, unified)
-        kv = memory_llamacpp.kv_bytes(model, slots, context, batch, "f16", unified=unified)
+        kv = memory_llamacpp.kv_bytes(model, cache, "f16")
         streams = 1 if unified else slots
         full = model.kv_elements * cells[0]
         windowed = model.window_elements * (cells[1] if len(cells) > 1 else 0)

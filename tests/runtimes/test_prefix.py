@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtimes.errors import RequestError
 from runtimes.prefix import LEAST_SHARED, PrefixCache, common_prefix
 from runtimes.runner import Capabilities
 from tests.runtimes.histories import TOKEN_BYTES, TokenSlots
@@ -96,6 +98,24 @@ def test_clear_forgets_slots_and_pool():
     assert cache.clear() == 30 * TOKEN_BYTES
     assert cache.left_tokens() == cache.pool_bytes == 0
     assert use(kv, cache, 0, text(2)) == 0
+
+
+def test_of_another_text_only_what_is_shared_is_given_away():
+    kv, cache = make(slots=2)
+    use(kv, cache, 0, text(1))
+    for slot in (0, 1):  # two rows that run
+        cache.attach(slot, cache.find(text(2 + slot), {}, prefer=slot))
+        kv.held[slot] = text(2 + slot)
+    live = {0: text(2), 1: text(3)}
+    wanted = [*text(1, 20), 7, 7]
+    with pytest.raises(RequestError, match="every slot is in use"):
+        cache.source(wanted, live)
+    assert cache.source([*text(1), 7], live)[0] == text(1), "nothing to cut off"
+    cache.release(0, live.pop(0))
+    tokens, data = cache.source(wanted, live)
+    assert tokens == wanted[:20]
+    assert len(data) == 20 * TOKEN_BYTES
+    assert use(kv, cache, 0, [*text(2), 7]) == 30, "what the slot held is not lost"
 
 
 def test_a_row_runs_where_its_beginning_is_else_in_the_lowest_empty_slot():

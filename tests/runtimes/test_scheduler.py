@@ -26,8 +26,16 @@ events = st.lists(
     max_size=60,
 )
 shapes = st.builds(
-    lambda slots, extra, mixed, can_trim, pool, budget, scheduling, breaks: Shape(
-        slots, slots + extra, mixed, can_trim, pool, budget, scheduling, breaks
+    lambda slots, extra, mixed, can_trim, pool, budget, scheduling, breaks, chunk: Shape(
+        slots,
+        slots + extra + chunk,
+        mixed and chunk == 1,
+        can_trim,
+        pool,
+        budget,
+        scheduling,
+        breaks,
+        chunk,
     ),
     st.integers(1, 6),
     st.integers(0, 40),
@@ -44,6 +52,7 @@ shapes = st.builds(
         prefix_cache=st.booleans(),
     ),
     st.sampled_from([0, 0, 3]),
+    st.sampled_from([1, 1, 8, 20]),
 )
 
 
@@ -51,7 +60,7 @@ shapes = st.builds(
 @given(events, shapes)
 def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
     """Any strategy, companions, preemption, failed steps, cancellations, prefix hits, and rows
-    moved into gaps, successfully or not."""
+    moved into gaps, successfully or not. Reproducible rows are computed as if they ran alone."""
     history = History(shape)
     for kind, value in events:
         if kind == "add":
@@ -192,3 +201,26 @@ def test_buckets_hold_prompts_of_about_one_length():
     scheduler = Scheduler(slots=4, batch=64, mixed_batch=False, settings=scheduling)
     rows = [scheduler.add(Request([1] * length)) for length in (20, 300, 25, 310)]
     assert scheduler.admit() == [rows[0], rows[2]]
+
+
+def test_a_preempted_reproducible_row_repeats_its_answer_token_by_token():
+    """Its prompt's whole chunks come back from the pool; the history checks how all goes in."""
+    history = History(Shape(1, 64, mixed=False, pool_tokens=400, chunk=16))
+    low = history.add(list(range(40)), 10, Priority.LOW)
+    for _ in range(6):  # chunks of 16, 16 and 8, then three tokens
+        history.step()
+    assert len(low.output) == 4
+    history.add([7] * 20, 3, Priority.HIGH)
+    history.run_out()
+    assert history.preempted == 1
+    assert history.reused == 32
+    assert low.output == expected_output(low.request)
+
+
+def test_a_reproducible_row_takes_whole_chunks_of_prompts_and_nothing_of_answers():
+    history = History(Shape(1, 64, mixed=False, chunk=16))
+    first = history.add(list(range(40)), 10, Priority.NORMAL)
+    history.run_out()
+    history.add([*range(40), *first.output, 5], 3, Priority.NORMAL)
+    history.run_out()
+    assert history.reused == 32

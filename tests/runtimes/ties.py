@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from runtimes.request import Completion
+from collections.abc import Sequence
+
+from runtimes.modelfile import ModelFile
+from runtimes.request import Completion, FinishReason
 
 NEAR_TIE = 0.02  # in natural log-probability, between the two best tokens
+# llama.cpp adds up rows of K-quants, and cells of a cache that rows share, in groups that depend on
+# how many there are. Measured on Pebble: at most 0.26.
+REGROUPED_TIE = 0.35
 
 
-def near_ties(expected: list[Completion], found: list[Completion]) -> int:
-    """How many pairs part at a near-tie; raises AssertionError for any other difference.
+def near_tie(model: ModelFile, *, unified: bool = False) -> float:
+    """How far two log-probabilities of one row may move with the rows beside it."""
+    return REGROUPED_TIE if unified or model.quantization.endswith("_K") else NEAR_TIE
+
+
+def near_ties(
+    expected: Sequence[Completion], found: Sequence[Completion], within: float = NEAR_TIE
+) -> int:
+    """How many pairs part where the two best tokens are ``within`` each other; raises
+    AssertionError for any other difference. What was cancelled may end early.
 
     ``expected`` must have been made with ``top_logprobs=2``.
     """
     ties = 0
     for a, b in zip(expected, found, strict=True):
-        if a.token_ids == b.token_ids:
-            continue
         pairs = enumerate(zip(a.token_ids, b.token_ids, strict=False))
         at = next((i for i, (x, y) in pairs if x != y), None)
-        assert at is not None, f"{a.text!r} and {b.text!r} differ in length alone"
+        if at is None:
+            cancelled = b.finish_reason is FinishReason.CANCELLED
+            same = len(a.token_ids) == len(b.token_ids) or cancelled
+            assert same, f"{a.text!r} and {b.text!r} differ in length alone"
+            continue
         assert a.top_logprobs
         best = sorted(a.top_logprobs[at].values(), reverse=True)
-        assert best[0] - best[1] <= NEAR_TIE, f"{a.text!r} / {b.text!r} part at token {at}"
+        assert best[0] - best[1] <= within, f"{a.text!r} / {b.text!r} part at token {at}"
         ties += 1
     return ties

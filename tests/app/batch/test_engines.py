@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -90,7 +92,7 @@ def test_rows_survive_an_engine_and_read_the_same_on_any(pair: list[WorkerEngine
     lanes = [Lane(pair[0], "one"), Lane(pair[1], "two")]
     job, both = run(lanes)
     assert both == alone
-    assert all(lane.counts.answered > len(PROMPTS) // 4 for lane in lanes)
+    assert all(lane.counts.answered >= lane.engine.slots for lane in lanes)
     assert sum(lane.counts.completion_tokens for lane in lanes) == job.counts.completion_tokens
 
     # A dead one is started again; its rows are asked once more, and none is lost.
@@ -213,10 +215,15 @@ def on_every_core() -> None:
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_a_killed_command_is_gone_on_with_by_another_number(
     ingot: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
+    counted = "from runtimes.topology import cores; print(len(cores()))"
+    found = subprocess.run(
+        [sys.executable, "-c", counted], preexec_fn=on_every_core, capture_output=True, check=True
+    )
+    if int(found.stdout) < 2:
+        pytest.skip("needs two cores")
     rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     rows.write_text("".join(json.dumps({"id": i, "prompt": f"{i} and"}) + "\n" for i in range(40)))
     command = ["batch", rows, out, "-m", gguf_file, "--raw", "--slots", "4"]
@@ -230,7 +237,7 @@ def test_a_killed_command_is_gone_on_with_by_another_number(
     children = psutil.Process(process.pid).children()
     assert len(children) == 2
     process.kill()
-    _, alive = psutil.wait_procs(children, 10)
+    _, alive = psutil.wait_procs(children, 60)
     assert not alive  # engines end with the job
     done = ingot(*command, "--json")
     assert done.returncode == 0, done.stderr

@@ -153,7 +153,7 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed) -> None:
 def test_a_row_that_takes_too_long_fails_after_its_retries(engine: Killed) -> None:
     long = SamplingParams(max_tokens=200, ignore_eos=True)
     slow, quick = work_of(["Once upon a time"], sampling=long), work_of(["a", "b"])[1:]
-    job, results = run(engine, [*slow, *quick], timeout_s=0.05, retries=2)
+    job, results = run(engine, [*slow, *quick], timeout_s=0.002, retries=2)
     assert results[0]["error"]["code"] == "timeout"
     assert "--row-timeout" in results[0]["error"]["message"]
     assert engine.asked[tuple(engine.encode("Once upon a time"))] == 3

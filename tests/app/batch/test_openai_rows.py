@@ -129,6 +129,7 @@ def test_refused_by_name(body: dict[str, Any], code: str, words: str) -> None:
     [
         ({"custom_id": None}, "custom_id must be a text, not null"),
         ({"custom_id": 5}, "custom_id"),
+        ({"custom_id": "a\ud800"}, "custom_id has a lone surrogate at character 1"),
         ({"method": "GET"}, "not 'GET'"),
         ({"url": "/v1/embeddings"}, "/v1/chat/completions or /v1/completions"),
         ({"url": []}, "not a list"),

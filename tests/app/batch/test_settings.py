@@ -19,6 +19,7 @@ CHANGES: list[dict[str, Any]] = [
     {"system": "Be brief."},
     {"raw": True},
     {"context": 512},
+    {"computing": {"threads": 2}},
     *(
         {"sampling": SamplingParams(**change)}
         for change in (

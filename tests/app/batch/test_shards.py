@@ -53,12 +53,14 @@ def make(
     format: OutputFormat,
     left: int = 0,
     model: str = "m",
+    tags: dict[str, Any] | None = None,
 ) -> Path:
     """The output of a job that has answered every row with its prompt."""
     path = folder / "in.jsonl"
-    path.write_text(
-        "".join(json.dumps({"id": f"r{i}", "prompt": f"p{i}"}) + "\n" for i in range(30))
-    )
+    lines = [{"id": f"r{i}", "prompt": f"p{i}"} for i in range(30)]
+    more = tags or {}
+    lines = [line | ({"tag": more[line["id"]]} if line["id"] in more else {}) for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     source = Source(path, path.name, "jsonl", shard=shard)
     out = folder / name
     with Journal(journal_path(out)) as journal:
@@ -92,6 +94,31 @@ def test_merged_parts_are_the_whole(tmp_path: Path, format: OutputFormat) -> Non
     merged = merge(out, parts)
     assert (merged.rows, merged.failed) == (30, 0)
     assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_column_that_is_json_in_one_part_only(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    tags: list[Any] = [["a", 1], "x", 3, None, {"b": "é"}, "\ud800", 4, 5]
+    first = [i for i in range(len(tags)) if Shard(1, 2).has(f"r{i}")]
+    # Of every type in the first part, whole numbers only in the second.
+    values = {f"r{i}": tags[i] if i in first else i for i in range(len(tags))}
+    whole = make(tmp_path, "whole.parquet", None, "parquet", tags=values)
+    parts = [make(tmp_path, f"p{i}.parquet", Shard(i, 2), "parquet", tags=values) for i in (1, 2)]
+    out = tmp_path / "merged.parquet"
+    merge(out, parts)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    for format, suffix in (("jsonl", "jsonl"), ("openai", "jsonl"), ("csv", "csv")):
+        folder = tmp_path / format
+        folder.mkdir()
+        parts = [make(folder, f"p{i}.{suffix}", Shard(i, 2), format) for i in (1, 2)]  # type: ignore[arg-type]
+        data = parts[1].read_bytes()
+        parts[1].write_bytes(data[:-20] + b"\xff" + data[-19:])
+        with pytest.raises(RequestError, match=r"p2\..* is damaged"):
+            merge(folder / f"out.{suffix}", parts)
+        assert not (folder / f"out.{suffix}").exists()
 
 
 def test_parts_in_the_order_of_finishing_are_put_in_order(tmp_path: Path) -> None:

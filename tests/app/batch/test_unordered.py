@@ -18,6 +18,7 @@ from app.batch.source import Source
 from app.batch.tasks import Task
 from app.batch.unordered import UnorderedOutput
 from app.batch.work import Work
+from runtimes.errors import RequestError
 
 DIGEST = b"settings"
 ROWS = 6
@@ -65,7 +66,7 @@ class Job:
 
     def settle(self, *, errors: bool = False) -> Counter[str]:
         """The custom ids or prompts in the file."""
-        self.output.settle(self.source, DIGEST, errors=errors)
+        self.output.settle(self.source, self.source.stamp(), DIGEST, errors=errors)
         return self.held()
 
     def held(self) -> Counter[str]:
@@ -139,4 +140,16 @@ def test_an_edited_input_makes_the_file_anew(tmp_path: Path) -> None:
     job.settle()
     records = [json.loads(line) for line in job.out.read_text().splitlines()]
     assert [(r["index"], r["response"]) for r in records] == [(1, "a0"), (2, "a2")]
+    job.journal.close()
+
+
+def test_a_changed_input_is_told_before_the_file_is_touched(tmp_path: Path) -> None:
+    job = Job(tmp_path, "jsonl", [0, 1, 2])
+    left = job.out.read_bytes() + b'{"id":'
+    job.out.write_bytes(left)
+    stamp = job.source.stamp()
+    job.source = source_of(tmp_path / "in.jsonl", ["p0", "another", "p2"])
+    with pytest.raises(RequestError, match="changed while the job ran"):
+        job.output.settle(job.source, stamp, DIGEST, errors=True)
+    assert job.out.read_bytes() == left
     job.journal.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,21 @@ def test_csv(tmp_path: Path) -> None:
     assert rows[1]["tags"] == '["x", 1]'
     assert (rows[0]["ok"], rows[1]["n"], rows[2]["n"]) == ("true", "2", "")
     assert rows[2]["error.message"] == "half \\ud83d"
+
+
+def test_json_lines_that_any_reader_takes(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    ids = ["\ud800", "a\udfff\ud83d", "é\U0001f600", "\\ud800"]
+    write_records(path, "jsonl", lambda: [{"id": name, "field": {name: [name]}} for name in ids])
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [line["id"] for line in lines] == [
+        "\\ud800",
+        "a\\udfff\\ud83d",
+        "é\U0001f600",
+        "\\ud800",
+    ]
+    assert all(line["field"] == {line["id"]: [line["id"]]} for line in lines)
+    json.dumps(lines, ensure_ascii=False).encode("utf-8")  # no half is left in them
 
 
 def test_parquet(tmp_path: Path) -> None:

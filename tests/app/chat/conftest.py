@@ -15,8 +15,11 @@ from app.options import ModelOptions
 from app.store.records import Message
 from app.store.store import Store
 from runtimes.request import SamplingParams
+from tests.app import endless
 
 LONG = "Tell me a story about a fox."
+# For tests that do something while it is answered.
+ENDLESS = SamplingParams(max_tokens=endless.CONTEXT - 1024, ignore_eos=True)
 
 
 @pytest.fixture(scope="package")
@@ -27,12 +30,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="package", params=["q8_0", "onnx-int8"])
-def host(request: pytest.FixtureRequest, pebble_built: Path, home: None) -> Iterator[EngineHost]:
+def loaded(model: Path, recipe: str, context: int) -> Iterator[EngineHost]:
     found = EngineHost()
-    found.load(str(pebble_built), ModelOptions(recipe=request.param, context=512, threads=1))
+    found.load(str(model), ModelOptions(recipe=recipe, context=context, threads=1))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="package", params=["q8_0", "onnx-int8"])
+def host(request: pytest.FixtureRequest, pebble_built: Path, home: None) -> Iterator[EngineHost]:
+    yield from loaded(pebble_built, request.param, 512)
+
+
+@pytest.fixture(scope="package", params=["q8_0", "onnx-int8"])
+def roomy(request: pytest.FixtureRequest, endless_built: Path, home: None) -> Iterator[EngineHost]:
+    """The same with room for ``ENDLESS``."""
+    yield from loaded(endless_built, request.param, endless.CONTEXT)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_branches_come_back_as_they_were(conversation: Conversation, store: Stor
     assert conversation.path == (one, a, two, b)
     assert conversation.switch(one.id, -5) == one
     assert conversation.switch(one.id, +9) == edited
-    assert conversation.path == (edited, d)  # the newest of that branch
+    assert conversation.path == (edited, c)  # as that branch was left
 
     again = Conversation.open(store, conversation.chat.id)
     assert again.path == conversation.path

@@ -17,6 +17,7 @@ from app.chat.labels import label_of
 from app.options import ModelOptions, PlanOptions
 from app.planning import plan_files, task_for
 from runtimes.errors import IngotError, ModelError, RequestError
+from runtimes.metrics import EngineStats
 from runtimes.modelfile import ModelFile
 from runtimes.plan import Figures, Plan
 from runtimes.planner.known import remember_plan
@@ -86,19 +87,24 @@ def test_an_engine_has_a_name_from_the_first_moment_on(
     assert fresh.engine is not None
 
 
-def test_stats_never_wait(host: EngineHost) -> None:
+def test_stats_never_wait(host: EngineHost, monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.engine is not None
-    process = psutil.Process(host.engine.pid)
-    process.suspend()
-    try:
-        started, used = time.monotonic(), time.thread_time()
+    asked, answer = threading.Event(), threading.Event()
+    known = host.engine.stats
+
+    def held() -> EngineStats:
+        assert not asked.is_set(), "what is not answered is not asked for again"
+        asked.set()
+        answer.wait()
+        return known()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host.engine, "stats", held)
+        while not asked.is_set():
+            assert host.stats() is not None
         for _ in range(200):
             assert host.stats() is not None
-        assert time.thread_time() - used < 0.15
-        assert time.monotonic() - started < 5  # a busy machine makes pauses of its own
-        assert host._fetcher._work_queue.qsize() <= 1  # what is not answered is not asked for again
-    finally:
-        process.resume()
+        answer.set()
     before = host.stats()
     assert before is not None
     assert host.engine.generate([[1, 5]])
@@ -196,13 +202,11 @@ def loading(host: EngineHost, model: Path, errors: list[IngotError]) -> threadin
 def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str) -> None:
     errors: list[IngotError] = []
     thread = loading(fresh, pebble_built, errors)
-    started = time.monotonic()
     if how == "another":
         fresh.load(str(pebble_built), ModelOptions(recipe="onnx-int8", **SMALL))
     else:
-        getattr(fresh, how)()
-        assert time.monotonic() - started < 10  # it would have waited for ever
-    thread.join(30)
+        getattr(fresh, how)()  # waits for nobody: the load would never end
+    thread.join(60)
     assert not thread.is_alive()
     assert [type(error) for error in errors] == [LoadCancelledError]
     assert fresh.error is None

@@ -152,12 +152,12 @@ def test_what_cannot_answer_does_not_keep_the_others_from_it(
     assert "broken.gguf" in str(report.sides[2].error)
     assert report.agreements == (None, None)
     # Room for one of them at a time, then for none.
-    monkeypatch.setattr(running, "_free", lambda: 40_000_000)
+    monkeypatch.setattr(running, "memory_now", lambda: (10**9, 40_000_000))
     both = of(pebble_built, "q4_k_m", "q8_0")
     report = finished(Comparison(both, question("2+2?", max_tokens=4), together=True))
     assert [side.state for side in report.sides] == [SideState.DONE, SideState.FAILED]
     assert "beside the others" in str(report.sides[1].error)
-    monkeypatch.setattr(running, "_free", lambda: 1_000_000)
+    monkeypatch.setattr(running, "memory_now", lambda: (10**9, 1_000_000))
     report = finished(Comparison(both, question("2+2?", max_tokens=4)))
     assert all("1.0 MB are free" in str(side.error) for side in report.sides)
 

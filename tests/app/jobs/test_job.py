@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from app.batch.journal import journal_path
@@ -22,6 +21,7 @@ from app.jobs.recent import known_jobs
 from app.jobs.rows import RowState
 from app.jobs.view import Phase
 from tests.app.jobs.conftest import finish, form_for, wait, write_rows
+from tests.app.workers import go_on, step
 
 ROWS = 24
 
@@ -34,6 +34,14 @@ def started(folder: Path, model: Path, rows: int = ROWS, bad: int = 0, least: in
     return start_job(Command((*command.arguments, *more), folder))
 
 
+def process_of(out: Path) -> psutil.Process:
+    """The process that a job was started as."""
+    record = records.record_of(out)
+    assert record is not None
+    assert record.pid is not None
+    return psutil.Process(record.pid)
+
+
 def answered(out: Path) -> Counter[int]:
     """How often the journal has an answer for each row."""
     lines = [json.loads(line) for line in journal_path(out).read_text().splitlines()]
@@ -43,7 +51,8 @@ def answered(out: Path) -> Counter[int]:
 def test_a_job_is_told_from_begin_to_end(gguf_file: Path, tmp_path: Path) -> None:
     job = started(tmp_path, gguf_file, bad=1)
     seen = []
-    wait(job, lambda: seen.append(job.view().phase) or not job.view().phase.active)
+    runs = process_of(job.output)
+    wait(job, lambda: seen.append(job.view().phase) or not job.view().phase.active or step(runs))
     order = [Phase.STARTING, Phase.LOADING, Phase.RUNNING, Phase.WRITING, Phase.DONE]
     phases = list(dict.fromkeys(seen))
     assert phases == [phase for phase in order if phase in phases]
@@ -97,10 +106,12 @@ def test_a_job_is_told_from_begin_to_end(gguf_file: Path, tmp_path: Path) -> Non
 
 
 def test_pause_and_resume_compute_each_row_once(gguf_file: Path, tmp_path: Path) -> None:
-    job = started(tmp_path, gguf_file, least=24)
-    wait(job, lambda: job.view().done >= 4)
+    job = started(tmp_path, gguf_file, least=64)
+    runs = process_of(job.output)
+    wait(job, lambda: job.view().done >= 4 or step(runs))
     job.pause()
     assert job.state(0) in (RowState.DONE, RowState.RUNNING, RowState.WAITING)
+    go_on(runs)
     finish(job)
     paused = job.view()
     assert paused.phase is Phase.PAUSED
@@ -134,14 +145,14 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     gguf_file: Path, tmp_path: Path, ingot: Any
 ) -> None:
     source, out = write_rows(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
-    options = ("--model", gguf_file, "--slots", "2", "--max-tokens", "24")
-    process = ingot.start("batch", source, out, *options, "--min-tokens", "24", "--quiet")
+    options = ("--model", gguf_file, "--slots", "2", "--max-tokens", "64")
+    process = ingot.start("batch", source, out, *options, "--min-tokens", "64", "--quiet")
     while not journal_path(out).is_file():
         assert process.poll() is None
         time.sleep(0.02)
     job = attach(out)
     assert out in [known.output for known in known_jobs() if known.state == "running"]
-    wait(job, lambda: job.view().phase is Phase.RUNNING and job.view().done >= 2)
+    wait(job, lambda: (job.view().phase is Phase.RUNNING and job.view().done >= 2) or step(process))
     view = job.view()
     assert not view.own
     assert view.slots is None
@@ -157,15 +168,13 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     assert "kept" in killed.lines[0]
     # The journal says how it was started: it is gone on with from here.
     job.resume()
-    wait(job, lambda: job.view().phase is Phase.RUNNING)
+    runs = process_of(out)
+    wait(job, lambda: job.view().phase is Phase.RUNNING or step(runs))
     # As a later session finds it: its process is no child of the one that looks.
     later = attach(out)
-    wait(later, lambda: later.view().slots is not None)
+    wait(later, lambda: later.view().slots is not None or step(runs))
     assert later.own
-    record = records.record_of(out)
-    assert record is not None
-    assert record.pid is not None
-    os.kill(record.pid, signal.SIGKILL)
+    runs.kill()
     finish(job)
     assert job.view().phase is Phase.DIED
     assert "signal 9" in job.view().lines[0]

@@ -150,6 +150,8 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
         ({"output": "there.jsonl", **good}, "output", "--fresh"),
         ({"model": "none.gguf"}, "model", "none.gguf"),
         ({"top_p": "2", **good}, "top_p", "top_p"),
+        ({"n": "1000", **good}, "n", "n must be"),
+        ({"field": "q", **good}, "field", "--field"),
         ({"schema": "none.json", **good}, "schema", "none.json"),
         ({"schema": "bad.json", **good}, "schema", "schema"),
     ):

@@ -12,7 +12,7 @@ import pytest
 from app.melts.progress import Melt, StageState, State, recipe_in
 from app.melts.text import bar, clock, headline, recipe_lines, stage_line
 from quantize.cli import exit_code
-from quantize.errors import QualityError, SourceError
+from quantize.errors import QualityError, SourceError, UnfinishedError
 from quantize.events import JsonReporter
 from quantize.manifest import Fidelity, FileEntry, Perplexity, Source
 from quantize.quality.gates import require_quality
@@ -130,7 +130,27 @@ def test_files_that_are_kept_back_say_why() -> None:
     assert melt.state_of("q8_0") is State.KEPT_BACK
     assert melt.state_of("q4_0") is State.DONE
     assert recipe_lines(melt)[0].startswith("  q8_0           kept back: mean KL")
-    assert "not every file is good enough" in headline(melt, 0.0)
+    assert "not every file could be made or is good enough" in headline(melt, 0.0)
+
+
+def test_a_format_that_failed_leaves_the_other_done() -> None:
+    def report(events: JsonReporter, clock: Clock) -> None:
+        with events.stage("converting to GGUF, half precision"):
+            events.step("loading torch and the converter")
+            clock.now += 4
+        events.note("q8_0 is not built: the GGUF export: 12 of 453 test lines give other tokens")
+        events.published(Path("/o"), entry("onnx-int8"))
+        error = UnfinishedError("1 of 2 files could not be finished", 3)
+        events.failed(error, exit_code(error))
+
+    melt = melted(report)
+    assert melt.exit_code == 3
+    melt.ended(3)
+    assert melt.state is State.PARTLY
+    assert melt.kept_back["q8_0"].startswith("the GGUF export: 12 of 453")
+    assert melt.stages[0].step == "loading torch and the converter"
+    assert melt.stages[0].step not in stage_line(melt.stages[0], 0.0)  # it is over
+    assert "onnx-int8" in melt.files
 
 
 def test_a_run_that_fails_keeps_its_error() -> None:

@@ -49,7 +49,7 @@ def test_rows_are_by_size_and_have_their_letters(tmp_path: Path) -> None:
     assert result.rows[1].cells == ("5.3", "0.0004", "97.0%")
     assert result.rows[2].cells == ("9.8", "-", "-")
     assert result.report is None
-    assert result.advice.startswith("4-bit GGUF (q")
+    assert result.advice.startswith("q4_0 (GGUF)")
 
 
 def test_nothing_measured_is_no_chart(tmp_path: Path) -> None:

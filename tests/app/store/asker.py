@@ -13,28 +13,26 @@ from app.chat.turn import Turn
 from app.options import ModelOptions
 from app.store.store import Store
 from runtimes.request import SamplingParams
+from tests.app import endless
 
 
 def main(path: Path, model: str) -> None:
     """Polls as a screen does, ten times a second."""
     host = EngineHost()
-    host.load(model, ModelOptions(context=2048, threads=1))
+    host.load(model, ModelOptions(context=endless.CONTEXT, threads=1))
+    params = SamplingParams(max_tokens=endless.CONTEXT - 1024, ignore_eos=True)
     with Store.open(path) as store:
         conversation = Conversation.new(store)
-        while True:
-            asked = conversation.say("Tell me a story about a fox.")
-            turn = Turn.start(
-                host, conversation, asked, SamplingParams(max_tokens=1900, ignore_eos=True)
-            )
-            done = False
-            while not done:
-                progress = turn.poll()
-                done = progress.done
-                seen = {"id": turn.message.id, "at": time.time(), "text": progress.text}
-                sys.stdout.write(json.dumps(seen) + "\n")
-                sys.stdout.flush()
-                time.sleep(0.1)
-            conversation.show(None)  # begin anew beside it
+        asked = conversation.say("Tell me a story about a fox.")
+        turn = Turn.start(host, conversation, asked, params)
+        done = False
+        while not done:
+            progress = turn.poll()
+            done = progress.done
+            seen = {"id": turn.message.id, "at": time.time(), "text": progress.text}
+            sys.stdout.write(json.dumps(seen) + "\n")
+            sys.stdout.flush()
+            time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -121,6 +121,24 @@ def test_empty_chats_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch)
         assert store.new_chat().id > nothing.id
 
 
+def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(path) as store:
+        older, newer = store.new_chat(title="older"), store.new_chat()
+        assert store.draft(older.id) == ""
+        store.keep_draft(older.id, "half a\nsentence")
+        assert store.chats()[0].id == older.id, "what was typed last is what one goes on with"
+        store.keep_draft(newer.id, "typed")
+    later = store_module.time.time() + 90_000
+    monkeypatch.setattr(store_module.time, "time", lambda: later)
+    with Store.open(path) as store:
+        assert store.draft(older.id) == "half a\nsentence"
+        assert store.draft(newer.id) == "typed", "a chat with nothing but a draft stays"
+        store.keep_draft(older.id, "  ")
+        assert store.draft(older.id) == ""
+        with pytest.raises(StoreError, match="no chat 99"):
+            store.keep_draft(99, "typed")
+
+
 def test_what_is_not_there_is_said(store: Store) -> None:
     chat, other = store.new_chat(), store.new_chat()
     message = store.add_message(other.id, None, Role.USER, "x")

@@ -17,6 +17,7 @@ from textual.widgets import TextArea
 
 from app.tui.app import IngotApp
 from runtimes.paths import state_dir
+from tests.app import endless
 from tests.app.tui import settling
 
 # The pictures were made by this version; another one draws other details.
@@ -112,14 +113,23 @@ def bare(services: Any) -> Bare:
 
 @pytest.fixture
 def chat_app(home: Path, gguf_file: Path) -> Iterator[IngotApp]:
-    """The whole app with Pebble, which it loads when it runs; its answers are long."""
-    from app.configwriting import set_value
+    """The whole app with Pebble, which it loads when it runs."""
     from app.tui.services import Start, open_services
 
-    # Whatever was said becomes likelier, so that it goes on until the context is full.
-    set_value("sampling.temperature", 0.0)
-    set_value("sampling.frequency_penalty", -2.0)
     with open_services(Start(str(gguf_file))) as opened:
+        yield IngotApp(opened)
+
+
+@pytest.fixture
+def endless_app(
+    home: Path, endless_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[IngotApp]:
+    """The same, and its answers take minutes."""
+    from app.tui.services import Start, open_services
+
+    for name, value in endless.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    with open_services(Start(str(endless_gguf))) as opened:
         yield IngotApp(opened)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from textual.widgets import Input, OptionList, Static
 
@@ -28,8 +29,11 @@ from app.tui.widgets.batch_jobs import BatchJobsScreen
 from app.tui.widgets.batch_leave import BatchLeaveScreen
 from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import BatchTable, line_of
+from runtimes.errors import RequestError
+from tests.app import endless
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import wait_until
+from tests.app.workers import go_on, step
 
 ROWS = 24
 soon = partial(wait_until, seconds=120)  # a job's process takes its time on a busy machine
@@ -63,11 +67,20 @@ def said(screen: BatchScreen, name: str) -> str:
 
 
 def done(screen: BatchScreen) -> int:
-    return 0 if screen.job is None else screen.job.view().done
+    if screen.job is None:
+        return 0
+    screen.job.poll()  # what has come since the screen looked
+    return screen.job.view().done
 
 
 def active(screen: BatchScreen) -> bool:
     return screen.job is not None and screen.job.view().phase.active
+
+
+def runs(screen: BatchScreen) -> psutil.Process | None:
+    """The job's process, once there is one."""
+    record = None if screen.job is None else records.record_of(screen.job.output)
+    return psutil.Process(record.pid) if record and record.pid else None
 
 
 async def choose(pilot: Any, model: Path, **values: str) -> None:
@@ -90,17 +103,20 @@ async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Pa
         await soon(lambda: "none.gguf" in said(screen, "said"))
         assert screen.focused is screen.query_one("#model")
         assert screen.job is None
-        # So hot that answers hardly ever end by themselves: there is time to press keys.
+        # So hot that answers hardly ever end by themselves: all of them take many steps.
         screen.query_one(BatchForm).fill(model=str(gguf_file), temperature="5", max_tokens="120")
         await pilot.press("ctrl+l")
         await soon(lambda: "25 rows: 24 valid, 1 not" in said(screen, "said"))
 
         await pilot.press("ctrl+g")
-        await soon(lambda: done(screen) >= 1)
+        await soon(lambda: active(screen) and runs(screen))
+        await soon(lambda: done(screen) >= 1 or step(runs(screen)))
         await pilot.press("p")
-        await soon(lambda: not active(screen))
         job = screen.job
         assert job is not None
+        await soon(lambda: job.signalled)
+        go_on(runs(screen))
+        await soon(lambda: not active(screen))
         paused = job.view()
         assert paused.phase is Phase.PAUSED
         assert 1 <= paused.done < ROWS
@@ -139,29 +155,31 @@ async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Pa
         assert table.index == ROWS
 
         # The job is known from now on.
-        await pilot.press("f8")
+        await pilot.press("ctrl+o")
         await soon(lambda: isinstance(app.screen, BatchJobsScreen) and app.screen.found)
         at = [known.output for known in app.screen.found].index(job.output)
         assert app.screen.found[at].state == "finished"
         app.screen.query_one(OptionList).highlighted = at
         await pilot.press("enter")
         await soon(lambda: screen.job is not job and "watched" in said(screen, "totals"))
-        await pilot.press("f9")
+        await pilot.press("f10")
         assert screen.query_one("#new").display
-        await pilot.press("f9")
+        await pilot.press("f10")
         assert screen.query_one("#job").display
 
 
 async def test_a_running_job_is_watched_stopped_and_left(
-    app: BatchApp, gguf_file: Path, ingot: Any
+    app: BatchApp, endless_gguf: Path, ingot: Any
 ) -> None:
     out = Path("out.jsonl").absolute()
-    slow = ("--model", gguf_file, "--slots", "2", "--max-tokens", "800", "--min-tokens", "800")
-    process = ingot.start("batch", Path("in.jsonl").absolute(), out, *slow, "--quiet")
+    least = str(endless.CONTEXT - 1024)  # of every answer: it takes minutes
+    slow = ("--slots", "2", "--context", str(endless.CONTEXT), "--min-tokens", least)
+    asked = ("batch", Path("in.jsonl").absolute(), out, "--model", endless_gguf, *slow)
+    process = ingot.start(*asked, "--max-tokens", least, "--quiet")
     async with app.run_test(size=(80, 24)) as pilot:
         screen = screen_of(app)
         await soon(lambda: journal_path(out).exists() and journal_path(out).stat().st_size)
-        await pilot.press("f8")
+        await pilot.press("ctrl+o")
         await soon(lambda: isinstance(app.screen, BatchJobsScreen) and app.screen.found)
         # Other jobs may run on this machine.
         at = [known.output for known in app.screen.found].index(out)
@@ -211,13 +229,13 @@ async def test_files_and_models_are_chosen(app: BatchApp, pebble_built: Path) ->
     async with app.run_test(size=(80, 24)) as pilot:
         screen = screen_of(app)
         form = screen.query_one(BatchForm)
-        await pilot.press("f7")
+        await pilot.press("f8")
         await soon(lambda: isinstance(app.screen, BatchFilesScreen))
         tree = app.screen.query_one("_Tree")
         await soon(lambda: len(tree.root.children) == 1)
         await pilot.press("down", "enter")
         await soon(lambda: form.form.input == "in.jsonl")
-        await pilot.press("f7")
+        await pilot.press("f8")
         await soon(lambda: isinstance(app.screen, BatchFilesScreen))
         await pilot.press("backspace")
         tree = app.screen.query_one("_Tree")
@@ -230,6 +248,18 @@ async def test_files_and_models_are_chosen(app: BatchApp, pebble_built: Path) ->
         await soon(lambda: app.screen.query_one("#table").row_count >= 4)
         await pilot.press("enter")
         await soon(lambda: Path(form.form.model).name in os.listdir(pebble_built))
+
+
+async def test_what_is_wrong_is_told_by_the_names_of_the_form(app: BatchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        form = screen_of(app).query_one(BatchForm)
+        form.refuse(RequestError("--max-tokens 900 does not fit; see --maximum and --choice"))
+        await pilot.pause()
+        told = "✗ “Max tokens” 900 does not fit; see --maximum and “Choices”"
+        assert said(screen_of(app), "said") == told
+        assert app.focused is form.query_one("#max_tokens")
+        await pilot.press("9")
+        assert said(screen_of(app), "said") == "", "it may be mended now"
 
 
 def test_a_row_in_a_line() -> None:

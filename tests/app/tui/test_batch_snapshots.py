@@ -11,6 +11,7 @@ import pytest
 from textual.widgets import Input
 
 from app.batch.journal import journal_path
+from app.batch.time_left import Left
 from app.jobs.job import Job
 from app.jobs.recent import KnownJob
 from app.jobs.speeds import Speed
@@ -42,7 +43,7 @@ class Frozen(Job):
         running=2,
         slots=2,
         elapsed_s=42.0,
-        left_s=66.0,
+        left=Left(60.0, 66.0, 72.0),
         prefill_now=212.4,
         prefill=1034.0,
         decode_now=118.2,

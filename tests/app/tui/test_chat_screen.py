@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,22 @@ from textual import events
 
 from app import models
 from app.chat.host import EngineHost
+from app.chat.slash import SPECS
 from app.config import Config, Sampling
 from app.monitor import Monitor
 from app.store import Store
 from app.store.records import Role, State
 from app.tui.app import IngotApp
+from app.tui.help import HelpScreen
+from app.tui.screens.attach import AttachScreen
 from app.tui.screens.copy_choice import CopyChoice
 from app.tui.screens.overflow import OverflowScreen
-from app.tui.services import Services, Start
+from app.tui.services import Services, Start, open_services
 from app.tui.widgets.transcript import Transcript
 from runtimes.worker.engine import WorkerEngine
 from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
 from tests.app.tui.conftest import wait_until
+from tests.app.tui.held import HeldHost
 
 SIZE = (100, 30)
 SHORT = Sampling(max_tokens=24, temperature=0.0)
@@ -55,13 +61,20 @@ def make(home: Path, host: EngineHost) -> Iterator[Callable[..., IngotApp]]:
     """Makes an app around the loaded model and one store."""
     with Store.open() as store:
 
-        def made(sampling: Sampling = SHORT, **start: Any) -> IngotApp:
+        def made(sampling: Sampling = SHORT, host: EngineHost = host, **start: Any) -> IngotApp:
             config = Config(sampling=sampling)
             return IngotApp(
                 Services(config, store, host, Monitor(host), Start(str(host.model), **start))
             )
 
         yield made
+
+
+@pytest.fixture
+def held(gguf_file: Path) -> Iterator[HeldHost]:
+    host = HeldHost(gguf_file)
+    yield host
+    host.close()
 
 
 async def test_a_message_is_answered_with_its_figures(make: Any):
@@ -107,18 +120,19 @@ async def test_a_paste_of_many_lines_is_not_sent(make: Any):
         assert not screen.path
 
 
-async def test_esc_stops_and_keeps_what_came_and_the_draft(make: Any):
-    app = make(LONG)
+async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make: Any):
+    app = make(LONG, host=held)
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
         await screen.send("Tell me everything")
-        await wait_until(lambda: screen.path and len(screen.path[-1].text) > 40)
+        await wait_until(lambda: screen.path and len(screen.path[-1].text) > 10)
         await pilot.press(*"next")
         await pilot.press("escape")
+        held.go.set()
         answer = await answered(screen, 2)
         await pilot.pause()
         assert answer.state is State.STOPPED
-        assert len(answer.text) > 40
+        assert len(answer.text) > 10
         assert app.services.store.message(answer.id).text == answer.text
         assert screen.prompt.text == "next"
         view = screen.transcript.view_of(answer.id)
@@ -126,9 +140,11 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(make: Any):
         assert "Stopped" in text_of(view, "state")
         # It goes on from where it was.
         before = answer.text
+        held.go.clear()
         await pilot.press("ctrl+g")
-        await wait_until(lambda: len(screen.path[-1].text) > len(before) + 20)
+        await wait_until(lambda: len(screen.path[-1].text) > len(before) + 10)
         assert screen.interrupt()
+        held.go.set()
         answer = await answered(screen, 2)
         await pilot.pause()
         assert answer.text.startswith(before[:-4])
@@ -136,14 +152,36 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(make: Any):
         assert screen.prompt.text == "next"
 
 
-async def test_esc_says_so_while_the_engine_does_not_answer(make: Any, host: EngineHost):
-    app = make(LONG)
-    async with app.run_test(size=SIZE):
+async def test_reading_the_prompt_tells_how_far_it_is_where_the_answer_will_stand(
+    held: HeldHost, make: Any
+):
+    app = make(LONG, host=held)
+    held.reading.clear()
+    held.go.set()
+    async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
         await screen.send("Tell me everything")
+        await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
+        view = screen.transcript.view_of(screen.path[-1].id)
+        asked = len(held.held.encode_chat([{"role": "user", "content": "Tell me everything"}]))
+        told = f"eading 0 of {asked} tokens"
+        await wait_until(lambda: told in text_of(view, "state") and told in screen.status.line)
+        await pilot.press("escape")
+        await wait_until(lambda: "Stopping" in text_of(view, "state"))
+        held.reading.set()
+        answer = await answered(screen, 2)
+        assert answer.state is State.STOPPED
+        await wait_until(lambda: "eading" not in text_of(view, "state"))
+
+
+async def test_esc_says_so_while_the_engine_does_not_answer(endless_app: IngotApp):
+    async with endless_app.run_test(size=SIZE):
+        screen = await shown(endless_app)
+        await screen.send("Tell me a story.")
         await wait_until(lambda: screen.path and len(screen.path[-1].text) > 20)
-        assert isinstance(host.engine, WorkerEngine)
-        process = psutil.Process(host.engine.pid)
+        engine = endless_app.services.host.engine
+        assert isinstance(engine, WorkerEngine)
+        process = psutil.Process(engine.pid)
         process.suspend()
         try:
             assert screen.interrupt()
@@ -175,11 +213,11 @@ async def test_another_answer_and_an_edit_are_branches(make: Any):
         assert view is not None
         assert "1/2" in text_of(view, "header")
         # Edit: esc leaves it and the draft is back; enter makes a branch.
-        await pilot.press(*"draft", "ctrl+e")
+        await pilot.press(*"draft", "alt+e")
         assert screen.prompt.text == "First"
         await pilot.press("escape")
         assert screen.prompt.text == "draft"
-        await pilot.press("ctrl+e", *" again", "enter")
+        await pilot.press("alt+e", *" again", "enter")
         await wait_until(lambda: len(screen.path) == 2 and screen.path[0].text == "First again")
         answer = await answered(screen, 2)
         assert answer.id not in (first.id, second.id)
@@ -187,6 +225,38 @@ async def test_another_answer_and_an_edit_are_branches(make: Any):
         assert len(app.services.store.messages(first.chat)) == 5
         await pilot.press("ctrl+up", "up", "alt+left")
         await wait_until(lambda: screen.path[0].text == "First")
+
+
+async def test_alt_right_undoes_alt_left_wherever_branches_branch(make: Any):
+    app = make()
+    store = app.services.store
+    chat = store.new_chat().id
+    first = add_turn(store, chat, None, "One", "an answer")
+    question = store.message(first).parent
+    for text in ("a second answer", "a third answer"):
+        begun = store.begin_answer(chat, question)
+        store.end_answer(begun.id, text, (1,), State.DONE)
+    add_turn(store, chat, None, "Another", "of the edited question")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.open_chat(chat)
+
+        def texts() -> list[str]:
+            return [message.text for message in screen.path]
+
+        edited = ["Another", "of the edited question"]
+        assert texts() == edited
+        await pilot.press("alt+left")
+        await wait_until(lambda: texts() == ["One", "a third answer"])
+        await pilot.press("alt+right")
+        await wait_until(lambda: texts() == edited)
+        # A branch is found as it was left, not at its newest answer.
+        await pilot.press("alt+left", "ctrl+up", "alt+left")
+        await wait_until(lambda: texts() == ["One", "a second answer"])
+        await pilot.press("up", "alt+right")
+        await wait_until(lambda: texts() == edited)
+        await pilot.press("alt+left")
+        await wait_until(lambda: texts() == ["One", "a second answer"])
 
 
 async def test_messages_and_code_are_copied(make: Any):
@@ -325,6 +395,52 @@ async def test_slash_commands_do_it_or_say_what_is_wrong(make: Any):
         assert screen.path[0].text == "/not a command"
 
 
+async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press("/")
+        await wait_until(lambda: "1-8 of" in str(screen.menu.visual))
+        for spec in SPECS:
+            await pilot.press("down")
+            assert f"▸ /{spec.name}" in str(screen.menu.visual)
+        await pilot.press("down", "down", "up", "up")  # round the end and back
+        assert f"▸ /{SPECS[-1].name}" in str(screen.menu.visual)
+        await pilot.press("ctrl+u", *"/s", "down", "enter")
+        await wait_until(lambda: screen.prompt.text == "/system ")
+        await pilot.press("ctrl+u", *"/he", "down", "enter")
+        await wait_until(lambda: isinstance(app.screen, HelpScreen))
+        assert screen.prompt.text == ""
+
+
+async def test_keys_are_told_as_they_are_mapped(make: Any):
+    services = make().services
+    keymap = {"chat.models": "f11", "chat.continue": "alt+g", "chat.attach": "f2"}
+    app = IngotApp(replace(services, config=replace(services.config, keymap=keymap)))
+    chat = app.services.store.new_chat().id
+    add_turn(app.services.store, chat, None, "How?", "So", state=State.STOPPED)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        screen = await shown(app)
+        assert "F11" in str(screen.transcript._welcome.visual)
+        assert "ctrl+t" not in str(screen.transcript._welcome.visual)
+        told = [one.message for one in app._notifications]
+        assert any("F2 is both app.chat and chat.attach" in one for one in told), told
+        # What would share a key keeps its own: else neither of the two would work.
+        await pilot.press("f8")
+        await wait_until(lambda: isinstance(app.screen, AttachScreen))
+        await pilot.press("escape")
+        await screen.open_chat(chat)
+        assert "alt+g goes on" in text_of(screen.transcript.views[-1], "state")
+
+
+async def test_ctrl_e_is_the_end_of_a_line_in_the_prompt(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press(*"ver", "ctrl+a", *"ri", "ctrl+e", *"!")
+        assert screen.prompt.text == "river!"
+
+
 async def test_files_go_with_a_message(make: Any, tmp_path: Path):
     notes = tmp_path / "notes.txt"
     notes.write_text("A mill by the river.", encoding="utf-8")
@@ -356,8 +472,66 @@ async def test_what_does_not_fit_is_asked_about(make: Any):
         await wait_until(lambda: isinstance(app.screen, OverflowScreen))
         await pilot.press("escape")
         await pilot.pause()
-        assert [m.role for m in screen.path] == [Role.USER]
+        assert screen.path == ()
+        assert screen.prompt.text == long, "it is a draft again"
         assert not screen.busy
+
+
+async def test_more_of_an_answer_that_filled_the_context_is_asked_about(
+    make: Any, host: EngineHost
+):
+    app = make()
+    store, engine = app.services.store, host.engine
+    assert engine is not None
+    long = "the river"
+    while len(engine.encode(long)) < 0.6 * engine.context:
+        long += " was wide and the river"
+    chat = store.new_chat().id
+    first = add_turn(store, chat, None, "One", long)
+    asked = store.add_message(chat, first, Role.USER, "Two")
+    cut = store.begin_answer(chat, asked.id).id
+    store.end_answer(cut, long, engine.encode(long), State.CUT)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.open_chat(chat)
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: isinstance(app.screen, OverflowScreen))
+        await pilot.press("escape")
+        await wait_until(lambda: app.screen is screen)
+        assert not screen.busy
+        assert store.message(cut).text == long
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: isinstance(app.screen, OverflowScreen))
+        await pilot.press("enter")  # without the oldest turn
+        await wait_until(lambda: not screen.busy and len(store.message(cut).text) > len(long))
+        assert screen.path[0].dropped
+        assert store.message(cut).id == screen.path[-1].id
+
+
+async def test_a_model_without_a_template_goes_on_with_the_text(
+    home: Path, pebble_built: Path, tmp_path: Path
+):
+    folder = tmp_path / "base"
+    shutil.copytree(pebble_built / "onnx-int8", folder)
+    (folder / "chat_template.jinja").unlink()
+    with open_services(Start(str(folder))) as services:
+        services.config = Config(sampling=SHORT)
+        app = IngotApp(services)
+        async with app.run_test(size=SIZE, notifications=True):
+            screen = await shown(app)
+            await wait_until(lambda: services.host.engine is not None)
+            await wait_until(lambda: "no chat template" in str(list(app._notifications)))
+            await wait_until(lambda: "goes on with your text" in screen.status.line)
+            await screen.send("Once upon a time")
+            answer = await answered(screen, 2)
+            assert answer.figures is not None
+            engine = services.host.engine
+            assert answer.figures.prompt_tokens == len(engine.encode("Once upon a time"))
+            await screen.send("And then")
+            more = await answered(screen, 4)
+            text = f"Once upon a time{answer.text}\n\nAnd then"
+            assert more.figures is not None
+            assert more.figures.prompt_tokens == len(engine.encode(text))
 
 
 async def test_one_can_send_while_the_model_loads(

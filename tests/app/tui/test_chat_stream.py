@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 from textual.widgets.markdown import MarkdownBlock
 
 from app.config import Config
@@ -18,6 +18,7 @@ from app.tui.app import IngotApp
 from app.tui.measure.recorded import RecordedEngine, RecordedHost, tokens
 from app.tui.measure.shown import differs
 from app.tui.services import Services, Start
+from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.prose import Prose
 from app.tui.widgets.transcript import Transcript
@@ -79,7 +80,7 @@ class Both(App[None]):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.streamed, self.whole = Prose(), Markdown(text)
+        self.streamed, self.whole = Prose(), AnswerMarkdown(text)
 
     def compose(self) -> ComposeResult:
         yield self.streamed

@@ -139,6 +139,13 @@ def test_every_state_says_what_one_can_do(state: State, says: str):
     )
 
 
+def test_too_few_tokens_have_no_rate_and_one_token_is_no_tokens():
+    few = replace(FIGURES, prompt_tokens=101, cached_tokens=100, completion_tokens=1)
+    message = Message(1, 1, None, Role.ASSISTANT, "x", State.DONE, 0.0, "m", figures=few)
+    assert "prompt 101 tokens, 100 cached · 1 token ·" in figures_text(message)
+    assert "prefill" not in figures_text(message)
+
+
 def test_earlier_prompts_are_walked_through_and_what_was_typed_comes_back():
     history = PromptHistory(["new", "old"])
     assert history.step("typed", older=True) == "new"

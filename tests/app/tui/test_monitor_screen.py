@@ -37,7 +37,7 @@ MACHINE = MachineUse(
     processes=(
         ProcessUse(4100, "this program", 6.0, 71_000_000),
         ProcessUse(4107, "runtimes.worker.child", 148.0, 5_230_000_000),
-        ProcessUse(4119, "quantize.cli", 0.0, 48_000_000),
+        ProcessUse(4119, "quantize", 0.0, 48_000_000),
     ),
     gpus=(),
     no_gpu="nvidia-ml-py is not installed",

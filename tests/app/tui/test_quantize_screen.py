@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,18 @@ def offered(screen: QuantizeScreen) -> list[str]:
     return [key.description for key in screen.query(FooterKey)]
 
 
+@contextmanager
+def held(screen: QuantizeScreen) -> Iterator[None]:
+    """The run gets no further meanwhile."""
+    assert screen._process is not None
+    process = psutil.Process(screen._process.pid)
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
 async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
     app: IngotApp, float_gguf: Path, tmp_path: Path
 ) -> None:
@@ -118,25 +132,31 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
         await pilot.press("ctrl+g")
         await wait_until(lambda: screen.running)
         first = screen._process
-        await pilot.press("ctrl+g")  # a second one at the same time
-        await wait_until(lambda: any("is going on" in n.message for n in app._notifications))
-        assert screen._process is first
-        await pilot.press("escape")
-        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("n")
-        await wait_until(lambda: app.screen is screen)
-        assert first is not None
-        assert not first.stopping
-        await pilot.press("escape")
-        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("y")
+        with held(screen):
+            await pilot.press("ctrl+g")  # a second one at the same time
+            await wait_until(lambda: any("is going on" in n.message for n in app._notifications))
+            assert screen._process is first
+            await pilot.press("escape")
+            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+            await pilot.press("n")
+            await wait_until(lambda: app.screen is screen)
+            assert first is not None
+            assert not first.stopping
+            await pilot.press("escape")
+            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+            await pilot.press("y")
+            await wait_until(lambda: first.stopping)
         await wait_until(lambda: state_of(screen) is State.STOPPED)
         assert "stopped; starting it again goes on" in text_of(screen, "#files")
 
         await pilot.press("ctrl+g")
         await wait_until(lambda: screen.running)
-        await wait_until(lambda: "Stop" in offered(screen))
-        await pilot.press("ctrl+c")
+        with held(screen):
+            await wait_until(lambda: "Stop" in offered(screen))
+            await pilot.press("ctrl+c")
+            second = screen._process
+            assert second is not None
+            await wait_until(lambda: second.stopping)
         await wait_until(lambda: state_of(screen) is State.STOPPED)
         await wait_until(lambda: "Stop" not in offered(screen), 5)
         assert app.is_running
@@ -173,15 +193,16 @@ async def test_leaving_while_it_builds_asks_and_ends_the_run(
         assert screen.leaving() is None
         await pilot.press("ctrl+g")
         await wait_until(lambda: screen.running)
-        await pilot.press("f2", "ctrl+q")
-        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
-        await pilot.press("n")
-        await wait_until(lambda: not isinstance(app.screen, ConfirmScreen))
-        assert app.is_running
-        assert screen._process is not None
-        pid = screen._process.pid
-        await pilot.press("ctrl+q")
-        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        with held(screen):
+            await pilot.press("f2", "ctrl+q")
+            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+            await pilot.press("n")
+            await wait_until(lambda: not isinstance(app.screen, ConfirmScreen))
+            assert app.is_running
+            assert screen._process is not None
+            pid = screen._process.pid
+            await pilot.press("ctrl+q")
+            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("y")
         await wait_until(lambda: not app.is_running)
     await wait_until(lambda: not psutil.pid_exists(pid))
@@ -235,7 +256,7 @@ async def test_pages_turn_by_keys(app: IngotApp, pebble: Path, pebble_built: Pat
         screen = await open_screen(pilot)
         seen = []
         for _ in range(3):
-            await pilot.press("f9")
+            await pilot.press("f10")
             await pilot.pause()
             seen.append(page(screen))
         for _ in range(3):  # wherever the cursor is: logs and tables have these keys, too

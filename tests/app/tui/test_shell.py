@@ -17,44 +17,46 @@ from app.tui import app as shell
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen, groups
 from app.tui.modes import MODES
+from app.tui.screens.chat import ChatScreen
 from app.tui.services import Start, open_services
 from app.tui.widgets.model_table import ModelTable
 from app.tui.widgets.too_small import TooSmall
+from tests.app.tui.chat_app import shown
 from tests.app.tui.conftest import ask, is_ready, wait_until
 
 STORY = "Tell me a long story about a fox, a crow and a bear."
 
 
 async def test_an_answer_goes_on_while_another_screen_is_shown_and_ctrl_c_stops_it(
-    chat_app: IngotApp,
+    endless_app: IngotApp,
 ) -> None:
-    async with chat_app.run_test(size=(100, 30)) as pilot:
-        chat: Any = chat_app.screen
-        await wait_until(lambda: is_ready(chat_app))
+    async with endless_app.run_test(size=(100, 30)) as pilot:
+        chat: Any = endless_app.screen
+        await wait_until(lambda: is_ready(endless_app))
         await ask(pilot, STORY)
         await wait_until(lambda: chat.turn is not None)
         turn = chat.turn
         await pilot.press("f6")
-        assert chat_app.screen is not chat
+        assert endless_app.screen is not chat
         before = turn.meter.tokens
-        await wait_until(lambda: chat.turn is None or turn.meter.tokens > before)
+        await wait_until(lambda: turn.meter.tokens > before)
         await pilot.press("ctrl+c")
         await wait_until(lambda: chat.turn is None)
         await pilot.press("f2")
-        assert chat_app.screen is chat
+        assert endless_app.screen is chat
         [_, answer] = chat.path
         assert answer.state is State.STOPPED
         assert answer.text
 
 
 async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
-    chat_app: IngotApp,
+    endless_app: IngotApp,
 ) -> None:
-    store = chat_app.services.store
-    async with chat_app.run_test(size=(80, 24)) as pilot:
-        chat: Any = chat_app.screen
-        await wait_until(lambda: is_ready(chat_app))
-        engine = chat_app.services.host.engine
+    store = endless_app.services.store
+    async with endless_app.run_test(size=(80, 24)) as pilot:
+        chat: Any = endless_app.screen
+        await wait_until(lambda: is_ready(endless_app))
+        engine = endless_app.services.host.engine
         assert engine is not None
         pid = engine.pid
         assert pid is not None
@@ -68,7 +70,7 @@ async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
     assert question.role is Role.USER
     assert answer.state is State.STOPPED
     assert answer.text
-    assert chat_app.return_code == 0
+    assert endless_app.return_code == 0
 
 
 async def test_quitting_while_a_model_loads(chat_app: IngotApp) -> None:
@@ -133,6 +135,71 @@ async def test_ctrl_c_twice_quits_and_slowly_does_not(
         now += 1.9
         await pilot.press("ctrl+c")
         await wait_until(lambda: app.return_code == 0)
+
+
+async def _typing(pilot: Any) -> ChatScreen:
+    """The chat, out of the list of models that the app without a model begins with."""
+    await wait_until(lambda: type(pilot.app.screen).__name__ == "ModelsScreen")
+    await pilot.press("escape")
+    return await shown(pilot.app)
+
+
+async def test_a_key_between_two_ctrl_c_means_that_one_stays(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _typing(pilot)
+        await pilot.press("ctrl+c", "a", "ctrl+c")
+        assert app.return_code is None
+        await pilot.press("ctrl+c")
+        await wait_until(lambda: app.return_code == 0)
+
+
+async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        chat = await _typing(pilot)
+        await pilot.press(*"long", "ctrl+j", *"draft", "ctrl+c")
+        assert chat.prompt.text == ""
+        await pilot.press("up")
+        assert chat.prompt.text == "long\ndraft"
+        await pilot.press("ctrl+c", "ctrl+c")
+        await wait_until(lambda: app.return_code == 0)
+    services.start = Start(chat=services.store.chats()[0].id)  # as --resume finds it
+    again = IngotApp(services)
+    async with again.run_test(size=(80, 24)) as pilot:
+        chat = await _typing(pilot)
+        assert chat.prompt.text == "long\ndraft"
+        await chat.send("sent")
+        assert services.store.draft(chat.chat_id) == ""
+
+
+async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services: Any) -> None:
+    app = IngotApp(services)
+    long = "The model could not be loaded, for a reason that takes some words to tell. " * 6
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        chat = await _typing(pilot)
+        app.notify(long, title="The model could not be loaded", severity="error", timeout=60)
+        await wait_until(lambda: chat.query("Toast"))
+        await pilot.pause()
+        toast = chat.query("Toast").first()
+        for widget in (chat.prompt, chat.status, chat.notice):
+            assert not toast.region.overlaps(widget.region)
+        assert chat.region.contains_region(toast.region)
+        text = " ".join(strip.text for strip in chat._compositor.render_strips())
+        assert text.count("reason") == 6, "nothing is cut off"
+
+
+async def test_drafts_of_several_chats_outlive_the_app(services: Any) -> None:
+    store = services.store
+    other = store.new_chat(title="other").id
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        chat = await _typing(pilot)
+        await pilot.press(*"new")
+        await chat.open_chat(other)
+        await pilot.press(*"old", "ctrl+q")
+    assert store.chats()[0].id == other, "the chat that was shown is resumed"
+    assert [store.draft(one.id) for one in store.chats()] == ["old", "new"]
 
 
 async def test_every_mode_has_its_key_and_its_slash_command(services: Any) -> None:

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,62 +13,11 @@ import pytest
 
 from app.store.records import State
 from app.store.store import Store
+from tests.app.tui.terminal import Terminal, generating
 
-ROOT = Path(__file__).resolve().parents[3]
 # Parameters of "select graphic rendition" that are colours, defaults and bright ones included.
 _COLOURS = {*range(30, 50), *range(90, 108)}
 _SGR = re.compile(rb"\x1b\[([0-9;:]*)m")
-
-
-class Terminal:
-    """`ingot` on a pseudo-terminal; everything that it writes is kept."""
-
-    def __init__(self, *arguments: str | Path, env: dict[str, str]) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "app", *map(str, arguments)],
-            cwd=ROOT,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **env},
-        )
-        os.close(slave)
-        self.written = b""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                data = os.read(self._master, 65536)
-            except OSError:
-                return
-            self.written += data
-
-    def press(self, keys: str) -> None:
-        """Send what a terminal sends for keys."""
-        os.write(self._master, keys.encode())
-
-    def wait(self, text: str, seconds: float = 90.0) -> None:
-        """Wait until ``text`` was written."""
-        limit = time.monotonic() + seconds
-        while text.encode() not in self.written:
-            assert time.monotonic() < limit, self.written[-3000:].decode(errors="replace")
-            assert self.process.poll() is None, self.written.decode(errors="replace")
-            time.sleep(0.02)
-
-    def hang_up(self) -> None:
-        """The terminal goes away."""
-        os.close(self._master)
-
-    def close(self) -> None:
-        """End what still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
@@ -87,18 +28,6 @@ def terminals() -> Iterator[list[Terminal]]:
         one.close()
 
 
-def _generating(started: list[Terminal], home: Path, model: Path, **env: str) -> Terminal:
-    """A program in the middle of a long answer."""
-    # Whatever was said becomes likelier, so that it goes on until the context is full.
-    endless = {"INGOT_SAMPLING_TEMPERATURE": "0", "INGOT_SAMPLING_FREQUENCY_PENALTY": "-2"}
-    one = Terminal("chat", model, env={"INGOT_HOME": str(home), **endless, **env})
-    started.append(one)
-    one.wait("llamacpp")  # in the status line as soon as the model is loaded
-    one.press("Tell me a story.\r")
-    one.wait("lele")
-    return one
-
-
 def _answer(home: Path) -> tuple[State, str]:
     with Store.open(home / "data" / "chats.db") as store:
         [_, answer] = store.messages(store.chats()[0].id)
@@ -106,9 +35,10 @@ def _answer(home: Path) -> tuple[State, str]:
 
 
 def test_no_color_means_no_colour_code_at_all(
-    terminals: list[Terminal], home: Path, gguf_file: Path
+    terminals: list[Terminal], home: Path, endless_gguf: Path
 ) -> None:
-    one = _generating(terminals, home, gguf_file, NO_COLOR="1")
+    one = generating(home, endless_gguf, NO_COLOR="1")
+    terminals.append(one)
     one.press("\x1bOP")  # F1: Markdown and a table
     one.wait("Help")
     one.press("\x1bOP")
@@ -138,9 +68,10 @@ def test_an_empty_no_color_means_colours(terminals: list[Terminal], home: Path) 
 
 
 def test_a_signal_ends_it_in_order_and_the_answer_is_kept(
-    terminals: list[Terminal], home: Path, gguf_file: Path
+    terminals: list[Terminal], home: Path, endless_gguf: Path
 ) -> None:
-    one = _generating(terminals, home, gguf_file)
+    one = generating(home, endless_gguf)
+    terminals.append(one)
     engine = psutil.Process(one.process.pid).children()
     began = time.monotonic()
     one.process.send_signal(signal.SIGTERM)
@@ -157,9 +88,10 @@ def test_a_signal_ends_it_in_order_and_the_answer_is_kept(
 
 
 def test_when_the_terminal_goes_away_it_ends_and_the_answer_is_kept(
-    terminals: list[Terminal], home: Path, gguf_file: Path
+    terminals: list[Terminal], home: Path, endless_gguf: Path
 ) -> None:
-    one = _generating(terminals, home, gguf_file)
+    one = generating(home, endless_gguf)
+    terminals.append(one)
     began = time.monotonic()
     one.hang_up()
     one.process.send_signal(signal.SIGHUP)  # as the kernel does for a controlling terminal

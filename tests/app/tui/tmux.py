@@ -48,6 +48,10 @@ class Tmux:
         """Type ``text`` as it is."""
         self._tmux("send-keys", "-l", text)
 
+    def send(self, sent: bytes) -> None:
+        """Send bytes at once, as a slow line or a program does."""
+        self._tmux("send-keys", "-H", *(f"{one:02x}" for one in sent))
+
     def resize(self, width: int, height: int) -> None:
         """Make the window another size."""
         self._tmux("resize-window", "-x", str(width), "-y", str(height))

@@ -19,7 +19,7 @@ def test_crowded_is_when_all_together_want_more_than_there_is() -> None:
     assert excess(threads=9, others=0.25, cores=8) == 0.25
 
 
-def wait_until(seen: Callable[[], bool], seconds: float) -> bool:
+def wait_until(seen: Callable[[], bool], seconds: float = 60) -> bool:
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
         if seen():
@@ -48,9 +48,9 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
         watch.begin()
         assert not wait_until(lambda: watch.calm, 0.6)
         others[0] = 1.0
-        assert wait_until(lambda: watch.calm, 10)
+        assert wait_until(lambda: watch.calm)
         others[0] = 0.0
-        assert wait_until(lambda: not watch.calm, 20)
+        assert wait_until(lambda: not watch.calm)
         watch.end()
         others[0] = 1.0  # as when another engine goes on where this one has ended
         assert not wait_until(lambda: watch.calm, 0.6)  # nothing runs, nothing is watched
@@ -60,19 +60,21 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
 
 def test_others_are_what_this_process_does_not_do() -> None:
     pytest.importorskip("psutil")
+    began = time.monotonic()
     before = spinning._Usage()
     own = time.process_time()
     while time.process_time() - own < 0.3:
         pass
     after = spinning._Usage()
+    most = spinning._cores() * (time.monotonic() - began)
     assert after.own - before.own >= 0.3
     span = after.at - before.at
     everything = (after.all - before.all) / span
     assert after.others_since(before) == pytest.approx(
         max(0.0, everything - (after.own - before.own) / span)
     )
-    # Only what runs on cores that this process may use: a tick of the clock more at most.
-    assert everything <= spinning._cores() + 0.1
+    # Only what runs on cores that this process may use, a tick of each core's clock apart.
+    assert after.all - before.all <= most + 0.02 * spinning._cores()
 
 
 @pytest.mark.usefixtures("unset")
@@ -80,9 +82,9 @@ def test_a_team_that_sleeps_costs_nothing_and_goes_away() -> None:
     tasks = f"/proc/{os.getpid()}/task"
     before = len(os.listdir(tasks))
     team = spinning._IdleTeam()
-    assert wait_until(lambda: len(os.listdir(tasks)) > before + spinning._cores(), 20)
+    assert wait_until(lambda: len(os.listdir(tasks)) > before + spinning._cores())
     team.end()
-    assert wait_until(lambda: len(os.listdir(tasks)) <= before, 20)
+    assert wait_until(lambda: len(os.listdir(tasks)) <= before)
 
 
 def test_what_the_environment_says_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

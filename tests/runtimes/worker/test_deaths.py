@@ -25,6 +25,7 @@ from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.problems import WorkerError
+from runtimes.worker.process import WorkerProcess
 from runtimes.worker.recovery import DeathLimit
 from runtimes.worker.safer import MEMORY, remembered_lines
 from tests.runtimes.faults import build_fault_library
@@ -38,7 +39,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD
 
 @pytest.fixture
 def worker(gguf: Path) -> Iterator[WorkerEngine]:
-    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=1) as engine:
+    with WorkerEngine.load(gguf, SETTINGS) as engine:
         yield engine
 
 
@@ -115,15 +116,13 @@ def no_more_files() -> Iterator[None]:
 
 
 def test_a_step_without_end_while_no_file_can_be_opened(gguf, caplog):
-    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=0.6) as worker:
+    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=2) as worker:
         ids = prompt(worker)
         expected = worker.generate([ids], SHORT)[0].text
         streams = begin(worker, 32)
         os.kill(worker.pid, signal.SIGSTOP)
-        began = time.monotonic()
         with no_more_files():
-            assert check_ended(streams, "a step took longer than 0.6 s")
-            assert 0.5 < time.monotonic() - began < 20
+            assert check_ended(streams, "a step took longer than 2 s")
             with pytest.raises(WorkerError, match=r"could not be started.*Too many open files"):
                 worker.encode("x")
         assert worker.generate([ids], SHORT)[0].text == expected
@@ -131,7 +130,7 @@ def test_a_step_without_end_while_no_file_can_be_opened(gguf, caplog):
 
 
 def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
-    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=0.6)
+    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=2)
     ids = prompt(worker)
     os.kill(worker.pid, signal.SIGSTOP)
     assert worker.stats().slots == 8  # the last known figures
@@ -146,18 +145,23 @@ def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
     assert worker.pid is None
 
 
-def test_requests_that_come_while_there_is_no_worker(worker):
+def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
     """They are taken at once and served by the next one; a cancelled one is not."""
     ids = prompt(worker)
     os.kill(worker.pid, signal.SIGKILL)
     while worker.pid is not None:
         time.sleep(0.01)
-    began = time.monotonic()
+    taken, start = threading.Event(), worker._supervisor._new_process
+
+    def held() -> WorkerProcess:
+        assert taken.wait(120)
+        return start()
+
+    monkeypatch.setattr(worker._supervisor, "_new_process", held)
     streams = [worker.submit(Request(ids, SHORT)) for _ in range(4)]
-    taken = time.monotonic() - began
     streams[0].cancel()
+    taken.set()
     reasons = [stream.result(120).finish_reason for stream in streams]
-    assert taken < 0.5 * (time.monotonic() - began)  # most of it is the start of the next one
     assert reasons[0] is FinishReason.CANCELLED
     assert set(reasons[1:]) == {FinishReason.STOP}
 
@@ -212,15 +216,12 @@ def test_the_worker_ends_with_its_parent(gguf):
     try:
         assert parent.stdout is not None
         worker = psutil.Process(int(parent.stdout.readline()))
-        time.sleep(0.2)
         if sys.platform == "linux":
             worker.suspend()
         parent.kill()
-        began = time.monotonic()
         # An orphan is reaped by the system's first process, if that does so.
         while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() - began < 10
-            time.sleep(0.02)
+            time.sleep(0.02)  # for ever, if it is not ended
     finally:
         parent.kill()
         parent.communicate()
@@ -264,10 +265,10 @@ def test_a_worker_that_always_dies_is_given_up_for_a_while(gguf, fault, caplog):
             assert "died of SIGSEGV (a wild memory access)" in (done.error or "")
         assert [bool(recall(MEMORY)), remembered_lines()] == [True, []]
         assert len([line for line in warnings(caplog) if "special kernels" in line]) == 1
-        began = time.monotonic()
+        tried = worker.pid
         (done,) = worker.generate([[5, 6, 7]], SHORT)
         assert "died 4 times" in (done.error or "")
         assert not done.retryable
-        assert time.monotonic() - began < 10  # it is not tried again
+        assert (tried, worker.pid) == (None, None)  # it is not tried again
         with pytest.raises(ModelError, match="died 4 times"):
             worker.encode("x")

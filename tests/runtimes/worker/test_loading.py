@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pytest
 
+from runtimes.errors import ModelError
 from runtimes.remembered import recall
 from runtimes.request import SamplingParams
 from runtimes.selftest import ensure
@@ -60,14 +62,14 @@ def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
 
     stopper = threading.Thread(target=stop_first)
     stopper.start()
-    with WorkerEngine.load(gguf, SETTINGS, load_limit_s=0.7) as one:
+    with WorkerEngine.load(gguf, SETTINGS, load_limit_s=2) as one:
         stopper.join(60)
         assert one.pid not in stopped
         assert not psutil.pid_exists(stopped[0])
         assert one.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
         assert one.slots == 2
     (line,) = [text for text in caplog.messages if "was ended" in text]
-    assert "neither computed nor read anything for 0.7 s while it loaded" in line
+    assert "neither computed nor read anything for 2 s while it loaded" in line
     assert "stopped from outside" in line
     assert recall(MEMORY) == {}  # no reason for other settings
 
@@ -78,7 +80,7 @@ def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
     def watch(program: str, seconds: float) -> str | None:
         """What is wrong with it, as soon as something is."""
         with subprocess.Popen([sys.executable, "-c", program]) as process:
-            watched = Life(process.pid, 0.6)
+            watched = Life(process.pid, 1.0)
             end = time.monotonic() + seconds
             while watched.problem is None and time.monotonic() < end:
                 watched.wait(queue.SimpleQueue())
@@ -90,8 +92,8 @@ def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
     reader = READS_SLOWLY.format(file=str(gguf))
     programs = (SLEEPS, COMPUTES, HAS_A_CHILD.format(program=reader), reader)
     with ThreadPoolExecutor(4) as pool:
-        sleeps, computes, has_a_child, reads = pool.map(watch, programs, (20, 20, 1.5, 1.5))
-    assert sleeps == "it neither computed nor read anything for 0.6 s"
+        sleeps, computes, has_a_child, reads = pool.map(watch, programs, (60, 60, 2.5, 2.5))
+    assert sleeps == "it neither computed nor read anything for 1 s"
     assert "but neither read nor stored anything" in (computes or "")
     assert (has_a_child, reads) == (None, None)
 
@@ -100,7 +102,7 @@ _PARENT = """
 import sys
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
-with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), load_limit_s=0.8) as one:
+with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), load_limit_s=2.5) as one:
     print(one.pid)
 """
 
@@ -113,7 +115,7 @@ def test_a_machine_that_sleeps_while_a_worker_loads(gguf: Path) -> None:
         child.suspend()
         time.sleep(0.3)  # the parent looks once
         os.kill(parent.pid, signal.SIGSTOP)
-        time.sleep(0.8)
+        time.sleep(2.5)
         os.kill(parent.pid, signal.SIGCONT)
         time.sleep(0.1)
         child.resume()
@@ -122,3 +124,17 @@ def test_a_machine_that_sleeps_while_a_worker_loads(gguf: Path) -> None:
     finally:
         parent.kill()
         parent.wait()
+
+
+def test_a_module_that_cannot_be_imported_changes_no_settings(gguf, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    (tmp_path / "numpy.py").write_text("import no_such_package")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(ModelError) as raised:
+            WorkerEngine.load(gguf, SETTINGS)
+        told = str(raised.value)
+        assert "the worker process could not import a module: ModuleNotFoundError" in told
+        assert f"({tmp_path}/numpy.py, line 1)" in told
+    assert recall(MEMORY) == {}
+    assert not caplog.records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,10 @@ def test_what_ran_out_of_memory_is_tried_in_full_a_week_later(model, monkeypatch
 def test_bounds_leave_other_settings_alone():
     asked = RunnerSettings(slots=3, context=None, threads=2, gpu_layers=7)
     assert Bounds().apply(asked, 2048) == asked
+    device = replace(asked, device_sampling=True)
+    assert Bounds().apply(device, 2048) == device
+    for bounds in (Bounds(gpu=False), Bounds(extra_buffers=False)):
+        assert not bounds.apply(device, 2048).device_sampling
     bound = Bounds(kv_tokens=5000).apply(asked, 2048)
     assert (bound.slots, bound.context, bound.threads, bound.gpu_layers) == (2, 2048, 2, 7)
     shared = RunnerSettings(slots=8, context=512, unified_kv=True, kv_tokens=6000)

@@ -1,0 +1,77 @@
+"""How far a job is, as its journal tells it to anyone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from app.batch.journal import Journal, journal_path
+from app.batch.journal_lines import END, RUN
+from app.batch.progress import Snapshot
+from app.batch.runlog import LeftNotes, end_note, run_note
+from app.batch.status import status_of
+from app.batch.time_left import Left, left_of
+from app.jobs.feed import JournalFeed
+from app.jobs.rows import Rows
+
+
+def test_the_last_minute_ends_now(tmp_path: Path) -> None:
+    """This process is the job: it runs, and has finished nothing for 19 minutes."""
+    out = tmp_path / "out.jsonl"
+    now = time.time()
+    with Journal(journal_path(out)) as journal:
+        journal.begin({})
+        note = run_note(
+            rows=100, input_rows=100, invalid=0, reused=0, shard=None, format="jsonl", input="x"
+        )
+        journal.note(RUN, note | {"at": now - 1200})
+        for index in range(60):
+            answer = {"usage": {"completion_tokens": 5}, "created": now - 1200 + index}
+            journal.append(bytes(15) + bytes([index]), index, answer, answered=True)
+        told = status_of(out)
+        assert (told.state, told.done, told.left) == ("running", 60, 40)
+        assert (told.rows_per_s_now, told.decode_tps_now) == (0, 0)
+        journal.append(
+            bytes(16), 60, {"usage": {"completion_tokens": 6}, "created": now}, answered=True
+        )
+        told = status_of(out)
+        assert told.rows_per_s_now == 1 / 60
+        assert told.decode_tps_now == 6 / 60
+
+
+def test_the_time_left_is_what_the_job_noted_last(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    now = time.time()
+    with Journal(journal_path(out)) as journal:
+        journal.begin({})
+        note = run_note(
+            rows=9, input_rows=9, invalid=0, reused=0, shard=None, format="jsonl", input="x"
+        )
+        journal.note(RUN, note | {"at": now})
+        assert status_of(out).time_left is None
+        view = LeftNotes(journal)
+        view.update(snapshot(None))
+        size = journal_path(out).stat().st_size
+        view.update(snapshot(Left(5000.0, 6000.0, 7000.0)))
+        grown = journal_path(out).stat().st_size
+        assert grown > size
+        view.update(snapshot(Left(4999.0, 5999.0, 6999.0)))  # as was to be expected
+        assert journal_path(out).stat().st_size == grown
+        told = status_of(out)
+        assert told.time_left is not None
+        assert told.time_left.likely_s is not None
+        assert 5900 < told.time_left.likely_s <= 6000
+        assert told.as_json()["left_s"] == round(told.time_left.likely_s, 1)
+        feed = JournalFeed(journal_path(out), Rows())
+        feed.read()
+        assert feed.left is not None
+        assert left_of(feed.left) == Left(5000.0, 6000.0, 7000.0)
+        journal.note(END, end_note(0))
+        assert status_of(out).time_left is None
+
+
+def snapshot(left: Left | None) -> Snapshot:
+    counts = {"rows": 9, "done": 0, "cached": 0, "failed": 0, "running": 2, "slots": 2}
+    speeds = dict.fromkeys(("elapsed_s", "prefill_now", "decode_now", "prefill", "decode"), 1.0)
+    sizes = {"kv_tokens": 0, "kv_capacity": 0, "memory": 0}
+    return Snapshot(**counts, **speeds, **sizes, draining=False, left=left)

@@ -1,0 +1,51 @@
+"""A chat's engine that waits for its test: whatever the machine's speed, an answer is not over."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from app.chat.host import EngineHost
+from runtimes.engine import Engine
+from runtimes.request import Request
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from tests.runtimes.gates import Watched
+
+
+class HeldHost(EngineHost):
+    """Has a real model loaded in this process. From its ``pieces``th piece on an answer waits
+    between two steps until ``go`` is set; ``reading`` holds the engine before it reads a prompt."""
+
+    def __init__(self, model: Path, pieces: int = 12) -> None:
+        super().__init__()
+        scheduling = SchedulerSettings(prefix_cache=False)
+        self.held = Engine.load(model, RunnerSettings(slots=1, context=1024), scheduling)
+        self.go, self.reading, self._pieces = threading.Event(), threading.Event(), pieces
+        self.reading.set()
+        self._submit = self.held.submit
+        self.held.submit = self._watched  # type: ignore[method-assign]
+        held: Any = self.held
+        self._engine = held
+        self.label = "pebble · q8_0"
+
+    def load(self, *_: Any) -> Any:
+        """It is loaded."""
+
+    def close(self) -> None:
+        """Let it end."""
+        self.reading.set()
+        self.go.set()
+        super().close()
+
+    def _watched(self, request: Request) -> Watched:
+        came = 0
+
+        def look() -> None:
+            nonlocal came
+            came += 1
+            if came >= self._pieces:
+                self.go.wait()
+
+        self.held._post(lambda: self.reading.wait() and None)
+        return Watched(self.held, request, look)
