@@ -1,7 +1,7 @@
 # make demo    build the demo model's four files, measure them, run a batch on both runtimes
 # make chat    talk with the demo model in the terminal, its files built first where they are not there
 # make test    run every test, in two processes (TESTS=... for some of them)
-# make lint    style, types, import directions
+# make lint    style, types (for Linux, macOS and Windows), import directions
 # make native  check the build of llama.cpp, and build it again if it is not the right one
 #
 # Each makes .venv and installs what it needs; a second run installs nothing.
@@ -43,6 +43,8 @@ lint: $(stamp)-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 	$(BIN)/lint-imports
 
 install: $(stamp)
