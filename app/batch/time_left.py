@@ -68,7 +68,9 @@ class Left:
         return self.likely_s is not None and self.high_s <= _SURE**2 * max(self.low_s, 1.0)
 
     def after(self, seconds: float) -> Left:
-        """The same, so much later."""
+        """The same, so much later. A clock that was set back, or a time that was rounded up, adds
+        nothing."""
+        seconds = max(0.0, seconds)
         likely = None if self.likely_s is None else max(0.0, self.likely_s - seconds)
         return Left(max(0.0, self.low_s - seconds), likely, max(0.0, self.high_s - seconds))
 

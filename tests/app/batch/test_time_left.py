@@ -154,3 +154,9 @@ def test_lengths_that_ended_early_are_not_the_mean_of_all() -> None:
     assert 70 < sum(drawn) / 100 < 150
     assert model.quantile(0.5, above=72) > 72
     assert drawn == sorted(drawn)
+
+
+def test_a_clock_that_was_set_back_adds_nothing() -> None:
+    left = Left(5000.0, 6000.0, 7000.0)
+    assert left.after(-10.0) == left
+    assert left.after(10.0) == Left(4990.0, 5990.0, 6990.0)
