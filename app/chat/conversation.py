@@ -141,6 +141,14 @@ class Conversation:
         self._chat = self.store.chat(self._chat.id)  # the first message has given it its title
         return message
 
+    def take_back(self, id: int, leaf: int | None) -> None:
+        """Undo ``say`` or ``edit`` of a message that nothing follows; ``leaf`` was shown before."""
+        message = self.message(id)
+        self._chat = self.store.take_back(id, leaf)
+        del self._messages[id]
+        self._children[message.parent].remove(id)
+        self._leaf = leaf
+
     def begin(self, parent: int, host: EngineHost) -> Message:
         """An empty answer to ``parent`` by the loaded model, in a branch of its own if there is one
         already."""

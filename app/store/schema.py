@@ -23,8 +23,9 @@ _CHATS = (
         deleted_at REAL
     )""",
     "CREATE INDEX chats_by_age ON chats (updated DESC, id DESC)",
-    # What a message says is its text and then its pieces. The parent has no ON DELETE: messages
-    # go only with their chat, and a cascade down a long chain would exceed SQLite's depth of 1000.
+    # What a message says is its text and then its pieces. The parent has no ON DELETE: a message
+    # that others follow goes only with its chat, and a cascade down a long chain would exceed
+    # SQLite's depth of 1000.
     """CREATE TABLE messages (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         chat INTEGER NOT NULL REFERENCES chats (id) ON DELETE CASCADE,

@@ -236,9 +236,23 @@ class Store:
                 (pack_attachments(attachments), message),
             )
             if not chat.title and role is Role.USER:
-                title = title_of(text) or next((a.name for a in attachments), "")
-                db.execute("UPDATE chats SET title = ? WHERE id = ?", (clean(title), chat_id))
+                title = _title(text, attachments)
+                db.execute("UPDATE chats SET title = ? WHERE id = ?", (title, chat_id))
             return read_message(db, message)
+
+    def take_back(self, id: int, leaf: int | None) -> Chat:
+        """Remove a message that nothing follows, as if it had not been said; ``leaf`` is shown
+        again."""
+        with self._database.writing() as db:
+            message = read_message(db, id)
+            if db.execute("SELECT 1 FROM messages WHERE parent = ? LIMIT 1", (id,)).fetchone():
+                raise StoreError(f"message {id} has been answered")
+            db.execute("DELETE FROM messages WHERE id = ?", (id,))
+            db.execute("UPDATE chats SET leaf = ? WHERE id = ?", (leaf, message.chat))
+            chat = read_chat(db, message.chat)
+            if not chat.count and chat.title == _title(message.text, message.attachments):
+                db.execute("UPDATE chats SET title = '' WHERE id = ?", (chat.id,))
+            return read_chat(db, chat.id)
 
     def begin_answer(
         self,
@@ -368,3 +382,8 @@ class Store:
                     "DELETE FROM chats WHERE id = ?",
                     [(id,) for id in empty_chats(db, now - _KEEP_EMPTY_S)],
                 )
+
+
+def _title(text: str, attachments: Sequence[Attachment]) -> str:
+    """What a first message names its chat."""
+    return clean(title_of(text) or next((a.name for a in attachments), ""))

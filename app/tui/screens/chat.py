@@ -18,6 +18,7 @@ from app.chat.budget import Budget, Draft, Way, WayOut, measure, ways_out
 from app.chat.conversation import Conversation
 from app.chat.host import HostState
 from app.tui.screens.chat_commands import ChatCommands
+from app.tui.screens.chat_streaming import Before, Wish
 from app.tui.widgets.prompt import Prompt
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError
@@ -234,9 +235,30 @@ class ChatScreen(ChatCommands):
             return
         await self._store_and_ask(text, checked=True, most=most)
 
+    async def overflows(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
+        """What was sent before there was a model to count with, and does not fit, is refused as if
+        it were sent now."""
+        if wish.before is None or wish.conversation is not self._conversation:
+            await super().overflows(wish, budget, ways)
+            return
+        said, before = wish.parent, wish.before
+        try:
+            self.conversation.take_back(said.id, before.leaf)
+        except IngotError as error:
+            self.tell(error)
+            return
+        self.attached = [*said.attachments, *self.attached]
+        if before.editing is not None:
+            self._drafts[self.chat_id] = self.prompt.text
+            self.prompt.fill("")
+            self.editing = before.editing
+        await self.sync()
+        self.offer_room(budget, ways, partial(self._send_so, said.text))
+
     async def _store_and_ask(
         self, text: str, *, checked: bool = False, most: int | None = None
     ) -> None:
+        before = Before(self._conversation.leaf if self._conversation else None, self.editing)
         try:
             if self.editing is not None:
                 message = self.conversation.edit(self.editing, text, self.attached)
@@ -256,7 +278,7 @@ class ChatScreen(ChatCommands):
         self.tight = False
         await self.sync()
         await self.transcript.to_end()
-        self.ask(message, checked=checked, most=most)
+        self.ask(message, checked=checked, most=most, before=before)
 
     def escape(self) -> None:
         """Esc when nothing is being written: out of whatever is open."""

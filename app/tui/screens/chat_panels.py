@@ -162,7 +162,7 @@ class ChatPanels(ChatMessageActions):
 
     # When the context is full
 
-    def overflows(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
+    async def overflows(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
         """Offer what could be left out."""
         self.offer_room(budget, ways, partial(self._leave_out, wish))
 

@@ -25,6 +25,14 @@ _TICK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class Before:
+    """What was shown and edited before a message was sent: to take it back."""
+
+    leaf: int | None
+    editing: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """An answer that is to be written: to ``parent``, or more of ``continues``."""
 
@@ -33,6 +41,7 @@ class Wish:
     continues: Message | None = None
     checked: bool = False  # that it fits was asked
     most: int | None = None  # tokens, where the user has chosen a shorter answer
+    before: Before | None = None  # of a parent that was sent just now
 
 
 class ChatStreaming(ChatBase):
@@ -84,9 +93,10 @@ class ChatStreaming(ChatBase):
         *,
         checked: bool = False,
         most: int | None = None,
+        before: Before | None = None,
     ) -> None:
         """Answer ``parent`` as soon as nothing else is being written and a model is there."""
-        self.wish = Wish(self.conversation, parent, continues, checked, most)
+        self.wish = Wish(self.conversation, parent, continues, checked, most, before)
         self._wake()
         self._next()
         self.show_notice()
@@ -151,15 +161,15 @@ class ChatStreaming(ChatBase):
         self.show_notice()
         self.show_status(now=True)
 
-    def _is_tight(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
+    async def _is_tight(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
         self._starting = False
         if self.wish is wish:
             self.wish = None
-            self.overflows(wish, budget, ways)
+            await self.overflows(wish, budget, ways)
         self.show_notice()
         self.show_status(now=True)
 
-    def overflows(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
+    async def overflows(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
         """The answer that is allowed would not fit into the context."""
 
     # While it comes

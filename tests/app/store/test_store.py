@@ -139,6 +139,21 @@ def test_a_draft_is_kept_until_it_is_blank(path: Path, monkeypatch: pytest.Monke
             store.keep_draft(99, "typed")
 
 
+def test_a_message_that_nothing_follows_can_be_taken_back(store: Store) -> None:
+    chat = store.new_chat()
+    first = store.add_message(chat.id, None, Role.USER, "the river")
+    again = store.take_back(first.id, None)
+    assert (again.title, again.count, again.leaf) == ("", 0, None)
+    assert store.search("river") == []
+    first = store.add_message(chat.id, None, Role.USER, "one")
+    second = store.add_message(chat.id, None, Role.USER, "two")
+    again = store.take_back(second.id, first.id)
+    assert (again.title, again.count, again.leaf) == ("one", 1, first.id)
+    store.begin_answer(chat.id, first.id)
+    with pytest.raises(StoreError, match="has been answered"):
+        store.take_back(first.id, None)
+
+
 def test_what_is_not_there_is_said(store: Store) -> None:
     chat, other = store.new_chat(), store.new_chat()
     message = store.add_message(other.id, None, Role.USER, "x")

@@ -19,7 +19,7 @@ from app.chat.slash import SPECS
 from app.config import Config, Sampling
 from app.monitor import Monitor
 from app.store import Store
-from app.store.records import Role, State
+from app.store.records import Attachment, Role, State
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
 from app.tui.screens.attach import AttachScreen
@@ -534,16 +534,21 @@ async def test_a_model_without_a_template_goes_on_with_the_text(
             assert more.figures.prompt_tokens == len(engine.encode(text))
 
 
-async def test_one_can_send_while_the_model_loads(
-    chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch
-):
-    load, may_load = models.load_engine, threading.Event()
+@pytest.fixture
+def may_load(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """No model is loaded before this is set."""
+    load, go = models.load_engine, threading.Event()
 
     def late(*arguments: Any, **options: Any) -> Any:
-        may_load.wait(60)
+        go.wait()
         return load(*arguments, **options)
 
     monkeypatch.setattr(models, "load_engine", late)
+    yield go
+    go.set()
+
+
+async def test_one_can_send_while_the_model_loads(chat_app: IngotApp, may_load: threading.Event):
     async with chat_app.run_test(size=SIZE) as pilot:
         screen = await shown(chat_app)
         await screen.send("Hello")
@@ -555,3 +560,33 @@ async def test_one_can_send_while_the_model_loads(
         await pilot.pause()
         assert not screen.notice.display
         assert chat_app.services.store.messages(screen.path[0].chat)
+
+
+async def test_what_was_sent_while_the_model_loads_and_does_not_fit_is_a_draft_again(
+    chat_app: IngotApp, may_load: threading.Event, tmp_path: Path
+):
+    store, chat = chat_app.services.store, chat_app.services.store.new_chat().id
+    edited = store.message(add_turn(store, chat, None, "One", "an answer")).parent
+    notes = Attachment("notes.txt", "A mill by the river.")
+    long = "the river was wide " * 400
+    async with chat_app.run_test(size=SIZE) as pilot:
+        screen = await shown(chat_app)
+        await screen.open_chat(chat)
+        await pilot.press(*"next", "alt+e")
+        screen.attach(notes)
+        screen.prompt.fill(long)
+        await pilot.press("enter")
+        await wait_until(lambda: len(screen.path) == 1)
+        may_load.set()
+        await wait_until(lambda: isinstance(chat_app.screen, OverflowScreen))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert [message.text for message in screen.path] == ["One", "an answer"]
+        assert [message.text for message in store.messages(chat)] == ["One", "an answer"]
+        assert store.chat(chat).leaf == screen.path[-1].id
+        assert screen.prompt.text == long
+        assert screen.editing == edited
+        assert screen.attached == [notes]
+        assert not screen.busy
+        await pilot.press("escape")
+        assert screen.prompt.text == "next"
