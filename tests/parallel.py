@@ -32,6 +32,8 @@ _LONG = (
     "app/test_batch_output",
     "app/tui/test_models",
     "app/tui/test_chat_screen",
+    "app/tui/test_chat_messages",
+    "app/tui/test_chat_prompt",
     "app/tui/test_compare",
     "app/test_batch_crashes",
     "app/batch/test_ray",

@@ -48,9 +48,9 @@ async def answered(screen: ChatScreen, messages: int) -> Message:
 
 
 def text_of(view: MessageView, part: str) -> str:
-    """The header, figures or state line, with single spaces."""
-    widget = view.query_one(f".{part}", Static)
-    return re.sub(r"\s+", " ", str(widget.visual)) if widget.display else ""
+    """The header, figures or state line, with single spaces; empty before it is there."""
+    widget = next(iter(view.query(f".{part}").results(Static)), None)
+    return re.sub(r"\s+", " ", str(widget.visual)) if widget and widget.display else ""
 
 
 def add_turn(

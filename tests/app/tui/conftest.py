@@ -15,14 +15,21 @@ from textual.app import App
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from app.chat.host import EngineHost
+from app.config import Config, Sampling
+from app.monitor import Monitor
+from app.store import Store
 from app.tui.app import IngotApp
+from app.tui.services import Services, Start, open_services
 from runtimes.paths import state_dir
 from tests.app import endless
 from tests.app.tui import settling
+from tests.app.tui.held import HeldHost
 
 # The pictures were made by this version; another one draws other details.
 TEXTUAL = "8.2.8"
 SIZES = [(80, 24), (120, 40)]
+SHORT = Sampling(max_tokens=24, temperature=0.0)
 
 
 async def wait_until(true: Callable[[], Any], seconds: float = 90.0) -> None:
@@ -54,8 +61,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def services(home: Path) -> Iterator[Any]:
     """Services without a model."""
-    from app.tui.services import Start, open_services
-
     with open_services(Start()) as opened:
         yield opened
 
@@ -114,10 +119,49 @@ def bare(services: Any) -> Bare:
 @pytest.fixture
 def chat_app(home: Path, gguf_file: Path) -> Iterator[IngotApp]:
     """The whole app with Pebble, which it loads when it runs."""
-    from app.tui.services import Start, open_services
-
     with open_services(Start(str(gguf_file))) as opened:
         yield IngotApp(opened)
+
+
+class KeptHost(EngineHost):
+    """Stays loaded when an app ends."""
+
+    def close(self) -> None:
+        pass
+
+    def load(self, model: str, *options: Any) -> Any:
+        return self.choice if self.choice else super().load(model, *options)
+
+
+@pytest.fixture(scope="module")
+def host(gguf_file: Path) -> Iterator[EngineHost]:
+    """Pebble, loaded once for all tests of a file."""
+    kept = KeptHost()
+    kept.load(str(gguf_file))
+    yield kept
+    EngineHost.close(kept)
+
+
+@pytest.fixture
+def make(home: Path, host: EngineHost) -> Iterator[Callable[..., IngotApp]]:
+    """Makes an app around the loaded model and one store."""
+    with Store.open() as store:
+
+        def made(sampling: Sampling = SHORT, host: EngineHost = host, **start: Any) -> IngotApp:
+            config = Config(sampling=sampling)
+            return IngotApp(
+                Services(config, store, host, Monitor(host), Start(str(host.model), **start))
+            )
+
+        yield made
+
+
+@pytest.fixture
+def held(gguf_file: Path) -> Iterator[HeldHost]:
+    """Pebble, and its answers wait for the test."""
+    host = HeldHost(gguf_file)
+    yield host
+    host.close()
 
 
 @pytest.fixture
@@ -125,8 +169,6 @@ def endless_app(
     home: Path, endless_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[IngotApp]:
     """The same, and its answers take minutes."""
-    from app.tui.services import Start, open_services
-
     for name, value in endless.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     with open_services(Start(str(endless_gguf))) as opened:

@@ -1,0 +1,129 @@
+"""What one types into the chat: text, earlier prompts, commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from textual import events
+
+from app.chat.slash import SPECS
+from app.store.records import State
+from app.tui.app import IngotApp
+from app.tui.help import HelpScreen
+from app.tui.screens.attach import AttachScreen
+from tests.app.tui.chat_app import add_turn, answered, shown, text_of
+from tests.app.tui.conftest import wait_until
+
+SIZE = (100, 30)
+
+
+async def test_a_paste_of_many_lines_is_not_sent(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        app.post_message(events.Paste("one\ntwo\nthree\n"))
+        await pilot.pause()
+        assert screen.prompt.text == "one\ntwo\nthree\n"
+        assert not screen.busy
+        assert not screen.path
+
+
+async def test_earlier_prompts_and_drafts(make: Any):
+    app = make()
+    store = app.services.store
+    old = store.new_chat().id
+    add_turn(store, old, None, "Older question", "Yes.")
+    add_turn(store, old, None, "Newer question", "No.")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press(*"typed", "up")
+        assert screen.prompt.text == "Newer question"
+        await pilot.press("up")
+        assert screen.prompt.text == "Older question"
+        await pilot.press("down", "down")
+        assert screen.prompt.text == "typed"
+        await screen.open_chat(old)
+        assert screen.prompt.text == ""
+        await pilot.press(*"other")
+        await pilot.press("ctrl+n")
+        await pilot.pause()
+        assert screen.prompt.text == "typed"
+        await screen.open_chat(old)
+        assert screen.prompt.text == "other"
+
+
+async def test_slash_commands_do_it_or_say_what_is_wrong(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press(*"/reg")
+        await pilot.pause()
+        assert "/regen" in str(screen.menu.visual)
+        await pilot.press("tab")
+        assert screen.prompt.text == "/regen"
+        screen.prompt.fill("/settt temperature 1")
+        await pilot.press("enter")
+        await wait_until(lambda: "did you mean" in str(screen.menu.visual))
+        assert screen.prompt.text == "/settt temperature 1"
+        assert screen.menu.display
+        screen.prompt.fill("/set temperature 0.25")
+        await pilot.press("enter")
+        await wait_until(lambda: screen.conversation.chat.sampling == {"temperature": 0.25})
+        assert screen.prompt.text == ""
+        screen.prompt.fill("/set temperature lots")
+        await pilot.press("enter")
+        await wait_until(lambda: "temperature" in str(screen.menu.visual))
+        screen.prompt.fill("/system Be brief.")
+        await pilot.press("enter")
+        await wait_until(lambda: screen.conversation.chat.system == "Be brief.")
+        screen.prompt.fill("//not a command")
+        await pilot.press("enter")
+        await answered(screen, 2)
+        assert screen.path[0].text == "/not a command"
+
+
+async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press("/")
+        await wait_until(lambda: "1-8 of" in str(screen.menu.visual))
+        for spec in SPECS:
+            await pilot.press("down")
+            assert f"▸ /{spec.name}" in str(screen.menu.visual)
+        await pilot.press("down", "down", "up", "up")  # round the end and back
+        assert f"▸ /{SPECS[-1].name}" in str(screen.menu.visual)
+        await pilot.press("ctrl+u", *"/s", "down", "enter")
+        await wait_until(lambda: screen.prompt.text == "/system ")
+        await pilot.press("ctrl+u", *"/he", "down", "enter")
+        await wait_until(lambda: isinstance(app.screen, HelpScreen))
+        assert screen.prompt.text == ""
+
+
+async def test_keys_are_told_as_they_are_mapped(make: Any):
+    services = make().services
+    keymap = {"chat.models": "f11", "chat.continue": "alt+g", "chat.attach": "f2"}
+    app = IngotApp(replace(services, config=replace(services.config, keymap=keymap)))
+    chat = app.services.store.new_chat().id
+    add_turn(app.services.store, chat, None, "How?", "So", state=State.STOPPED)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        screen = await shown(app)
+        assert "F11" in str(screen.transcript._welcome.visual)
+        assert "ctrl+t" not in str(screen.transcript._welcome.visual)
+        told = [one.message for one in app._notifications]
+        assert any("F2 is both app.chat and chat.attach" in one for one in told), told
+        # What would share a key keeps its own: else neither of the two would work.
+        await pilot.press("f8")
+        await wait_until(lambda: isinstance(app.screen, AttachScreen))
+        await pilot.press("escape")
+        await screen.open_chat(chat)
+        assert "alt+g goes on" in text_of(screen.transcript.views[-1], "state")
+
+
+async def test_ctrl_e_is_the_end_of_a_line_in_the_prompt(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await pilot.press(*"ver", "ctrl+a", *"ri", "ctrl+e", *"!")
+        assert screen.prompt.text == "river!"

@@ -1,0 +1,125 @@
+"""What does not fit into the context, and what is sent before there is one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import models
+from app.chat.host import EngineHost
+from app.store.records import Attachment, Role, State
+from app.tui.app import IngotApp
+from app.tui.screens.overflow import OverflowScreen
+from tests.app.tui.chat_app import add_turn, shown
+from tests.app.tui.conftest import wait_until
+
+SIZE = (100, 30)
+
+
+async def test_what_does_not_fit_is_asked_about(make: Any):
+    app = make()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        long = "the river was wide " * 150
+        screen.prompt.fill(long)
+        await wait_until(lambda: "Too long: the prompt fills" in str(screen.notice.visual))
+        await pilot.press("enter")
+        await wait_until(lambda: isinstance(app.screen, OverflowScreen))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert screen.path == ()
+        assert screen.prompt.text == long, "it is a draft again"
+        assert not screen.busy
+
+
+async def test_more_of_an_answer_that_filled_the_context_is_asked_about(
+    make: Any, host: EngineHost
+):
+    app = make()
+    store, engine = app.services.store, host.engine
+    assert engine is not None
+    long = "the river"
+    while len(engine.encode(long)) < 0.6 * engine.context:
+        long += " was wide and the river"
+    chat = store.new_chat().id
+    first = add_turn(store, chat, None, "One", long)
+    asked = store.add_message(chat, first, Role.USER, "Two")
+    cut = store.begin_answer(chat, asked.id).id
+    store.end_answer(cut, long, engine.encode(long), State.CUT)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.open_chat(chat)
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: isinstance(app.screen, OverflowScreen))
+        await pilot.press("escape")
+        await wait_until(lambda: app.screen is screen)
+        assert not screen.busy
+        assert store.message(cut).text == long
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: isinstance(app.screen, OverflowScreen))
+        await pilot.press("enter")  # without the oldest turn
+        await wait_until(lambda: not screen.busy and len(store.message(cut).text) > len(long))
+        assert screen.path[0].dropped
+        assert store.message(cut).id == screen.path[-1].id
+
+
+@pytest.fixture
+def may_load(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """No model is loaded before this is set."""
+    load, go = models.load_engine, threading.Event()
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        go.wait()
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(models, "load_engine", late)
+    yield go
+    go.set()
+
+
+async def test_one_can_send_while_the_model_loads(chat_app: IngotApp, may_load: threading.Event):
+    async with chat_app.run_test(size=SIZE) as pilot:
+        screen = await shown(chat_app)
+        await screen.send("Hello")
+        await pilot.pause()
+        assert screen.busy
+        assert "Waits for the model" in str(screen.notice.visual)
+        may_load.set()
+        await wait_until(lambda: screen.path[-1].role is Role.ASSISTANT and screen.path[-1].text)
+        await pilot.pause()
+        assert not screen.notice.display
+        assert chat_app.services.store.messages(screen.path[0].chat)
+
+
+async def test_what_was_sent_while_the_model_loads_and_does_not_fit_is_a_draft_again(
+    chat_app: IngotApp, may_load: threading.Event, tmp_path: Path
+):
+    store, chat = chat_app.services.store, chat_app.services.store.new_chat().id
+    edited = store.message(add_turn(store, chat, None, "One", "an answer")).parent
+    notes = Attachment("notes.txt", "A mill by the river.")
+    long = "the river was wide " * 400
+    async with chat_app.run_test(size=SIZE) as pilot:
+        screen = await shown(chat_app)
+        await screen.open_chat(chat)
+        await pilot.press(*"next", "alt+e")
+        screen.attach(notes)
+        screen.prompt.fill(long)
+        await pilot.press("enter")
+        await wait_until(lambda: len(screen.path) == 1)
+        may_load.set()
+        await wait_until(lambda: isinstance(chat_app.screen, OverflowScreen))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert [message.text for message in screen.path] == ["One", "an answer"]
+        assert [message.text for message in store.messages(chat)] == ["One", "an answer"]
+        assert store.chat(chat).leaf == screen.path[-1].id
+        assert screen.prompt.text == long
+        assert screen.editing == edited
+        assert screen.attached == [notes]
+        assert not screen.busy
+        await pilot.press("escape")
+        assert screen.prompt.text == "next"
