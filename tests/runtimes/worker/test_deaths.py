@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -166,34 +167,45 @@ def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
     assert set(reasons[1:]) == {FinishReason.STOP}
 
 
-def test_closing_while_a_worker_is_being_started(worker):
+def test_closing_while_a_worker_is_being_started(worker, monkeypatch):
     ids = prompt(worker)
     os.kill(worker.pid, signal.SIGKILL)
     while worker.pid is not None:
         time.sleep(0.01)
+    started, start = threading.Event(), worker._supervisor._new_process
+
+    def stopped() -> WorkerProcess:
+        process = start()
+        os.kill(process.pid, signal.SIGSTOP)  # it gets no further
+        started.set()
+        return process
+
+    monkeypatch.setattr(worker._supervisor, "_new_process", stopped)
     stream = worker.submit(Request(ids, SHORT))
+    assert started.wait(120)
     worker.close()
     assert stream.result(0).finish_reason is FinishReason.CANCELLED
 
 
 def test_a_worker_that_is_killed_while_it_loads(gguf):
-    killed = []
+    killed: list[int] = []
 
-    def kill_first_child() -> None:
-        while not killed:
-            for child in psutil.Process().children():
-                if "runtimes.worker.child" in child.cmdline():
-                    child.kill()
-                    killed.append(child.pid)
-                    return
-            time.sleep(0.005)
+    def kill_the_first(worker: WorkerEngine) -> None:
+        start = worker._supervisor._new_process
 
-    killer = threading.Thread(target=kill_first_child)
-    killer.start()
-    with WorkerEngine.load(gguf, SETTINGS) as worker:
+        def new_process() -> WorkerProcess:
+            process = start()
+            if not killed:
+                os.kill(process.pid, signal.SIGKILL)
+                killed.append(process.pid)
+            return process
+
+        worker._supervisor._new_process = new_process
+
+    with WorkerEngine.load(gguf, SETTINGS, begun=kill_the_first) as worker:
         assert worker.pid not in killed
         assert worker.generate([prompt(worker)], SHORT)[0].error is None
-    killer.join(60)
+    assert killed
 
 
 _PARENT = """
@@ -220,8 +232,9 @@ def test_the_worker_ends_with_its_parent(gguf):
             worker.suspend()
         parent.kill()
         # An orphan is reaped by the system's first process, if that does so.
-        while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.02)  # for ever, if it is not ended
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.02)  # for ever, if it is not ended
     finally:
         parent.kill()
         parent.communicate()

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.process import WorkerProcess
 from runtimes.worker.wire import Done, Reply
 
 QUESTIONS = [
@@ -40,11 +42,12 @@ def prompts(engine: WorkerEngine | Engine) -> list[list[int]]:
 
 def test_it_answers_as_the_engine_in_this_process_does(pebble_file):
     params = SamplingParams(max_tokens=24, logprobs=True)
-    with Engine.load(pebble_file, SETTINGS) as engine:
+    settings = replace(SETTINGS, reproducible=True)  # else it counts which rows come together
+    with Engine.load(pebble_file, settings) as engine:
         here = engine.generate(prompts(engine), params)
         described = (engine.model, engine.context, engine.slots, engine.vocab_size)
         plain = engine.encode("Hello")
-    with WorkerEngine.load(pebble_file, SETTINGS) as worker:
+    with WorkerEngine.load(pebble_file, settings) as worker:
         assert (worker.model, worker.context, worker.slots, worker.vocab_size) == described
         assert worker.encode("Hello") == plain
         streams = [worker.submit(Request(prompt, params)) for prompt in prompts(worker)]
@@ -54,7 +57,7 @@ def test_it_answers_as_the_engine_in_this_process_does(pebble_file):
     assert [d.token_ids for d in there] == [d.token_ids for d in here]
     assert [d.text for d in there] == [d.text for d in here]
     assert ["".join(chunk.text for chunk in chunks) for chunks in pieces] == [d.text for d in there]
-    assert [d.logprobs for d in there] == [pytest.approx(d.logprobs, abs=0.02) for d in here]
+    assert [d.logprobs for d in there] == [d.logprobs for d in here]
     assert stats.completion_tokens == sum(len(d.token_ids) for d in there)
     assert (stats.queued, stats.running) == (0, 0)
 
@@ -97,7 +100,7 @@ def test_many_threads_and_many_requests(worker):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert counts == [2] * 300
     assert worker.stats().completion_tokens - before == 600
 
@@ -155,7 +158,8 @@ def test_close_cancels_or_drains(gguf):
         worker = WorkerEngine.load(gguf, SETTINGS)
         process = psutil.Process(worker.pid)
         params = SamplingParams(max_tokens=120, ignore_eos=True)
-        streams = [worker.submit(Request(prompt, params)) for prompt in prompts(worker) * 2]
+        asked = prompts(worker) * (2 if drain else 20)
+        streams = [worker.submit(Request(prompt, params)) for prompt in asked]
         worker.close(drain=drain)
         reasons = [stream.result(1).finish_reason for stream in streams]
         assert reasons[-1] is expected  # the first may be whole, if this process was held up
@@ -192,12 +196,16 @@ def test_a_callback_may_close_but_must_not_wait(gguf):
 
 def test_an_idle_worker_sleeps(worker):
     worker.generate(prompts(worker), SamplingParams(max_tokens=4))
-    time.sleep(0.3)
     child = psutil.Process(worker.pid)
-    before = sum(child.cpu_times()[:2]), time.process_time()
-    time.sleep(0.5)
-    assert sum(child.cpu_times()[:2]) - before[0] < 0.1
-    assert time.process_time() - before[1] < 0.1
+
+    def works() -> bool:
+        before = sum(child.cpu_times()[:2]), time.process_time()
+        time.sleep(0.5)
+        spent = sum(child.cpu_times()[:2]) - before[0], time.process_time() - before[1]
+        return max(spent) >= 0.1
+
+    # What the tests before have left to do may take a while; to wait for work would never end.
+    assert not all(works() for _ in range(20))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -213,7 +221,15 @@ def test_loading_ends_when_another_thread_closes_the_engine(gguf):
 
     def stop(engine: WorkerEngine) -> None:
         begun.append(engine)
-        threading.Timer(0.05, engine.close).start()
+        start = engine._supervisor._new_process
+
+        def closed_meanwhile() -> WorkerProcess:
+            process = start()
+            os.kill(process.pid, signal.SIGSTOP)  # it gets no further
+            threading.Thread(target=engine.close).start()
+            return process
+
+        engine._supervisor._new_process = closed_meanwhile
 
     with pytest.raises(RequestError, match="closed"):
         WorkerEngine.load(gguf, SETTINGS, begun=stop)
