@@ -287,8 +287,8 @@ class _Handler(BaseHTTPRequestHandler):
         )
         for begin in range(0, min(stop, len(body)), _PIECE):
             piece = body[begin : min(begin + _PIECE, stop)]
+            self.seen.sent += len(piece)  # before whoever gets it may look
             self.wfile.write(piece)
-            self.seen.sent += len(piece)
         self.wfile.flush()
         if stop < len(body):
             if self.fault.stall_after is not None:

@@ -161,7 +161,7 @@ def test_a_terminal_gets_a_bar_unless_it_is_dumb(environ: dict[str, str]):
 
 def test_a_failing_stage_puts_the_cursor_back():
     stream = io.StringIO()
-    reporter = ConsoleReporter(Console(file=stream, force_terminal=True, highlight=False))
+    reporter = ConsoleReporter(Console(file=stream, force_terminal=True, highlight=False), Clock())
     with pytest.raises(ZeroDivisionError), reporter.stage("outer"), reporter.stage("inner"):
         raise ZeroDivisionError
     assert "\x1b[?25h" in stream.getvalue()

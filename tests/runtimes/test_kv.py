@@ -373,13 +373,17 @@ def test_steps_keep_no_memory(pebble_built: Path, recipe: str):
             for slot in range(4):
                 runner.trim(slot, 0)
 
+    def grown() -> int:
+        before = process.memory_info().rss
+        rounds(15)
+        return process.memory_info().rss - before
+
     rounds(5)
-    before = process.memory_info().rss
-    rounds(15)
-    grown = process.memory_info().rss - before
+    # What was saved would be 15 times 0.23 MiB or more, each time; what the rest of this process
+    # takes is not taken again.
+    kept = min(grown() for _ in range(3))
     runner.close()
-    # What was saved would be 15 times 0.23 MiB or more.
-    assert grown < 2 * 2**20
+    assert kept < 2 * 2**20
 
 
 def test_a_failed_step_says_why_and_leaves_every_slot_as_it_was(runner, close):

@@ -52,6 +52,7 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
         others[0] = 0.0
         assert wait_until(lambda: not watch.calm)
         watch.end()
+        assert wait_until(lambda: not watch._work.is_set())  # a look may have been under way
         others[0] = 1.0  # as when another engine goes on where this one has ended
         assert not wait_until(lambda: watch.calm, 0.6)  # nothing runs, nothing is watched
     finally:
@@ -73,25 +74,26 @@ def test_others_are_what_this_process_does_not_do() -> None:
     assert after.others_since(before) == pytest.approx(
         max(0.0, everything - (after.own - before.own) / span)
     )
-    # Only what runs on cores that this process may use, a tick of each core's clock apart.
-    assert after.all - before.all <= most + 0.02 * spinning._cores()
+    # Only what runs on cores that this process may use; each of a core's five counters may be a
+    # hundredth of a second apart.
+    assert after.all - before.all <= most + 0.05 * spinning._cores()
 
 
 @pytest.mark.usefixtures("unset")
 def test_a_team_that_sleeps_costs_nothing_and_goes_away() -> None:
     tasks = f"/proc/{os.getpid()}/task"
-    before = len(os.listdir(tasks))
+    before = set(os.listdir(tasks))
     team = spinning._IdleTeam()
-    assert wait_until(lambda: len(os.listdir(tasks)) > before + spinning._cores())
+    assert wait_until(lambda: len(set(os.listdir(tasks)) - before) > spinning._cores())
     team.end()
-    assert wait_until(lambda: len(os.listdir(tasks)) <= before)
+    assert wait_until(lambda: set(os.listdir(tasks)) <= before)
 
 
 def test_what_the_environment_says_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "5000")
-    before = {thread.name for thread in spinning.threading.enumerate()}
+    before = set(spinning.threading.enumerate())
     watch = Spinning(threads=64)
     watch.begin()
-    assert {thread.name for thread in spinning.threading.enumerate()} == before
+    assert set(spinning.threading.enumerate()) <= before
     assert not watch.calm
     watch.close()
