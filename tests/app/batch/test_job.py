@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -28,6 +29,9 @@ from runtimes.worker.engine import WorkerEngine
 
 SLOTS = 4
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
+POISON = "Please die now"
+# Its answer would take seconds: it has not ended when the kill comes, however late that is.
+LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 
 
 class Killed(WorkerEngine):
@@ -49,19 +53,21 @@ class Killed(WorkerEngine):
 
     def _kill(self, stream: Stream, pid: int) -> None:
         if next(iter(stream), None) is not None:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # another row was faster
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
-def engine(gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def engine(endless_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))  # where deaths are remembered
-    with Killed.load(gguf_file, RunnerSettings(slots=SLOTS, context=256, threads=1)) as loaded:
+    with Killed.load(endless_gguf, RunnerSettings(slots=SLOTS, context=4096, threads=1)) as loaded:
         loaded.asked = Counter()
         yield loaded
 
 
 def work_of(prompts: list[str], **task: Any) -> list[Work]:
-    tasks = [Task((), (text,), **task) for text in prompts]
+    long = {"sampling": LONG}
+    tasks = [Task((), (text,), **(long if text == POISON else task)) for text in prompts]
     return [Work(Row(i, i + 1, i, task), task, b"%d" % i) for i, task in enumerate(tasks)]
 
 
@@ -83,8 +89,8 @@ def run(engine: WorkerEngine, work: list[Work], **terms: Any) -> tuple[Job, dict
 
 def test_a_row_that_kills_the_worker_fails_alone(engine: Killed) -> None:
     prompts = [f"The number {i} is" for i in range(3 * SLOTS)]
-    prompts[1] = prompts[6] = "Please die now"
-    engine.poison = (engine.encode("Please die now")[-3:],)
+    prompts[1] = prompts[6] = POISON
+    engine.poison = (engine.encode(POISON)[-3:],)
     job, results = run(engine, work_of(prompts), retries=0)
     failed = {index: r["error"] for index, r in results.items() if "error" in r}
     assert set(failed) == {1, 6}
@@ -98,9 +104,9 @@ def test_a_row_that_kills_the_worker_fails_alone(engine: Killed) -> None:
 
 
 def test_a_worker_that_dies_of_anything_ends_the_job(engine: Killed) -> None:
-    engine.poison = (engine.encode("Please die now")[-3:],)
+    engine.poison = (engine.encode(POISON)[-3:],)
     engine.worst = engine.encode(".")  # what a new process is tried with
-    prompts = ["The number 1 is", "Please die now", "The number 2 is"]
+    prompts = ["The number 1 is", POISON, "The number 2 is"]
     with pytest.raises(ModelError, match=r"cannot even answer one token any more: .*SIGKILL"):
         run(engine, work_of(prompts))
 
@@ -109,9 +115,9 @@ def test_rows_that_kill_one_after_another_end_the_job_at_last(
     engine: Killed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "_DEATHS_IN_A_ROW", 3)
-    engine.poison = (engine.encode("Please die now")[-3:],)
+    engine.poison = (engine.encode(POISON)[-3:],)
     with pytest.raises(ModelError, match=r"died 3 times, .* --skip-failed"):
-        run(engine, work_of(["Please die now"] * 3))
+        run(engine, work_of([POISON] * 3))
 
 
 def test_rows_with_a_constraint_of_their_own_fail_alone(engine: Killed) -> None:
@@ -125,15 +131,23 @@ def test_rows_with_a_constraint_of_their_own_fail_alone(engine: Killed) -> None:
     assert "constraint" in results[0]["error"]["message"]
 
 
-def test_a_crash_from_outside_fails_no_row(engine: Killed) -> None:
+def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [f"The number {i} is" for i in range(2 * SLOTS)]
     work = work_of(prompts)
     killed = False
     _, calm = run(engine, work)
+    engine.asked.clear()
     results: dict[int, Any] = {}
 
     def deliver(item: Work, answer: dict[str, Any], answered: bool) -> None:
         results[item.row.index] = answer
+
+    submit = engine.submit
+
+    def held(request: Request) -> Stream:
+        if not killed and len(engine.asked) == len(prompts) - 1 and engine.pid is not None:
+            os.kill(engine.pid, signal.SIGSTOP)  # the last one is not answered before the kill
+        return submit(request)
 
     def tick() -> None:
         nonlocal killed
@@ -141,6 +155,7 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed) -> None:
             killed = True
             os.kill(engine.pid, signal.SIGKILL)
 
+    monkeypatch.setattr(engine, "submit", held)
     with TokenTexts(engine.model.path) as texts:
         job = Job([Lane(engine)], Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
         assert job.run(iter(work), Interrupts(), tick)
