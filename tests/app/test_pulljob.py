@@ -14,7 +14,7 @@ from app.pulljob import PullJob, PullState
 from quantize.hub.client import Hub, Patience
 from tests.quantize.fakehub import FakeHub
 
-QUICK = Hub(Patience(read_s=1.0, attempts=2, pause_s=0.05, wait_s=1.0))
+QUICK = Hub(Patience(read_s=60.0, attempts=2, pause_s=0.05, wait_s=1.0))
 EIGHT = b"GGUF eight" * 20_000
 FILES = {
     "tiny-Q4_K_M.gguf": b"GGUF four" * 9000,
@@ -81,7 +81,8 @@ def test_cancel_keeps_what_has_arrived_and_the_next_one_goes_on(hub: FakeHub):
     first.cancel()
     assert first.poll().cancelled  # at once, though the connection hangs
     assert first.poll().ended
-    first._thread.join(60)  # when the stalled connection is given up; it asks no second time
+    fault.given_up.set()
+    first._thread.join(60)  # when the stalled connection has ended; it asks no second time
     assert not first._thread.is_alive()
     assert len([r for r in hub.requests if r.storage and r.path.endswith("Q8_0.gguf")]) == 1
     fault.times = 0

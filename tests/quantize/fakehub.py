@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -37,7 +36,8 @@ class Fault:
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     cut_after: int | None = None  # bytes of the body, then the connection breaks
-    stall_after: int | None = None  # bytes of the body, then nothing comes
+    stall_after: int | None = None  # bytes of the body, then nothing comes until it is given up
+    given_up: threading.Event = field(default_factory=threading.Event)
     ignore_range: bool = False
     flip: bool = False  # one bit of the body
     times: int = 1_000_000
@@ -292,6 +292,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         if stop < len(body):
             if self.fault.stall_after is not None:
-                while not self.hub.closing.is_set():
-                    time.sleep(0.02)
+                while not self.hub.closing.is_set() and not self.fault.given_up.wait(0.02):
+                    pass
             self.close_connection = True

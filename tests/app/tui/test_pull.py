@@ -23,7 +23,7 @@ FILES = {"tiny-Q4_K_M.gguf": b"GGUF four" * 9000, "tiny-Q8_0.gguf": EIGHT}
 def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FakeHub]:
     served = FakeHub()
     monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "60")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     served.add("org/tiny-GGUF", FILES)
     yield served
@@ -71,6 +71,7 @@ async def test_stopped_and_gone_on_with(bare: Any, hub: FakeHub) -> None:
         await wait_until(lambda: "What has arrived stays" in said(screen))
         assert bare.screen is screen
         fault.times = 0
+        fault.given_up.set()
         await pilot.press("enter")
         await wait_until(lambda: bare.ended_with is not None)
     assert bare.ended_with == "org/tiny-GGUF:Q8_0"
