@@ -52,7 +52,9 @@ def test_an_answer_survives_the_kill_of_its_program(
         a_second_before = [one["text"] for one in shown if one["at"] < shown[-1]["at"] - 1.0]
         assert a_second_before[-1]
         assert answer.text.startswith(a_second_before[-1])
-        assert shown[-1]["text"].startswith(answer.text)
+        # Of what was saved last, the kill may have come before it was said.
+        last = shown[-1]["text"]
+        assert last.startswith(answer.text) or answer.text.startswith(last)
         assert answer.figures is not None
         assert answer.figures.completion_tokens == len(answer.token_ids) > 0
         assert answer.figures.ttft_s > 0

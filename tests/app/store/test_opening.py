@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import resource
 import signal
 import sqlite3
@@ -159,7 +160,7 @@ def damaged(path: Path) -> Path:
     middle = [page for (page,) in pages][len(pages) // 2]
     with path.open("r+b") as stream:
         stream.seek((middle - 1) * 4096)
-        stream.write(os.urandom(2 * 4096))
+        stream.write(random.Random(1).randbytes(2 * 4096))
     return path
 
 
