@@ -18,6 +18,7 @@ from app.compare.text import as_json, as_markdown, lines
 from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
+from tests.app import endless
 
 STORY = "Tell me a story about a fox and a tailor in Rome"
 
@@ -168,15 +169,20 @@ def test_too_long_a_prompt_is_told_in_its_place(pebble_built: Path):
     assert "context" in str(report.sides[0].error)
 
 
-def test_stop_keeps_what_has_come_and_leaves_no_process(pebble_built: Path):
+def test_stop_keeps_what_has_come_and_leaves_no_process(endless_built: Path):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    endless = question(STORY, max_tokens=950, temperature=1.0, ignore_eos=True)
-    comparison = Comparison(of(pebble_built, "q8_0", "q4_k_m"), endless)
+    room = endless.CONTEXT
+    asked = question(STORY, max_tokens=room - 1024, temperature=1.0, ignore_eos=True)
+    files = (ModelOptions(recipe=recipe, context=room) for recipe in ("q8_0", "q4_k_m"))
+    comparison = Comparison([Contender(str(endless_built), file) for file in files], asked)
     comparison.start()
-    until(lambda: len(comparison.poll().sides[0].token_ids) > 3)
+
+    def rate() -> float | None:
+        return comparison.poll().sides[0].figures.decode_tps
+
+    until(lambda: len(comparison.poll().sides[0].token_ids) > 3 and rate() is not None)
     live = comparison.poll().sides[0]
     assert live.state is SideState.ANSWERING
-    assert live.figures.decode_tps is not None
     assert live.figures.peak_bytes is not None
     comparison.stop()
     assert comparison.join(30)
