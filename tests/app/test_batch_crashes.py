@@ -98,10 +98,10 @@ def test_signals(
     assert held < ROWS - 64 - 2 * SLOTS, "the job was too short to be interrupted"
     process.send_signal(number)
     process.send_signal(signal.SIGCONT)
-    go_on(process)
-    for _ in range(times - 1):
+    for _ in range(times - 1):  # before what runs can have been finished
         time.sleep(0.05)
         process.send_signal(number)
+    go_on(process)
     text, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert b"Traceback" not in err

@@ -34,4 +34,5 @@ def go_on(process: Any) -> None:
     """Let it run again."""
     worker = worker_of(process)
     if worker is not None:
-        worker.resume()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.resume()
