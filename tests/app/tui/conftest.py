@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import pytest
 import textual
 from textual.app import App
+from textual.command import CommandPalette
+from textual.notifications import Notification
 from textual.screen import Screen
 from textual.widgets import TextArea
 
@@ -42,8 +44,10 @@ async def wait_until(true: Callable[[], Any], seconds: float = 90.0) -> None:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a key or a pause the app is at rest, on a busy machine too."""
+    """After a key or a pause the app is at rest, and what it has told is there to be looked at, on
+    a busy machine too."""
     settling.patch(monkeypatch)
+    monkeypatch.setattr(Notification, "has_expired", False)
 
 
 @pytest.fixture
@@ -178,6 +182,12 @@ def endless_app(
 def is_ready(app: IngotApp) -> bool:
     """Whether the model is loaded."""
     return app.services.host.engine is not None
+
+
+async def searched(app: App[Any]) -> None:
+    """Wait until the palette has found all that there is for what was typed."""
+    group = CommandPalette._GATHER_COMMANDS_GROUP
+    await wait_until(lambda: all(one.is_finished for one in app.workers if one.group == group))
 
 
 async def ask(pilot: Any, text: str) -> None:

@@ -63,6 +63,12 @@ class Terminal:
             assert self.process.poll() is None, self.written.decode(errors="replace")
             time.sleep(0.02)
 
+    def ended(self) -> int:
+        """Wait for its end, and for all that it has written; its exit code."""
+        code = self.process.wait(timeout=120)
+        self._reader.join(60)
+        return code
+
     def hang_up(self) -> None:
         """The terminal goes away."""
         os.close(self._master)

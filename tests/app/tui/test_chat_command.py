@@ -25,7 +25,7 @@ def test_without_a_terminal_it_names_the_command_to_use_instead(streams: str) ->
             stdout=slave if streams == "stdout" else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env={**os.environ, "TERM": "xterm"},
-            timeout=30,
+            timeout=120,
         )
     finally:
         os.close(master)
@@ -83,4 +83,4 @@ def _on_a_terminal(arguments: list[str], **env: str) -> tuple[int, str]:
         pass
     finally:
         os.close(master)
-    return process.wait(timeout=30), written.decode(errors="replace")
+    return process.wait(timeout=120), written.decode(errors="replace")

@@ -61,9 +61,11 @@ async def test_esc_stops_and_keeps_what_came_and_the_draft(held: HeldHost, make:
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
         await screen.send("Tell me everything")
-        await wait_until(lambda: screen.path and len(screen.path[-1].text) > 10)
+        await wait_until(lambda: len(screen.path) == 2 and len(screen.path[-1].text) > 10)
         await pilot.press(*"next")
+        await wait_until(lambda: screen.turn is not None)
         await pilot.press("escape")
+        await wait_until(lambda: screen.turn.stopping)
         held.go.set()
         answer = await answered(screen, 2)
         await pilot.pause()
@@ -98,6 +100,7 @@ async def test_reading_the_prompt_tells_how_far_it_is_where_the_answer_will_stan
         screen = await shown(app)
         await screen.send("Tell me everything")
         await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
+        await wait_until(lambda: screen.transcript.view_of(screen.path[-1].id))
         view = screen.transcript.view_of(screen.path[-1].id)
         asked = len(held.held.encode_chat([{"role": "user", "content": "Tell me everything"}]))
         told = f"eading 0 of {asked} tokens"

@@ -112,7 +112,7 @@ async def test_streamed_blocks_are_those_of_the_whole_text(size: int):
 
 
 async def test_scrolling_up_stops_following_and_end_follows_again(home: Any):
-    app, _ = recorded(home, tokens("code", 4000), rate=800)
+    app, _ = recorded(home, tokens("code", 80_000), rate=800)  # for minutes, unless stopped
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await shown(app)
         await screen.send("Go")
@@ -269,7 +269,7 @@ async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home: Any
 
 
 async def test_an_answer_goes_on_behind_another_mode_and_another_chat(home: Any):
-    app, _ = recorded(home, tokens("prose", 6000), rate=300)
+    app, _ = recorded(home, tokens("prose", 60_000), rate=300)  # for minutes, too
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await shown(app)
         await screen.send("Go on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Static
 
+from app.compare import asking
 from app.compare.records import (
     Agreement,
     Contender,
@@ -87,6 +89,13 @@ async def test_a_whole_comparison(
 ) -> None:
     said: list[str] = []  # those on the screen go after five seconds, however busy the machine is
     monkeypatch.setattr(CompareScreen, "notify", lambda _, text, **__: said.append(text))
+    load, may_load = asking.load_engine, threading.Event()
+
+    def late(*given: Any, **named: Any) -> Any:
+        may_load.wait(60)
+        return load(*given, **named)
+
+    monkeypatch.setattr(asking, "load_engine", late)
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
         assert "ctrl+t chooses the files" in str(screen.query_one("#hint", Static).content)
@@ -103,6 +112,7 @@ async def test_a_whole_comparison(
         assert screen.leaving() is not None
         await press_only(pilot, "enter")  # not now
         await wait_until(lambda: any("stops it" in text for text in said))
+        may_load.set()
         await wait_until(lambda: not screen.running)
         await pilot.pause()
         assert screen.leaving() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,7 @@ def test_picture(
         lambda entry: Fit(file, 4096, int(entry.bytes * 1.4), 16 * GB),
     )
     monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
 
     async def open_it(pilot: Any) -> None:
         screen = await opened(pilot, ModelsScreen(current="built/q8_0.gguf"), 4)

@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Input
 
 from app.tui.screens.attach import AttachScreen
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES, searched, wait_until
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -27,7 +27,8 @@ def test_palette(bare: Any, snap: Any, size: tuple[int, int]) -> None:
         await wait_until(lambda: bare.screen.query(Input))
         await pilot.press(*"quit")
         await wait_until(lambda: bare.screen.query_one("CommandList").option_count >= 1)
-        await pilot.pause(0.3)
+        await searched(bare)
+        await pilot.pause()
 
     assert snap(bare, terminal_size=size, run_before=open_it)
 

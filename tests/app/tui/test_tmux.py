@@ -26,7 +26,7 @@ def window(tmp_path: Path) -> Iterator[Tmux]:
 
 def test_a_users_way_through_the_app(window: Tmux, home: Path, endless_built: Path) -> None:
     window.start("chat", str(endless_built), env={"INGOT_HOME": str(home), **ENVIRONMENT})
-    window.wait("llamacpp|onnx", 60)  # in the line below, once the model is loaded
+    window.wait("llamacpp|onnx")  # in the line below, once the model is loaded
 
     _send(window, "Tell me a story.")  # its answer takes minutes, until /set below ends that
     window.wait("lele")
@@ -63,8 +63,8 @@ def test_a_users_way_through_the_app(window: Tmux, home: Path, endless_built: Pa
     window.keys("F3")
     window.wait("What all files are asked")  # two of the model's files are there already
     _send(window, QUESTION)
-    window.wait(rf"(?s){ANSWER}.*{ANSWER}", 60)
-    window.wait(r"equal, \d+ tokens|differ", 60)
+    window.wait(rf"(?s){ANSWER}.*{ANSWER}")
+    window.wait(r"equal, \d+ tokens|differ")
 
     window.keys("F2")
     window.wait("Tell me a story")
