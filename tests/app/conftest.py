@@ -52,7 +52,7 @@ class Ingot:
         """A finished command, its output as text; a traceback in it fails the test."""
         feed = subprocess.DEVNULL if stdin is None else subprocess.PIPE
         process = self.start(*arguments, stdin=feed, **options)
-        out, err = process.communicate(stdin, timeout=180)
+        out, err = process.communicate(stdin, timeout=600)
         done = subprocess.CompletedProcess(
             arguments, process.returncode, out.decode(), err.decode()
         )

@@ -133,7 +133,7 @@ def test_the_machine_is_read_as_psutil_sees_it() -> None:
         moments = [(time.monotonic(), time.process_time())]
         reader.read()
         moments.append((time.monotonic(), time.process_time()))
-        while time.process_time() < moments[0][1] + 0.5:
+        while time.process_time() < moments[1][1] + 0.5:
             pass
         moments.append((time.monotonic(), time.process_time()))
         use = reader.read()
