@@ -27,7 +27,7 @@ from app.config import ConfigError
 from app.config import load as load_config
 from app.configwriting import set_value
 from app.options import ModelOptions, PlanOptions
-from app.tui import keys, modes, nocolor, palette, theme
+from app.tui import keys, modes, nocolor, order, palette, theme
 from app.tui.help import HelpScreen
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.services import Services
@@ -190,9 +190,12 @@ class IngotApp(App[None]):
         self.notify(f"{done} Once more quits.", timeout=_AGAIN_S)
 
     async def on_event(self, event: events.Event) -> None:
-        """Count what is typed: ctrl+c means less when something came between."""
+        """Count what is typed: ctrl+c means less when something came between. Nothing overtakes
+        what was typed before it."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             self._pressed += 1
+            if isinstance(event, events.Key) and not event.is_printable:
+                await order.catch_up(self, event.key)
         await super().on_event(event)
 
     async def action_quit(self) -> None:

@@ -65,15 +65,15 @@ class Prompt(TextArea):
         self._menu = menu
 
     async def _on_key(self, event: events.Key) -> None:
-        """What is bound here acts at once: left to bubble up to the app, it would act after the
-        letters behind it. Textual calls TextArea's own handler next."""
+        """What is bound acts at once: left to bubble up to the app, it would act after the letters
+        behind it. Textual calls TextArea's own handler next."""
         if event.key == "backspace" and not self.text:
             self.post_message(self.Detach())
         bound = None if event.is_printable else self.screen.active_bindings.get(event.key)
-        if bound is not None and bound.node is self:
+        if bound is not None and bound.enabled and not bound.binding.priority:
             event.stop()
             event.prevent_default()
-            await self.run_action(bound.binding.action)
+            await self.app.run_action(bound.binding.action, bound.node)
         elif event.key.startswith("alt+"):  # not text, though a terminal sends a letter with it
             event.prevent_default()
 

@@ -10,9 +10,7 @@ from textual.app import App, ComposeResult
 from textual.widgets import Static
 
 from app.tui.widgets.prompt import Prompt
-from tests.app.tui.settling import at_rest
-
-CHARACTERS = {"space": " ", "enter": "\r"}
+from tests.app.tui.bursts import burst
 
 
 class PromptApp(App[None]):
@@ -32,15 +30,6 @@ class PromptApp(App[None]):
     @property
     def prompt(self) -> Prompt:
         return self.query_one(Prompt)
-
-
-async def burst(pilot: Any, *keys: str) -> None:
-    """All keys are there before the first of them is looked at."""
-    for key in keys:
-        character = CHARACTERS.get(key, key if len(key) == 1 else None)
-        pilot.app.post_message(events.Key(key, character))
-    await at_rest(pilot)
-    await pilot.pause()
 
 
 async def test_what_is_typed_after_enter_is_not_sent():
