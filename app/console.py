@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _SILENT_S, _AGAIN_S = 3.0, 30.0
+COMPILING = "compiling what the answer must be"
 
 
 @cache
@@ -32,15 +33,16 @@ def note(text: str, style: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def doing(text: str, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
+def doing(text: str | Callable[[], str], *, quiet: bool = False) -> Iterator[Callable[[], None]]:
     """Say on stderr what is being waited for if it takes longer than a few seconds, and again
-    now and then; what it yields ends that early."""
+    now and then; what it yields ends that early. A ``text`` that changes is asked for then."""
     over = threading.Event()
 
     def tell() -> None:
         begun, pause = time.monotonic(), _SILENT_S
         while not over.wait(pause):
-            note(f"{text} ... ({time.monotonic() - begun:.0f} s)")
+            now = text if isinstance(text, str) else text()
+            note(f"{now} ... ({time.monotonic() - begun:.0f} s)")
             pause = _AGAIN_S
 
     if not quiet:

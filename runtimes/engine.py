@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -172,12 +173,12 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot of the figures; callable from any thread."""
-        core, states = self._core, self._core.states()
-        return core.metrics.snapshot(
+        core, states, compiling = self._core, self._core.states(), len(self._compiling)
+        found = core.metrics.snapshot(
             Occupancy(
                 slots=self.slots,
                 context=self.context,
-                queued=states["waiting"] + len(self._compiling),
+                queued=states["waiting"] + compiling,
                 prefilling=states["prefilling"],
                 decoding=states["decoding"],
                 kv_tokens=core.held_tokens(),
@@ -186,6 +187,7 @@ class Engine:
                 graphs_reused=core.graphs_reused,
             )
         )
+        return replace(found, compiling=compiling)
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""

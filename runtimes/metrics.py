@@ -94,6 +94,7 @@ class EngineStats:
     graphs_reused: int | None  # steps without a new graph, where the runtime tells
     ttft_s: Percentiles
     tpot_s: Percentiles
+    compiling: int = 0  # of those queued, whose constraint is being compiled
 
     @property
     def prefill_tps(self) -> float:

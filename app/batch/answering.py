@@ -164,6 +164,7 @@ class _View:
             working=counts.working,
             engines=engines,
             left=self._left,
+            compiling=stats.compiling > 0 and not stats.running,
         )
 
 

@@ -102,7 +102,7 @@ def together(stats: Sequence[EngineStats]) -> EngineStats:
 _ADDED = (
     "slots queued running prefilling decoding cached_tokens completion_tokens prefill_tps_now "
     "decode_tps_now prefill_tps_10s decode_tps_10s kv_tokens kv_capacity prefix_bytes preemptions "
-    "completions"
+    "completions compiling"
 ).split()
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from app.batch.survey import Survey
     from app.batch.time_left import Left
 
-_LINE_SECONDS = 10.0
+_LINE_SECONDS, _SILENT_SECONDS = 10.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Snapshot:
     """The job at one moment. ``done`` counts every row that needs nothing more, ``cached`` those of
     them that an earlier run answered; rates are tokens per second; ``kv_*`` are tokens in the
     slots, ``memory`` bytes of all its processes; ``working`` has the indexes of the rows with a
-    slot; ``left`` is None before anything can be said."""
+    slot; ``left`` is None before anything can be said; ``compiling``: all else waits for that."""
 
     rows: int
     done: int
@@ -45,10 +45,13 @@ class Snapshot:
     working: tuple[int, ...] = ()
     engines: tuple[EngineFigures, ...] = ()
     left: Left | None = None
+    compiling: bool = False
 
     @property
     def left_text(self) -> str:
         """For people."""
+        if self.compiling:
+            return console.COMPILING
         return "estimating the time" if self.left is None else str(self.left)
 
 
@@ -182,7 +185,7 @@ class Both(Silent):
 
 class _Lines(Silent):
     def __init__(self) -> None:
-        self._shown = time.monotonic()
+        self._begun = self._shown = time.monotonic()
 
     def doing(self, text: str) -> AbstractContextManager[object]:
         """See Progress."""
@@ -190,7 +193,8 @@ class _Lines(Silent):
 
     def update(self, snapshot: Snapshot) -> None:
         now = time.monotonic()
-        if now - self._shown < _LINE_SECONDS:
+        soon = snapshot.compiling and self._shown == self._begun
+        if now - self._shown < (_SILENT_SECONDS if soon else _LINE_SECONDS):
             return
         self._shown = now
         console.note(

@@ -80,7 +80,13 @@ def run(
     console.prepare_stdout()
     with console.doing(f"loading {file.path.name}", quiet=quiet):
         engine = load_engine(file, runner, choice.scheduling)
-    waiting = console.doing("answering" if as_json else "reading the prompt", quiet=quiet)
+
+    def now() -> str:
+        if engine.stats().compiling:
+            return console.COMPILING
+        return "answering" if as_json else "reading the prompt"
+
+    waiting = console.doing(now, quiet=quiet)
     with engine, waiting as begun:
 
         def show(piece: str) -> None:

@@ -188,10 +188,10 @@ def test_what_is_compiled_holds_nobody_up(engine, monkeypatch):
     assert engine.generate([prompt(engine)], SamplingParams(max_tokens=2))[0].token_ids
     first.cancel()
     assert first.result(60).finish_reason is FinishReason.CANCELLED
-    assert engine.stats().queued == 1
+    assert (engine.stats().queued, engine.stats().compiling) == (1, 1)
     go_on.set()
     assert re.fullmatch("[ab]{4}", second.result(60).text)
-    assert engine.stats().queued == 0
+    assert (engine.stats().queued, engine.stats().compiling) == (0, 0)
 
 
 @pytest.mark.parametrize("drain", [True, False])

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from app import console
+from app.batch import progress
 from app.batch.journal import Journal, journal_path
 from app.batch.journal_lines import END, RUN
 from app.batch.progress import Snapshot
@@ -68,6 +74,40 @@ def test_the_time_left_is_what_the_job_noted_last(tmp_path: Path) -> None:
         assert left_of(feed.left) == Left(5000.0, 6000.0, 7000.0)
         journal.note(END, end_note(0))
         assert status_of(out).time_left is None
+
+
+def test_a_job_that_waits_for_its_grammar_says_so_soon(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    console.messages.cache_clear()
+    view = progress.make_progress(quiet=False, bar=False)
+    view.update(snapshot(None))
+    assert capsys.readouterr().err == "", "else a line comes every ten seconds"
+    for _ in range(2):
+        view.update(replace(snapshot(None), compiling=True))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("0/9 rows")
+    assert line.endswith("compiling what the answer must be")
+    console.messages.cache_clear()
+
+
+def test_what_is_being_waited_for_may_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, enough = [], threading.Event()
+
+    def note(text: str) -> None:
+        told.append(text.split(" ...")[0])
+        if len(told) == 2:
+            enough.set()
+
+    monkeypatch.setattr(console, "_SILENT_S", 0.0)
+    monkeypatch.setattr(console, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(console, "note", note)
+    with console.doing(lambda: "reading" if told else "compiling"):
+        assert enough.wait(60)
+    assert told[:2] == ["compiling", "reading"]
 
 
 def snapshot(left: Left | None) -> Snapshot:
