@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from app.jobs import records
 from app.jobs.form import JobForm
 from app.jobs.job import Job
+from tests.app.jobs.leftovers import kill_jobs
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
     yield tmp_path / "home"
-    for record in records.records():
-        if record.pid is not None:
-            try:
-                os.kill(record.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+    kill_jobs()
 
 
 def write_rows(path: Path, count: int, *, bad: int = 0) -> Path:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,9 +21,11 @@ from app.jobs.command import Command
 from app.jobs.form import check
 from app.jobs.job import Job, JobError, attach, start_job
 from app.jobs.recent import known_jobs
+from app.jobs.records import Record
 from app.jobs.rows import RowState
 from app.jobs.view import Phase
 from tests.app.jobs.conftest import finish, form_for, wait, write_rows
+from tests.app.jobs.leftovers import kill_jobs
 from tests.app.workers import go_on, step
 
 ROWS = 24
@@ -196,3 +201,16 @@ def test_there_is_nothing_to_attach_to(tmp_path: Path) -> None:
     (tmp_path / "some.jsonl").write_text("{}\n")
     with pytest.raises(JobError, match="no journal"):
         attach(tmp_path / "some.jsonl")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_test_ends_no_process_that_has_the_number_of_a_job_since(
+    tmp_path: Path, later: bool
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        began = psutil.Process(other.pid).create_time()
+        Record(tmp_path / "out.jsonl", 0.0, None, other.pid, began - 3600 * later).save()
+        kill_jobs()
+        assert not later or other.poll() is None
+        other.communicate(b"\n", timeout=60)
+    assert other.returncode == (0 if later else -signal.SIGKILL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -31,6 +30,7 @@ from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import BatchTable, line_of
 from runtimes.errors import RequestError
 from tests.app import endless
+from tests.app.jobs.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import wait_until
 from tests.app.workers import go_on, step
@@ -48,12 +48,7 @@ def app(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     (folder / "in.jsonl").write_text("".join(line + "\n" for line in lines))
     monkeypatch.chdir(folder)
     yield BatchApp(services)
-    for record in records.records():
-        if record.pid is not None:
-            try:
-                os.kill(record.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+    kill_jobs()
 
 
 def screen_of(app: BatchApp) -> BatchScreen:
