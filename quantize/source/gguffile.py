@@ -11,6 +11,7 @@ from quantize.errors import SourceError, UsageError
 from quantize.source.model import SourceModel
 from runtimes.errors import ModelError
 from runtimes.gguf import read_header
+from runtimes.gguf_split import named_parts
 
 _FLOATS = frozenset({"F32", "F16", "BF16"})
 _SUFFIX = re.compile(r"[-._](?:b?f16|f32|fp16|fp32)$", re.IGNORECASE)
@@ -23,14 +24,15 @@ def open_gguf(path: Path) -> SourceModel:
         header = read_header(path)
     except ModelError as error:
         raise SourceError(str(error)) from error
+    parts = int(header.metadata.get("split.count", 0))
+    if parts > 1:
+        raise UsageError(
+            f"{path} is one of the {parts} parts of a split model; join them first with llama.cpp:"
+            f" `llama-gguf-split --merge {named_parts(path)[0]} JOINED.gguf`"
+        )
     architecture = header.metadata.get("general.architecture")
     if not isinstance(architecture, str) or not header.tensors:
         raise SourceError(f"{path} names no architecture, or holds no tensors")
-    if int(header.metadata.get("split.count", 0)) > 1:
-        raise UsageError(
-            f"{path} is one part of a split model; join the parts with llama.cpp's"
-            " `llama-gguf-split --merge` first"
-        )
     if any(len(t.shape) > 1 and t.type_name not in _FLOATS for t in header.tensors):
         types = Counter(tensor.type_name for tensor in header.tensors)
         kinds = ", ".join(f"{count} {kind}" for kind, count in types.most_common())

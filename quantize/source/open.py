@@ -11,9 +11,11 @@ from quantize.hub.names import parse_hub_name
 from quantize.options import SourceOptions
 from quantize.progress import Reporter, SilentReporter
 from quantize.source.download import download_model
+from quantize.source.files import CONFIG
 from quantize.source.folder import open_folder
 from quantize.source.gguffile import open_gguf
 from quantize.source.model import SourceModel
+from runtimes.gguf_split import gguf_files
 
 
 def open_source(options: SourceOptions | str, progress: Reporter | None = None) -> SourceModel:
@@ -28,6 +30,11 @@ def open_source(options: SourceOptions | str, progress: Reporter | None = None) 
     path = Path(options.model)
     if path.is_dir():
         _require_no_revision(options)
+        if not (path / CONFIG).is_file() and (found := gguf_files(path)):
+            raise UsageError(
+                f"{path} has no {CONFIG}: it is not a Hugging Face model folder. To build from a"
+                f" .gguf file of floats in it, name the file, such as {found[0]}"
+            )
         return open_folder(path, options, progress)
     if path.is_file():
         _require_no_revision(options)

@@ -17,6 +17,7 @@ from quantize.source import open_source
 from quantize.synthetic import make_random_model
 from runtimes.gguf import read_header
 from tests.quantize.hubs import Notes, files_of, small_model
+from tests.runtimes.split_gguf import split_gguf
 
 from .conftest import run_quantize
 
@@ -53,6 +54,20 @@ def test_a_float_gguf_file(pebble_f16: Path, pebble: Path, tmp_path: Path):
         open_source(str(other))
     with pytest.raises(UsageError, match="revision belongs to a model on the hub"):
         open_source(SourceOptions(str(pebble_f16), revision="v1"))
+
+
+@pytest.mark.parametrize("first", [0, 10])
+def test_a_part_of_a_gguf_file_is_refused_with_the_way_out(
+    pebble_built: Path, tmp_path: Path, first: int
+):
+    """Also the first part without a tensor, and the others, which do not name an architecture."""
+    parts = split_gguf(pebble_built / "pebble-q8_0.gguf", tmp_path, [first, 10])
+    for part in parts:
+        with pytest.raises(UsageError, match="one of the 3 parts of a split model") as raised:
+            open_source(str(part))
+        assert f"--merge {parts[0]} " in str(raised.value)
+    with pytest.raises(UsageError, match=f"name the file, such as {parts[0]}"):
+        open_source(str(tmp_path))
 
 
 def test_a_quantized_gguf_file_is_refused(pebble_built: Path):
