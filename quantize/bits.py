@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 from runtimes.gguf import GgufHeader, read_header
 from runtimes.memory_onnx import graph_of
 from runtimes.modelfile import ModelFile
+
+# Sines and cosines of every position, which the builder computes: no weights of the model.
+_TABLE = re.compile(r"(?:cos|sin)_cache")
 
 
 def gguf_bits(header: GgufHeader) -> float:
@@ -17,9 +21,12 @@ def gguf_bits(header: GgufHeader) -> float:
 
 
 def bits_per_weight(path: Path, parameters: int) -> float:
-    """Of the GGUF file or ONNX folder ``path``; what a graph stores is divided by the model's
-    ``parameters``, because packed weights cannot be counted. Raises ModelError."""
+    """Of the GGUF file or ONNX folder ``path``; what a graph stores of them is divided by the
+    model's ``parameters``, because packed weights cannot be counted. Raises ModelError."""
     if path.is_file():
         return gguf_bits(read_header(path))
     graph = graph_of(ModelFile.read(path))
-    return sum(tensor.nbytes for tensor in graph.initializers.values()) * 8 / parameters
+    weights = (
+        tensor.nbytes for name, tensor in graph.initializers.items() if not _TABLE.match(name)
+    )
+    return sum(weights) * 8 / parameters
