@@ -20,7 +20,7 @@ from typing import Self
 
 from quantize.errors import BusyError, DiskFullError, UsageError
 from quantize.manifest import NAME as MANIFEST
-from runtimes.locks import Lock
+from runtimes.locks import Lock, another_run
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,9 @@ class Workspace:
             self.work.mkdir(parents=True)
             self.stages.mkdir(exist_ok=True)
         except BlockingIOError as error:
-            raise BusyError(f"another run writes into {self.out}; wait, or use --out") from error
+            raise BusyError(
+                f"{another_run(self.out)} writes into {self.out}; wait, or use --out"
+            ) from error
         except OSError as error:
             raise _explain(error, self.out) from error
         return self

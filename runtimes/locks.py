@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+_LOCKS = Path("/proc/locks")
 
 
 class Lock:
@@ -50,3 +53,24 @@ class Lock:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def holder_of(path: Path) -> int | None:
+    """The process that holds the lock of ``path``; None when there is none, or the system does not
+    tell (it does on Linux). Trying the lock would be in the way of a run that begins just now."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            about = path.stat()
+            device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+            for line in _LOCKS.read_text().splitlines():
+                # Such as "3: FLOCK  ADVISORY  WRITE 4711 fe:00:2621446 0 EOF"; who waits has "->".
+                words = line.split()
+                if words[1:4] == ["FLOCK", "ADVISORY", "WRITE"] and words[5:6] == [device]:
+                    return int(words[4])
+    return None
+
+
+def another_run(path: Path) -> str:
+    """Who holds the lock of ``path``, in words."""
+    pid = holder_of(path)
+    return "another run" if pid is None else f"another run (process {pid})"

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.melts.atwork import builder_of
 from app.melts.settings import Settings, estimated_size
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.hub.client import Hub, RemoteFile
@@ -28,6 +27,7 @@ from quantize.stages import stages_size
 from quantize.workspace import WORK
 from runtimes.errors import IngotError, ModelError
 from runtimes.hardware import memory_now
+from runtimes.locks import holder_of
 from runtimes.paths import cache_dir
 
 _WEIGHTS = (".safetensors", ".bin")
@@ -89,7 +89,7 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
     disk = space_parts(source, recipes, options) if recipes else {}
     memory = memory_parts(source, recipes, options) if recipes else {}
     reusable = stages_size(out / WORK)
-    builder = builder_of(out)
+    builder = holder_of(out)
     problems = _problems(options, source, out, disk, memory, reusable)
     if builder is not None:
         # Nothing else is certain while that run fills the disk and frees it again.

@@ -20,7 +20,7 @@ from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.errors import HubError
 from quantize.hub.names import HubName
 from quantize.progress import Reporter
-from runtimes.locks import Lock
+from runtimes.locks import Lock, another_run
 
 _CHUNK = 1 << 20
 
@@ -84,7 +84,7 @@ def _lock(partial: Path, job: Fetch, progress: Reporter) -> AbstractContextManag
         try:
             return Lock(partial)
         except BlockingIOError:
-            progress.note(f"another run is downloading {job.file.path}; waiting for it")
+            progress.note(f"{another_run(partial)} is downloading {job.file.path}; waiting for it")
             return Lock(partial, wait=True)
     except FileNotFoundError:  # it has become the finished file
         return nullcontext()

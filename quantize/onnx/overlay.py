@@ -21,7 +21,7 @@ from pathlib import Path
 from quantize.errors import DiskFullError, ToolError
 from quantize.progress import Reporter
 from runtimes.errors import RuntimeMissingError
-from runtimes.locks import Lock
+from runtimes.locks import Lock, another_run
 from runtimes.paths import cache_dir
 from runtimes.processes import Child
 
@@ -44,7 +44,7 @@ def optimum_overlay(progress: Reporter) -> Path:
     if is_whole(target):
         return target
     root.mkdir(parents=True, exist_ok=True)
-    with Lock(root, wait=True):  # other runs that install
+    with _alone(root, progress):
         if is_whole(target):  # another run was faster
             return target
         for stale in root.glob(".install-*"):  # we hold the lock, so whoever made it is dead
@@ -55,6 +55,15 @@ def optimum_overlay(progress: Reporter) -> Path:
         with progress.stage("installing optimum's exporter, once per machine"):
             _install(root, target, progress)
     return target
+
+
+def _alone(root: Path, progress: Reporter) -> Lock:
+    """Wait for other runs that install."""
+    try:
+        return Lock(root)
+    except BlockingIOError:
+        with progress.stage(f"waiting for {another_run(root)} that installs optimum's exporter"):
+            return Lock(root, wait=True)
 
 
 def overlay_key() -> str:

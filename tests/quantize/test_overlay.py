@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import queue
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from quantize.onnx import overlay
 from quantize.onnx.optimum_child import older_config
 from quantize.progress import SilentReporter
 from runtimes.errors import RuntimeMissingError
+from runtimes.locks import Lock
 
 
 class Notes(SilentReporter):
@@ -69,6 +73,26 @@ def test_it_is_installed_once_and_anew_when_damaged(wheels: Path):
     assert "damaged: it is installed anew" in reporter.notes.pop()
     assert module.read_text() == "COUNT = 3\n"
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_waiting_for_another_run_that_installs_is_said(wheels: Path):
+    begun: queue.Queue[str] = queue.Queue()
+
+    class Stages(SilentReporter):
+        def stage(self, text: str) -> AbstractContextManager[None]:
+            begun.put(text)
+            return nullcontext()
+
+    root = wheels.parent / "home" / "cache" / "optimum"
+    root.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with Lock(root):
+            folder = pool.submit(overlay.optimum_overlay, Stages())
+            said = begun.get(timeout=60)
+        assert overlay.is_whole(folder.result(120))
+    assert said == (
+        f"waiting for another run (process {os.getpid()}) that installs optimum's exporter"
+    )
 
 
 def test_what_cannot_be_had_is_explained_and_leaves_nothing(wheels: Path):
