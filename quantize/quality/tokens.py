@@ -5,13 +5,14 @@ Fresh vocabularies fail silently otherwise: the file loads, answers, and is a li
 
 from __future__ import annotations
 
+import contextlib
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from quantize.errors import TokenMismatchError
+from quantize.errors import TokenMismatchError, ToolError
 from quantize.manifest import TokenParity
 from quantize.process import Progress, run_child
 from runtimes.gguf import read_header
@@ -73,14 +74,21 @@ def make_reference(
     progress: Progress | None = None,
 ) -> Reference:
     """Run the original tokenizer. Raises ToolError when it does not load."""
-    answer = run_child(
-        "quantize.quality.tokens_child:reference",
-        {"model": str(model), "trust_remote_code": trust_remote_code},
-        what="loading the original tokenizer",
-        work=work,
-        progress=progress,
-    )
-    return Reference(**answer)
+
+    def load(*, lean: bool) -> Reference:
+        answer = run_child(
+            "quantize.quality.tokens_child:reference",
+            {"model": str(model), "trust_remote_code": trust_remote_code, "lean": lean},
+            what="loading the original tokenizer",
+            work=work,
+            progress=progress,
+        )
+        return Reference(**answer)
+
+    if not trust_remote_code:
+        with contextlib.suppress(ToolError):  # it may be that this one needs torch
+            return load(lean=True)
+    return load(lean=False)
 
 
 def compare_built(

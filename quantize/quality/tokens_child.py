@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,15 @@ from quantize.quality.lines import parity_conversations, parity_lines
 _WITH_SPECIAL = 40
 
 
-def reference(model: str, trust_remote_code: bool = False) -> dict[str, Any]:
-    """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``."""
+def reference(model: str, trust_remote_code: bool = False, lean: bool = False) -> dict[str, Any]:
+    """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``.
+
+    ``lean`` keeps transformers from importing torch, which takes longer than all the rest and which
+    hardly any tokenizer needs.
+    """
     report_step("loading transformers")
+    if lean:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # as if it were not installed
     from transformers import AutoTokenizer
 
     report_step("loading the tokenizer")
