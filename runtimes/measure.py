@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import statistics
 import time
@@ -15,23 +16,35 @@ from runtimes.metrics import EngineStats
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
 
-_DECODE_PROMPT = 16  # tokens behind which decode is measured
+_DECODE_PROMPT = 4  # tokens behind which decode is measured
+_WARM_UP = 4  # tokens decoded before anything is timed
+_LEAST = 4  # the part of a sample that is left of it where it is shortened: a quarter
 # Each batch of prompts is another one: a prompt seen before would be found in the prefix cache.
 _seeds = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is timed: one row's prefill, and decode of each number of rows in lockstep."""
+    """What is timed: one row's prefill, and decode of each number of rows in lockstep.
+
+    Samples of several rows that would take longer than ``sample_s`` seconds have fewer tokens, down
+    to a quarter: where steps are slow, a few of them say as much.
+    """
 
     rows: tuple[int, ...] = (1, 16)
     prompt_tokens: int = 128
     decode_tokens: int = 32
+    sample_s: float = math.inf
 
     @property
     def context(self) -> int:
         """Tokens that a slot must hold."""
         return max(self.prompt_tokens, _DECODE_PROMPT + self.decode_tokens) + 1
+
+    def shortened(self, tokens: int, tps: float, rows: int) -> int:
+        """What a row has of its ``tokens``, if all rows together get ``tps`` a second."""
+        fitting = self.sample_s * tps / rows
+        return tokens if rows == 1 or fitting > tokens else max(tokens // _LEAST, int(fitting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +114,16 @@ def measure_speed(
         with Engine.load(path, own) as engine:
             if load_s is None:
                 load_s = time.monotonic() - begin
-            _run(engine, rows, _DECODE_PROMPT, 4)
+            warm = decode_tps(engine, rows, _WARM_UP)
             tokens = min(work.prompt_tokens, engine.context - 1)
             before = cpu_use()
             if not prefill:
                 prefill = tuple(prefill_tps(engine, tokens) for _ in range(repeats))
-            decode[rows] = tuple(
-                decode_tps(engine, rows, work.decode_tokens) for _ in range(repeats)
-            )
+            steps = work.shortened(work.decode_tokens, warm, rows)
+            decode[rows] = tuple(decode_tps(engine, rows, steps) for _ in range(repeats))
             if batch_prefill:  # once: it is as long as that many prompts one after another
-                together[rows] = prefill_tps(engine, tokens, rows) if rows > 1 else prefill[-1]
+                each = work.shortened(tokens, statistics.median(prefill), rows)
+                together[rows] = prefill_tps(engine, each, rows) if rows > 1 else prefill[-1]
             used.append((before, cpu_use()))
     return SpeedFigures(prefill, decode, together, load_s, others_share(used))
 

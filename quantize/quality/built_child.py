@@ -14,6 +14,7 @@ from runtimes.settings import RunnerSettings
 _QUESTION = "What is the capital of France?"
 _CONTEXT = 1024
 _ROWS = 16
+_SAMPLE_S = 1.0
 
 
 def ask(path: str) -> str:
@@ -55,7 +56,9 @@ def speed(path: str) -> dict[str, Any]:
     from runtimes.measure import Workload, measure_speed
 
     with GpuPeak() as gpu:
-        figures = measure_speed(path, Workload(rows=(1, _ROWS)), batch_prefill=True)
+        figures = measure_speed(
+            path, Workload(rows=(1, _ROWS), sample_s=_SAMPLE_S), batch_prefill=True
+        )
     return {
         "prefill_tps": float(figures.prefill_tps),
         "prefill_tps_16": float(figures.batch_prefill[_ROWS]),
