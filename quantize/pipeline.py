@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantize.adapted import adapted_fingerprint
 from quantize.bits import bits_per_weight
-from quantize.errors import DiskFullError, QualityError, UnfinishedError
+from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
 from quantize.keys import build_key, imatrix_key, source_inputs, versions
 from quantize.making import drop_export, drop_float_graph, make_file
 from quantize.manifest import FileEntry, Manifest, ModelInfo
@@ -120,12 +120,17 @@ def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> dict[s
             told = isinstance(error, QualityError)  # it begins with the recipe
             run.progress.note(first if told else f"{job.recipe.name} is not {done}: {first}")
             failed[job.recipe.name] = error
-        if gguf and job is gguf[-1]:
+        if gguf and job is gguf[-1] and not _kept_for_allowing(failed):
             drop_export(run)
     drop_float_graph(run)
     if plan is not None:
         _measure_others(run, plan, jobs)
     return failed
+
+
+def _kept_for_allowing(failed: Mapping[str, IngotError]) -> bool:
+    """Whether the next run, with --allow-token-mismatch, would make the export again."""
+    return any(isinstance(error, TokenMismatchError) for error in failed.values())
 
 
 def _summary(failed: Mapping[str, IngotError], asked: int) -> IngotError:

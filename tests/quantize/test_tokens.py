@@ -116,6 +116,7 @@ def test_what_no_candidate_matches_fails_unless_allowed(sources: dict[str, Path]
     assert "onnx-int8" in (out / "README.md").read_text(encoding="utf-8")
     again = run_quantize(*command, "--allow-token-mismatch")
     assert "onnx-int8 is already built" in again.stderr
+    assert "converting to GGUF, half precision: an earlier run has done this" in again.stderr
     entry = load_manifest(tmp_path / "lower-built").entry("q8_0")
     assert entry is not None
     assert entry.token_parity is not None
