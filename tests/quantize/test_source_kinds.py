@@ -14,7 +14,6 @@ from quantize.errors import SourceError, ToolError, UsageError
 from quantize.manifest import load_manifest
 from quantize.options import SourceOptions
 from quantize.source import open_source
-from quantize.synthetic import make_random_model
 from runtimes.gguf import read_header
 from tests.quantize.hubs import Notes, files_of, small_model
 from tests.runtimes.split_gguf import split_gguf
@@ -219,13 +218,3 @@ def test_a_tokenizer_with_code_of_its_own_is_used_all_the_way(
     manifest = load_manifest(tmp_path / "own-built")
     assert [entry.recipe for entry in manifest.files] == ["onnx-int8"]
     assert manifest.model.quality is not None
-
-
-def test_optimum_exports_a_model_once_for_all_of_its_files(tmp_path: Path):
-    model = make_random_model(tmp_path / "gpt2", "gpt2", n_embd=128, n_layer=2)
-    done = run_quantize(model, "--recipe", "onnx-int8,onnx-int4-rtn", "--no-measure")
-    assert done.stderr.count("exporting GPT2LMHeadModel by optimum ...") == 1
-    files = load_manifest(tmp_path / "gpt2-built").files
-    assert [entry.recipe for entry in files] == ["onnx-int8", "onnx-int4-rtn"]
-    assert {entry.route for entry in files} == {"optimum"}
-    assert not (tmp_path / "gpt2-built" / ".quantize-work").exists()

@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pytest
 
 from quantize.gguf.convert import _lost_window
+from quantize.manifest import load_manifest
 from quantize.onnx.build import OnnxBuild, build_onnx
 from quantize.process import run_child
 from quantize.recipe import RECIPES
@@ -31,7 +32,9 @@ from runtimes.request import Request, SamplingParams
 from runtimes.runner import Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
-# The first two go through optimum.
+from .conftest import run_quantize
+
+# The first two go through optimum: one by the whole command, in two files, one by the step alone.
 EXPORTED = ("gpt2", "gpt_neox")
 BUILT = ("llama", "qwen3", "mistral")
 WINDOW = 16
@@ -50,7 +53,8 @@ class Tiny:
     original: Table
     gguf: Path
     onnx: Path
-    build: OnnxBuild | None
+    build: OnnxBuild | None = None
+    said: str = ""
 
 
 def _log_softmax(logits: npt.NDArray[np.floating]) -> Table:
@@ -78,16 +82,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
     def child(function: str, **arguments: object) -> None:
         run_child(f"tests.quantize.builds_child:{function}", arguments, what=function, work=root)
 
-    def export(arch: str) -> OnnxBuild:
-        folder = sources[arch]
-        kind = {"gpt2": "GPT2LMHeadModel", "gpt_neox": "GPTNeoXForCausalLM"}[arch]
-        model = SourceModel(folder, kind, (folder / "model.safetensors",), 1)
-        work = root / f"{arch}-work"
+    def export() -> OnnxBuild:
+        folder = sources["gpt_neox"]
+        model = SourceModel(folder, "GPTNeoXForCausalLM", (folder / "model.safetensors",), 1)
+        work = root / "gpt_neox-work"
         work.mkdir()
         return build_onnx(model, RECIPES["onnx-int8"], work, exports=work)
 
+    def command() -> str:
+        recipes = "onnx-int8,onnx-int4-rtn"
+        return run_quantize(sources["gpt2"], "--recipe", recipes, "--no-measure").stderr
+
     with ThreadPoolExecutor(2) as pool:
-        exported = {arch: pool.submit(export, arch) for arch in EXPORTED}
+        exported, said = pool.submit(export), pool.submit(command)
         jobs = [(str(sources[arch]), str(onnx[arch]), "onnx-int8", "cpu") for arch in BUILT]
         jobs.append((str(sources["qwen3"]), str(root / "qwen3-cuda"), "onnx-int4", "cuda"))
         pre = {str(sources[arch]): "gpt-2" for arch in byte_level}
@@ -98,12 +105,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
         ]
         for other in others:
             other.result()
-    builds = {arch: future.result() for arch, future in exported.items()}
-    onnx |= {arch: build.path for arch, build in builds.items()}
-    return {
-        arch: Tiny(sources[arch], np.load(tables[arch]), gguf[arch], onnx[arch], builds.get(arch))
-        for arch in sources
+    onnx |= {"gpt2": root / "gpt2-built" / "onnx-int8", "gpt_neox": exported.result().path}
+    made = {
+        arch: Tiny(sources[arch], np.load(tables[arch]), gguf[arch], onnx[arch]) for arch in sources
     }
+    made["gpt2"] = replace(made["gpt2"], said=said.result())
+    made["gpt_neox"] = replace(made["gpt_neox"], build=exported.result())
+    return made
 
 
 def _open(path: Path, slots: int = 1, **more: object) -> OnnxRunner:
@@ -163,17 +171,31 @@ def test_a_graph_for_cuda_has_activations_in_half_precision(tiny: dict[str, Tiny
     assert "cuda" in decoder["session_options"]["provider_options"][0]
 
 
-@pytest.mark.parametrize("arch", EXPORTED)
-def test_the_route_is_told(tiny: dict[str, Tiny], arch: str):
-    build = tiny[arch].build
+def test_the_route_is_told(tiny: dict[str, Tiny]):
+    build = tiny["gpt_neox"].build
     assert build is not None
     assert build.route == "optimum"
     assert "onnxruntime-genai's builder does not know GPT" in build.notes[0]
     assert build.runs_here
     left = sorted(path.name for path in build.path.parent.iterdir())
     assert left == ["onnx-int8", "optimum-fp32", "optimum-fp32.json"]
-    size = sum(path.stat().st_size for path in build.path.glob("model.onnx.data"))
-    # 8 bits and a scale in 32 bits for each 32 weights; positions and norms stay as they are.
+
+
+def test_optimum_exports_a_model_once_for_all_of_its_files(tiny: dict[str, Tiny]):
+    assert tiny["gpt2"].said.count("exporting GPT2LMHeadModel by optimum ...") == 1
+    out = tiny["gpt2"].onnx.parent
+    files = load_manifest(out).files
+    assert [entry.recipe for entry in files] == ["onnx-int8", "onnx-int4-rtn"]
+    for entry in files:
+        assert entry.route == "optimum"
+        assert "onnxruntime-genai's builder does not know GPT2" in entry.notes[0]
+    assert not (out / ".quantize-work").exists()
+
+
+@pytest.mark.parametrize("arch", EXPORTED)
+def test_weights_are_stored_in_8_bits(tiny: dict[str, Tiny], arch: str):
+    """And a scale in 32 bits for each 32 weights; positions and norms stay as they are."""
+    size = (tiny[arch].onnx / "model.onnx.data").stat().st_size
     assert size < 0.45 * (tiny[arch].source / "model.safetensors").stat().st_size
 
 
