@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-# Tests that share models which take minutes to make stay together, and come first.
+# Tests that share models which take minutes to make stay together, and come first; with them those
+# that import torch, which this worker has by then.
 _TOGETHER = "quantize"
+_HAVE_TORCH = (f"{_TOGETHER}/", "assets/")
 # Then the files that take longest (10 seconds and more), in this order; the others fill the time
 # beside the last of them, so that all workers end at about the same time.
 _LONG = (
@@ -38,7 +40,6 @@ _LONG = (
     "app/test_batch_crashes",
     "app/batch/test_ray",
     "app/batch/test_engines",
-    "assets/test_pebble_data",
     "runtimes/test_engine_features",
     "app/tui/test_batch_snapshots",
     "app/tui/test_monitor_screen",
@@ -66,7 +67,7 @@ def keep_to_own_cores() -> None:
 def group_of(nodeid: str) -> str:
     """Tests of one group run on one worker, so that what they share is made once."""
     file = nodeid.split("::", 1)[0].removeprefix("tests/").removesuffix(".py")
-    return _TOGETHER if file.startswith(f"{_TOGETHER}/") else file
+    return _TOGETHER if file.startswith(_HAVE_TORCH) else file
 
 
 def slowest_first(items: list[pytest.Item]) -> None:
