@@ -48,6 +48,7 @@ _LONG = (
     "runtimes/test_selftest",
     "runtimes/llamacpp/test_build",
     "app/tui/test_tmux",
+    "golden/test_files",
     "app/jobs/test_job",
     "app/test_worker_front_ends",
 )
