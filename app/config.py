@@ -137,21 +137,3 @@ def config_path() -> Path:
     """The file of the settings; it need not exist."""
     named = os.environ.get("INGOT_CONFIG", "").strip()
     return Path(named).expanduser() if named else config_dir() / "config.toml"
-
-
-def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
-    """Read the settings. ``flags`` are values from the command line by dotted name, such as
-    ``chat.model``; those that are None were not given.
-
-    A file that is not there says nothing; of one that cannot be read, that is a problem. Nothing is
-    raised: see ``Loaded.checked``.
-    """
-    from app.configreading import Reading
-
-    reading = Reading(config_path() if path is None else path)
-    reading.read_file()
-    reading.read_environment()
-    for key, value in (flags or {}).items():
-        if value is not None:
-            reading.take(key, value, "command line", "the command line")
-    return reading.result()

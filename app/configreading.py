@@ -18,6 +18,7 @@ from app.config import (
     Source,
     config_path,
 )
+from app.configpresets import BUILT_IN
 from app.configvalues import SETTINGS, check, parse, preset_name
 
 
@@ -98,7 +99,7 @@ class Reading:
         name = self.values.get("chat.preset")
         if name is None:
             return
-        known = {preset.name: preset for preset in (*_built_in(), *own)}
+        known = {preset.name: preset for preset in (*BUILT_IN, *own)}
         if name not in known:
             source = self.sources["chat.preset"]
             where = self.path if source == "file" else f"the {source}"
@@ -128,10 +129,20 @@ class Reading:
         }
 
 
-def _built_in() -> tuple[Preset, ...]:
-    from app.chat.presets import BUILT_IN
+def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
+    """Read the settings. ``flags`` are values from the command line by dotted name, such as
+    ``chat.model``; those that are None were not given.
 
-    return BUILT_IN
+    A file that is not there says nothing; of one that cannot be read, that is a problem. Nothing is
+    raised: see ``Loaded.checked``.
+    """
+    reading = Reading(config_path() if path is None else path)
+    reading.read_file()
+    reading.read_environment()
+    for key, value in (flags or {}).items():
+        if value is not None:
+            reading.take(key, value, "command line", "the command line")
+    return reading.result()
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

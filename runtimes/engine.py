@@ -26,15 +26,8 @@ from runtimes.hardware import memory_now
 from runtimes.load import load_runner
 from runtimes.metrics import EngineStats, Occupancy
 from runtimes.modelfile import ModelFile
-from runtimes.request import (
-    Completion,
-    Constraint,
-    FinishReason,
-    Request,
-    SamplingParams,
-    check_prompt,
-    check_request,
-)
+from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
+from runtimes.request_checks import check_prompt, check_request
 from runtimes.runner import Runner
 from runtimes.session import SessionHeader, read_session, write_session
 from runtimes.settings import RunnerSettings, SchedulerSettings

@@ -6,12 +6,21 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from runtimes.hardware import Gpu
+from typing import Any
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU; bytes of memory."""
+
+    index: int
+    name: str
+    memory_total: int
+    memory_free: int
+    compute_capability: str
+    driver: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +124,6 @@ def find_gpus() -> tuple[Gpu, ...]:
 
 
 def _describe(pynvml: Any, index: int) -> Gpu:
-    from runtimes.hardware import Gpu
-
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)

@@ -10,18 +10,7 @@ import psutil
 
 from runtimes import cgroup
 from runtimes.cpu import cpu_name, instruction_sets, usable_processors
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU; bytes of memory."""
-
-    index: int
-    name: str
-    memory_total: int
-    memory_free: int
-    compute_capability: str
-    driver: str
+from runtimes.gpus import Gpu, find_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +33,6 @@ class Hardware:
 
 def detect() -> Hardware:
     """Look at this machine now; takes a few milliseconds, more with a GPU driver to ask."""
-    from runtimes.gpus import find_gpus
-
     logical = psutil.cpu_count(logical=True) or 1
     total, available = memory_now()
     return Hardware(

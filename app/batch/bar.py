@@ -12,7 +12,16 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from app import console
-from app.batch.progress import Progress, Silent, Snapshot, occupancy, speeds
+from app.batch.progress import Lines, Progress, Silent, Snapshot, occupancy, speeds
+
+
+def make_progress(*, quiet: bool, bar: bool) -> Progress:
+    """The view that fits where stderr goes; ``bar`` only if nothing else writes to the terminal."""
+    if quiet:
+        return Silent()
+    if bar and console.messages().is_terminal:
+        return Bar()
+    return Lines()
 
 
 class Bar(Silent):

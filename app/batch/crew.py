@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from app.batch.engines import load_engines, require_room, seats
-from app.batch.lane import Lane
+from app.batch.lane import Crew, Lane
 from app.batch.plan import Plan
 from app.batch.slots import slots_for
 from runtimes.api import EngineApi
-
-
-class Crew:
-    """Engines that work together. A context manager that ends them."""
-
-    def __init__(self, lanes: Sequence[Lane], close: Callable[[], None]) -> None:
-        self.lanes = lanes
-        self._close = close
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close()
 
 
 def load_crew(plan: Plan, rows: int) -> Crew:

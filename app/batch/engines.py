@@ -17,8 +17,7 @@ from app.models import load_engine
 from app.planning import Choice
 from runtimes.api import EngineApi
 from runtimes.errors import OutOfMemoryError, RequestError
-from runtimes.gpus import find_gpus
-from runtimes.hardware import Gpu
+from runtimes.gpus import Gpu, find_gpus
 from runtimes.memory import estimate_settings, gib
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.topology import Core, cores, shares

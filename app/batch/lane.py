@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import TracebackType
 from typing import Protocol
 
 from app.batch.work import Counts, Work
@@ -199,3 +200,22 @@ class Lane:
         for request_id in self.active:
             self.engine.cancel(request_id)
         self.active.clear()
+
+
+class Crew:
+    """Engines that work together. A context manager that ends them."""
+
+    def __init__(self, lanes: Sequence[Lane], close: Callable[[], None]) -> None:
+        self.lanes = lanes
+        self._close = close
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()

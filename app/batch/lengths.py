@@ -13,7 +13,8 @@ from runtimes.chat import Message
 from runtimes.errors import RequestError
 from runtimes.memory import DEFAULT_CONTEXT
 from runtimes.modelfile import ModelFile
-from runtimes.request import SamplingParams, check_params
+from runtimes.request import SamplingParams
+from runtimes.request_checks import check_params
 from runtimes.settings import RunnerSettings
 from runtimes.tokenizer import NamedTokenizer, encode_chat, load_tokenizer
 

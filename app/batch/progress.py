@@ -80,17 +80,6 @@ class Progress(Protocol):
         """Say what is being waited for, if it takes long."""
 
 
-def make_progress(*, quiet: bool, bar: bool) -> Progress:
-    """The view that fits where stderr goes; ``bar`` only if nothing else writes to the terminal."""
-    if quiet:
-        return Silent()
-    if bar and console.messages().is_terminal:
-        from app.batch.bar import Bar
-
-        return Bar()
-    return _Lines()
-
-
 def speeds(snapshot: Snapshot) -> str:
     """Prefill and decode, now and overall."""
     return (
@@ -183,7 +172,9 @@ class Both(Silent):
             yield None
 
 
-class _Lines(Silent):
+class Lines(Silent):
+    """A line every ten seconds."""
+
     def __init__(self) -> None:
         self._begun = self._shown = time.monotonic()
 
@@ -192,6 +183,7 @@ class _Lines(Silent):
         return console.doing(text)
 
     def update(self, snapshot: Snapshot) -> None:
+        """See Progress."""
         now = time.monotonic()
         soon = snapshot.compiling and self._shown == self._begun
         if now - self._shown < (_SILENT_SECONDS if soon else _LINE_SECONDS):

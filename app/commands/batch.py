@@ -96,11 +96,12 @@ def batch(
     from dataclasses import replace
 
     from app import console
+    from app.batch.bar import make_progress
     from app.batch.commands import WORDS, subcommand
     from app.batch.events import Events
     from app.batch.interrupt import sigterm_as_ctrl_c
     from app.batch.plan import Plan
-    from app.batch.progress import Both, make_progress
+    from app.batch.progress import Both
     from app.batch.report import check_report, report_of, write_report
     from app.batch.reproducible import alike, computing
     from app.batch.runner import run_to_file, run_to_stdout

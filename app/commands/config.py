@@ -36,7 +36,7 @@ def show(
     from dataclasses import replace
 
     from app import console
-    from app.config import load
+    from app.configreading import load
 
     loaded = load()
     if loaded.config.keymap or loaded.config.theme:
@@ -73,7 +73,7 @@ def get(key: KeyArgument) -> None:
     import json
 
     from app import console
-    from app.config import load
+    from app.configreading import load
     from app.configvalues import check_key
 
     check_key(key)

@@ -24,7 +24,7 @@ from textual.signal import Signal
 
 from app.chat.host import HostState, LoadCancelledError
 from app.config import ConfigError
-from app.config import load as load_config
+from app.configreading import load as load_config
 from app.configwriting import set_value
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, order, palette, theme

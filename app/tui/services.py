@@ -56,7 +56,7 @@ def open_services(start: Start) -> Iterator[Services]:
     Raises StoreError, and RequestError when there is no chat to resume.
     """
     from app.chat.host import EngineHost
-    from app.config import load
+    from app.configreading import load
     from app.monitor import Monitor
     from app.store import Store
 

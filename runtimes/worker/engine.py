@@ -15,7 +15,8 @@ from runtimes.chat import Message
 from runtimes.errors import IngotError, RequestError
 from runtimes.metrics import EngineStats
 from runtimes.modelfile import ModelFile
-from runtimes.request import Completion, FinishReason, Request, SamplingParams, check_request
+from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.request_checks import check_request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.worker.flights import Flight

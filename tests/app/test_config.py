@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from app import cli
-from app.config import Config, ConfigError, Sampling, config_path, load
+from app.config import Config, ConfigError, Sampling, config_path
+from app.configreading import load
 from app.configvalues import SETTINGS, check, parse
 from app.configwriting import set_value, unset_value
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from app.doctor import report, show
-from runtimes.hardware import Gpu, Hardware
+from runtimes.gpus import Gpu
+from runtimes.hardware import Hardware
 from runtimes.selftest import Health
 from tests.runtimes.faults import build_fault_library
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from runtimes.errors import RequestError
-from runtimes.request import SamplingParams, check_params
+from runtimes.request import SamplingParams
+from runtimes.request_checks import check_params
 from runtimes.sampling import (
     BrokenLogitsError,
     SamplerState,

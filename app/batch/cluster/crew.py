@@ -14,8 +14,7 @@ from typing import Any
 
 from app.batch.cluster.actor import EngineActor, Order
 from app.batch.cluster.engine import RayEngine
-from app.batch.crew import Crew
-from app.batch.lane import Lane
+from app.batch.lane import Crew, Lane
 from app.batch.plan import Plan
 from app.batch.slots import MOST
 from runtimes.errors import IngotError, RequestError

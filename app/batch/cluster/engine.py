@@ -18,7 +18,8 @@ from runtimes.chat import Message
 from runtimes.errors import ModelError, RequestError
 from runtimes.metrics import EngineStats
 from runtimes.modelfile import ModelFile
-from runtimes.request import Completion, FinishReason, Request, check_request
+from runtimes.request import Completion, FinishReason, Request
+from runtimes.request_checks import check_request
 from runtimes.stream import Stream
 from runtimes.worker.flights import Flight
 from runtimes.worker.problems import WorkerError, unpack

@@ -28,7 +28,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.chat.host import HostState
-from app.config import load
+from app.configreading import load
 from app.monitor import Monitor
 from app.store import Store
 from app.store.records import Role, State

@@ -29,7 +29,7 @@ from app.batch.work import Terms, Work
 from app.planning import Choice
 from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
-from runtimes.hardware import Gpu
+from runtimes.gpus import Gpu
 from runtimes.modelfile import ModelFile
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings

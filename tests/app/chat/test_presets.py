@@ -8,7 +8,8 @@ import pytest
 
 from app.chat import presets
 from app.chat.sampling_form import from_mapping
-from app.config import Config, ConfigError, Preset, load
+from app.config import Config, ConfigError, Preset
+from app.configreading import load
 
 FILE = """\
 # mine
