@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 
 # An app in which something always happens is never at rest; in each round every widget gets through
 # what it had to do at the beginning of it.
-_ROUNDS, _AT_MOST_S = 30, 2.0
+_ROUNDS, _AT_MOST_S = 30, 10.0
 
 # Without waiting for anything but the keys: what they begin may be over when the app is at rest.
 press_only = Pilot.press

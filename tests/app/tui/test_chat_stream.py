@@ -72,7 +72,11 @@ async def test_what_was_fed_is_what_is_shown(home: Any, kind: str):
         assert view is not None
         assert differs(view, given) == 0
         assert screen.transcript.following
-        assert screen.transcript.scroll_offset.y == screen.transcript.max_scroll_y
+        await wait_until(lambda: at_end(screen.transcript))
+
+
+def at_end(transcript: Transcript) -> bool:
+    return 0 < transcript.max_scroll_y == transcript.scroll_offset.y
 
 
 class Both(App[None]):
@@ -129,8 +133,7 @@ async def test_scrolling_up_stops_following_and_end_follows_again(home: Any):
         await wait_until(lambda: transcript.following)
         await pilot.press("escape")
         await wait_until(lambda: not screen.busy)
-        await pilot.pause()
-        assert transcript.scroll_offset.y == transcript.max_scroll_y
+        await wait_until(lambda: at_end(transcript))
 
 
 async def test_of_a_thousand_messages_few_are_mounted_and_reading_stays_in_place(home: Any):
@@ -255,11 +258,15 @@ async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home: Any
         await wait_until(lambda: len(screen.path) == 2 and not screen.busy)
         await pilot.pause()
         view: Any = screen.transcript.view_of(screen.path[-1].id)
-        screen.transcript.fold()
-        await pilot.pause()
         section = view.body.sections[0]
         assert len(section._pages) > 1
-        assert section._folded, "what nobody sees costs nothing"
+
+        def folded() -> bool:  # once all is laid out
+            screen.transcript.fold()
+            return bool(section._folded)
+
+        await wait_until(folded)  # what nobody sees costs nothing
+        await pilot.pause()
         height = screen.transcript.virtual_size.height
         await pilot.press("pageup")
         await wait_until(lambda: not section._folded)
