@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from app.chat.host import EngineHost
+from app.tui.measure.recorded import RecordedEngine
 from runtimes.engine import Engine
 from runtimes.request import Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -49,3 +51,17 @@ class HeldHost(EngineHost):
 
         self.held._post(lambda: self.reading.wait() and None)
         return Watched(self.held, request, look)
+
+
+class GatedEngine(RecordedEngine):
+    """Gives as many of its pieces as its test lets it."""
+
+    def __init__(self, pieces: Sequence[str], may: int = 0) -> None:
+        super().__init__(pieces, rate=1.0)
+        self.may = may
+
+    def _cancelled_before(self, number: int, begin: float) -> bool:
+        while number >= self.may:
+            if self._cancelled.wait(0.005):
+                return True
+        return self._cancelled.is_set()
