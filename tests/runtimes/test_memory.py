@@ -28,9 +28,11 @@ MIB = 2**20
 # Two loads of the same file differ by this much; Pebble is small enough for it to show.
 NOISE = 2 * MIB
 
+# Threads take memory too, little beside a real model: not as many as the machine has cores.
+PLAIN = RunnerSettings(threads=2, gpu_layers=0)
 SETTINGS = (
-    RunnerSettings(slots=1, context=512, gpu_layers=0),
-    RunnerSettings(slots=4, context=1024, batch=256, gpu_layers=0),
+    replace(PLAIN, slots=1, context=512),
+    replace(PLAIN, slots=4, context=1024, batch=256),
 )
 
 needs_proc = pytest.mark.skipif(
@@ -48,7 +50,7 @@ def test_estimates_are_what_processes_take(pebble_file: Path) -> None:
 
 @needs_proc
 def test_packed_keys_and_values_are_measured_too(gguf: Path) -> None:
-    plain = RunnerSettings(slots=16, context=1024, batch=64, gpu_layers=0)
+    plain = replace(PLAIN, slots=16, context=1024, batch=64)
     wide, packed = memory_check(gguf, (plain, replace(plain, kv_type="q4_0")))
     saved = wide.estimate.kv - packed.estimate.kv
     assert saved > 20 * MIB
@@ -57,8 +59,8 @@ def test_packed_keys_and_values_are_measured_too(gguf: Path) -> None:
 
 @needs_proc
 def test_steps_that_the_cache_has_no_room_for_take_nothing(gguf: Path) -> None:
-    long_steps = RunnerSettings(slots=2, context=256, batch=8192, gpu_layers=0)
-    budget = RunnerSettings(slots=8, context=1024, unified_kv=True, kv_tokens=2048, gpu_layers=0)
+    long_steps = replace(PLAIN, slots=2, context=256, batch=8192)
+    budget = replace(PLAIN, slots=8, context=1024, unified_kv=True, kv_tokens=2048)
     for row in memory_check(gguf, (long_steps, budget)):
         assert abs(row.estimate.total - row.measured) <= 0.1 * row.measured + NOISE, row
 
@@ -66,7 +68,7 @@ def test_steps_that_the_cache_has_no_room_for_take_nothing(gguf: Path) -> None:
 @needs_proc
 def test_what_is_kept_of_every_cell_counts(gguf: Path) -> None:
     """Half as much as small keys and values themselves, which are all that differs here."""
-    few = RunnerSettings(slots=1, context=1024, batch=64, kv_type="q4_0", gpu_layers=0)
+    few = replace(PLAIN, slots=1, context=1024, batch=64, kv_type="q4_0")
     one, many = memory_check(gguf, (few, replace(few, slots=64)))
     grown = many.measured - one.measured
     assert many.estimate.total - one.estimate.total == pytest.approx(grown, rel=0.07)
