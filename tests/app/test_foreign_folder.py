@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.homes import link_source
 from tests.app.tui.test_terminal import Terminal
 
 BIN = Path(sys.executable).parent
@@ -52,6 +53,8 @@ def folder(tmp_path: Path) -> Folder:
 
 @pytest.fixture
 def command(folder: Folder, tmp_path: Path) -> Command:
+    link_source(tmp_path / "home")
+
     def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             list(map(str, words)),

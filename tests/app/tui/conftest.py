@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +22,8 @@ from app.monitor import Monitor
 from app.store import Store
 from app.tui.app import IngotApp
 from app.tui.services import Services, Start, open_services
-from runtimes.paths import state_dir
 from tests.app import endless
+from tests.app.homes import know_runtimes, link_source
 from tests.app.tui import settling
 from tests.app.tui.held import HeldHost
 
@@ -52,13 +51,11 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """INGOT_HOME, empty but for what is known of the runtimes: testing those takes seconds."""
+    """INGOT_HOME, empty but for what takes long to find out or to download."""
     folder = tmp_path / "home"
-    known = state_dir() / "selftest.json"
+    know_runtimes(folder)
+    link_source(folder)
     monkeypatch.setenv("INGOT_HOME", str(folder))
-    if known.is_file():
-        state_dir().mkdir(parents=True)
-        shutil.copyfile(known, state_dir() / known.name)
     return folder
 
 
