@@ -25,6 +25,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 parallel.keep_to_own_cores()
 
+# Hundreds of commands and engines are started: each would compile all of Ingot anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # How long an example takes is the machine's business, and a run has to end as the one before it.
 # To search for other examples: --hypothesis-profile search
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
