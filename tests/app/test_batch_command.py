@@ -118,7 +118,7 @@ def test_bad_rows_become_error_rows(ingot: Any, gguf_file: Path, tmp_path: Path)
         b"",
         b'{"prompt":"What is 1 + 1?","id":"same"}',
         b'{"id":"torn","prompt":',
-        b'{"id":"long","prompt":"' + b"word " * 2**20 + b'"}',
+        b'{"id":"long","prompt":"' + b"word " * 2**16 + b'"}',
         b'{"id":"nul","prompt":"a\x00b"}',
         b'{"id":"half","prompt":"\\ud83d"}',
         b'{"id":"bytes","prompt":"\xff"}',
