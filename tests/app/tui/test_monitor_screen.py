@@ -19,6 +19,7 @@ from app.eventlog import Event
 from app.machine import MachineUse, ProcessUse
 from app.monitor import Sample
 from app.tui.app import IngotApp
+from app.tui.screens import monitor
 from app.tui.screens.monitor import MonitorScreen
 from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.gauge import gauge, history
@@ -142,7 +143,10 @@ async def open_screen(pilot: Pilot[Any]) -> MonitorScreen:
     return screen
 
 
-async def test_figures_crash_trim_pause_and_filter(app: IngotApp) -> None:
+async def test_figures_crash_trim_pause_and_filter(
+    app: IngotApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "_PERIOD_S", 0.2)
     host = app.services.host
     async with app.run_test(size=(80, 24)) as pilot:
         await wait_until(lambda: host.engine is not None, 60)
@@ -190,7 +194,7 @@ async def test_figures_crash_trim_pause_and_filter(app: IngotApp) -> None:
         assert "Paused" in lines_of(screen, "#events-level")
         await wait_until(lambda: not screen._looking)
         count = len(app.services.monitor.samples())
-        limit = time.monotonic() + 1.5
+        limit = time.monotonic() + 0.5
         await wait_until(lambda: time.monotonic() > limit)
         assert len(app.services.monitor.samples()) == count
         await pilot.press("p")
@@ -200,7 +204,7 @@ async def test_figures_crash_trim_pause_and_filter(app: IngotApp) -> None:
         await pilot.press("f5")
         await wait_until(lambda: app.current_mode == "quantize" and not screen._looking)
         count = len(app.services.monitor.samples())
-        limit = time.monotonic() + 1.5
+        limit = time.monotonic() + 0.5
         await wait_until(lambda: time.monotonic() > limit)
         assert len(app.services.monitor.samples()) == count
 
