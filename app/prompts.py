@@ -83,15 +83,15 @@ def encode(encoder: Encoder, style: PromptStyle, messages: Sequence[Message]) ->
     return ids
 
 
-def joined(argument: str | None, piped: str | None) -> str:
+def joined(argument: str | None, piped: str | None, command: str) -> str:
     """The prompt from the command line, a blank line, and the text that was piped in.
 
-    Raises RequestError when neither says anything.
+    Raises RequestError, which shows ``command`` with one, when neither says anything.
     """
     parts = [part for part in (argument, piped) if part is not None and part.strip()]
     if not parts:
         raise RequestError(
-            'there is no prompt: give one (ingot run MODEL "What is ...?") or pipe text in'
+            f'there is no prompt: give one ({command} "What is ...?") or pipe text in'
         )
     return "\n\n".join(parts)
 

@@ -170,7 +170,7 @@ def read_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
-                raise ModelError(f"{path} is not a GGUF file (its first bytes are not 'GGUF')")
+                raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 header = _parse(data)
                 size = len(data)

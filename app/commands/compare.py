@@ -71,6 +71,7 @@ def compare(
     text = joined(
         clean_argument(prompt, console.note),
         read_text(piped, console.note) if piped is not None else None,
+        "ingot compare MODEL",
     )
     style = PromptStyle(clean_argument(system, console.note))
     messages = conversation(style, [{"role": "user", "content": text}])

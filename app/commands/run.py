@@ -68,6 +68,7 @@ def run(
     text = joined(
         clean_argument(prompt, console.note),
         read_text(piped, console.note) if piped is not None else None,
+        "ingot run MODEL",
     )
     choice = choose(model, options, settings, "chat", slots=1, reproducible=reproducible)
     file = choice.file

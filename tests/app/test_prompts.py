@@ -23,13 +23,13 @@ USER = {"role": "user", "content": "hi"}
     ],
 )
 def test_joined(argument: str | None, piped: str | None, prompt: str) -> None:
-    assert joined(argument, piped) == prompt
+    assert joined(argument, piped, "ingot run MODEL") == prompt
 
 
 @pytest.mark.parametrize(("argument", "piped"), [(None, None), ("", None), (" ", "\n\n")])
 def test_no_prompt_at_all(argument: str | None, piped: str | None) -> None:
-    with pytest.raises(RequestError, match="ingot run MODEL"):
-        joined(argument, piped)
+    with pytest.raises(RequestError, match=r'\(ingot run MODEL "What'):
+        joined(argument, piped, "ingot run MODEL")
 
 
 @pytest.mark.parametrize(
