@@ -3,14 +3,14 @@
 import os
 import sys
 
-_INTERRUPTED = 130  # app.exitcodes has it too, behind imports that a Ctrl-C may end
+_INTERRUPTED = 130  # app.cli.exitcodes has it too, behind imports that a Ctrl-C may end
 
 
 def main() -> int:
     """Import the command line and run it; the exit code. Ctrl-C while it is imported is no defect
     either."""
     try:
-        from app.cli import main as run
+        from app.cli.main import main as run
     except KeyboardInterrupt:
         return _INTERRUPTED
     return run()

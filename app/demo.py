@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from app.console import emit, note
-from runtimes import processes
+from app.cli.console import emit, note
+from runtimes.machine import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = Path("assets/pebble")

@@ -9,7 +9,7 @@ from typing import Any
 from app.figures import timings_json, usage_json
 from app.prompts import PromptStyle, encode
 from runtimes.api import EngineApi
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 
 # A worker process that dies may die once more before it is started with safer settings.

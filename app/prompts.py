@@ -8,7 +8,7 @@ from typing import IO, Protocol
 
 from runtimes.chat import Message
 from runtimes.errors import RequestError
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 

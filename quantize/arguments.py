@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantize.errors import UsageError
-from quantize.recipe import FORMATS, Recipe, choose_recipes, find_recipe
+from quantize.recipes.recipe import FORMATS, Recipe, choose_recipes, find_recipe
 
 
 def chosen_recipes(names: Sequence[str], to: str | None, bits: str | None) -> tuple[Recipe, ...]:

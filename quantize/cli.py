@@ -128,7 +128,7 @@ def command(
     if verbose:
         logging.getLogger().setLevel(logging.DEBUG)
     if model == "recipes":
-        from quantize.presets import print_listing
+        from quantize.recipes.presets import print_listing
 
         print_listing()
         return
@@ -166,13 +166,13 @@ def command(
 
 def _run(options: Options) -> None:
     """Build with events on stdout, or with progress on stderr and the table on stdout."""
-    from quantize.pipeline import build
+    from quantize.build.pipeline import build
 
     # Ended politely, clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if options.as_json:
-        from quantize.events import JsonReporter
         from quantize.manifest import NAME
+        from quantize.progress.events import JsonReporter
 
         events = JsonReporter(sys.stdout)
         try:
@@ -182,7 +182,7 @@ def _run(options: Options) -> None:
             raise
         events.done(folder / NAME)
         return
-    from quantize.progress import ConsoleReporter, beating
+    from quantize.progress.console import ConsoleReporter, beating
     from quantize.report import print_table
 
     reporter = ConsoleReporter()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from quantize.recipe import Recipe
+from quantize.recipes.recipe import Recipe
 
 Target = Literal["cpu", "cuda"]
 

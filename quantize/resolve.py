@@ -7,8 +7,8 @@ from pathlib import Path
 
 from quantize.manifest import NAME, FileEntry, Manifest, entry_path, load_manifest
 from runtimes.errors import ModelError
-from runtimes.gguf_split import gguf_files
-from runtimes.installed import RuntimeName, find_installed
+from runtimes.machine.installed import RuntimeName, find_installed
+from runtimes.models.gguf_split import gguf_files
 
 # When a folder holds several builds and none is asked for: small and good first, then what is left
 # in the order in which it was built. (The planner measures; this is the choice without it.)

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from runtimes.chat import Message
-from runtimes.metrics import EngineStats
-from runtimes.modelfile import ModelFile
+from runtimes.engine.metrics import EngineStats
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request, SamplingParams
 from runtimes.stream import Stream
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runtimes.cpu import available_cores
+from runtimes.engine.runner import Runner
+from runtimes.engine.tokenizer import NamedTokenizer
 from runtimes.errors import RequestError
-from runtimes.hardware import memory_now
-from runtimes.memory import DEFAULT_CONTEXT, longest_step, require_fit
-from runtimes.modelfile import ModelFile
-from runtimes.runner import Runner
-from runtimes.selftest import require
+from runtimes.machine.cpu import available_cores
+from runtimes.machine.hardware import memory_now
+from runtimes.machine.selftest import require
+from runtimes.models.memory import DEFAULT_CONTEXT, longest_step, require_fit
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings
-from runtimes.tokenizer import NamedTokenizer
 
 
 def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.batch.journal import Journal, journal_path
+from app.batch.input.source import Source
+from app.batch.journal.journal import Journal, journal_path
 from app.batch.settings import JobSettings, differences
-from app.batch.source import Source
 from runtimes.errors import RequestError
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import typer
 
-from app import console
-from app.exitcodes import ExitCode
+from app.cli import console
+from app.cli.exitcodes import ExitCode
 from runtimes.errors import RequestError
 
 WORDS = frozenset({"status", "merge"})
@@ -47,7 +47,7 @@ def subcommand(
 
 
 def _status(out: str, as_json: bool) -> ExitCode:
-    from app.batch.status import status_of
+    from app.batch.report.status import status_of
 
     status = status_of(Path(out))
     if as_json:
@@ -58,7 +58,7 @@ def _status(out: str, as_json: bool) -> ExitCode:
 
 
 def _merge(out: str, parts: Sequence[str], as_json: bool, replace: bool) -> ExitCode:
-    from app.batch.merge import merge
+    from app.batch.output.merge import merge
 
     merged = merge(Path(out), [Path(part) for part in parts], replace=replace)
     if as_json:

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from app.batch.answering import Plan
-from app.batch.engines import seats
-from app.batch.journal import Entries
-from app.batch.lengths import FileEncoder, Lengths, measure
-from app.batch.slots import free_memory, slots_for
-from app.batch.survey import Survey, survey
+from app.batch.input.lengths import FileEncoder, Lengths, measure
+from app.batch.input.survey import Survey, survey
+from app.batch.journal.journal import Entries
+from app.batch.schedule.answering import Plan
+from app.batch.schedule.engines import seats
+from app.batch.schedule.slots import free_memory, slots_for
+from app.cli.options import ModelOptions, PlanOptions
 from app.figures import duration, rate
-from app.options import ModelOptions, PlanOptions
-from app.planning import overrides, plan_files, task_for
+from app.models.planning import overrides, plan_files, task_for
 from app.prompts import PromptStyle
 from runtimes.errors import RequestError
-from runtimes.memory import MemoryEstimate, estimate_settings, gib
-from runtimes.plan import Figures
+from runtimes.models.memory import MemoryEstimate, estimate_settings, gib
 from runtimes.planner.candidates import Overrides
 from runtimes.planner.known import recall_plan
+from runtimes.planner.plan import Figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from app.batch.prompting import Prompting
+    from app.batch.input.prompting import Prompting
     from runtimes.request import SamplingParams
 
 _INPUT = "Input"
@@ -85,8 +85,8 @@ class InputOptions:
     def prompting(self, sampling: SamplingParams, most_tokens: int | None = None) -> Prompting:
         """How rows become tasks. Raises RequestError for a template that cannot be used, or that
         contradicts --field."""
-        from app.batch.prompting import Prompting
-        from app.batch.template import RowTemplate
+        from app.batch.input.prompting import Prompting
+        from app.batch.input.template import RowTemplate
         from runtimes.errors import RequestError
 
         if self.template is not None and self.field is not None:

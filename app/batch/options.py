@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from app.batch.engines import Count
+    from app.batch.input.shard import Shard
     from app.batch.plan import Limits, Output
-    from app.batch.shard import Shard
+    from app.batch.schedule.engines import Count
     from runtimes.request import SamplingParams
 
 _OUTPUT = "Output"
@@ -111,7 +111,7 @@ class OutputOptions:
 
     def part(self) -> Shard | None:
         """Which rows are this job's. Raises RequestError."""
-        from app.batch.shard import Shard
+        from app.batch.input.shard import Shard
 
         return None if self.shard is None else Shard.parse(self.shard)
 
@@ -184,10 +184,10 @@ class RunningOptions:
 
     def count(self) -> Count:
         """How many engines. Raises RequestError, also where Ray is asked for and not there."""
-        from app.batch.engines import parse_count
+        from app.batch.schedule.engines import parse_count
 
         if self.ray is not None:
-            from app.batch.cluster.crew import require_ray
+            from app.batch.schedule.cluster.crew import require_ray
 
             require_ray()
         return parse_count(self.engines or ("1" if self.ray is None else "auto"))

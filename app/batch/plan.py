@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.batch.formats import OutputFormat
+from app.batch.input.source import Source
+from app.batch.output.formats import OutputFormat
 from app.batch.settings import JobSettings
-from app.batch.source import Source
-from app.planning import Choice
+from app.models.planning import Choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.batch.answering import Ended, Run, answer
-from app.batch.answers import NO_KEY, Published
 from app.batch.checks import check_lost_settings, check_out, check_settings
-from app.batch.formats import OutputFormat, RecordForm, output_format
-from app.batch.journal import Entries, Journal, journal_path
-from app.batch.journal_lines import END, LEFT_OUT, RUN, told
-from app.batch.missing import missing
-from app.batch.ordered import OrderedOutput
+from app.batch.input.source import Source
+from app.batch.input.survey import Survey, survey
+from app.batch.input.tasks import RowProblem
+from app.batch.journal.answers import NO_KEY, Published
+from app.batch.journal.journal import Entries, Journal, journal_path
+from app.batch.journal.lines import END, LEFT_OUT, RUN, told
+from app.batch.journal.runlog import LeftNotes, end_note, run_note
+from app.batch.output.formats import OutputFormat, RecordForm, output_format
+from app.batch.output.ordered import OrderedOutput
+from app.batch.output.publish import publish
+from app.batch.output.records import failure_of
+from app.batch.output.unordered import UnorderedOutput
+from app.batch.output.writers import check_format
 from app.batch.plan import Plan
-from app.batch.progress import Both, Progress
-from app.batch.publish import publish
-from app.batch.records import failure_of
-from app.batch.runlog import LeftNotes, end_note, run_note
+from app.batch.report.progress import Both, Progress
+from app.batch.report.summary import Summary
+from app.batch.schedule.answering import Ended, Run, answer
+from app.batch.schedule.missing import missing
+from app.batch.schedule.work import Counts, Work
 from app.batch.settings import row_key
-from app.batch.source import Source
-from app.batch.summary import Summary
-from app.batch.survey import Survey, survey
-from app.batch.tasks import RowProblem
-from app.batch.unordered import UnorderedOutput
-from app.batch.work import Counts, Work
-from app.batch.writers import check_format
+from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError
-from runtimes.metrics import EngineStats
 
 
 @dataclass(frozen=True, slots=True)

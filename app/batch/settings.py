@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from app.batch.tasks import Task
+from app.batch.input.tasks import Task
 from runtimes.request import Constraint, SamplingParams
 
 KEY_BYTES = 16

@@ -20,9 +20,9 @@ from app.bench.options import BenchOptions, median, rounded
 from app.bench.prompts import read_texts
 from app.bench.tools import tail
 from app.bench.work import loaded, lockstep
-from runtimes import processes
 from runtimes.errors import IngotError
-from runtimes.linechild import LineChild
+from runtimes.machine import processes
+from runtimes.machine.linechild import LineChild
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 _TOGETHER = SchedulerSettings(max_stall_s=None, prefix_cache=False)

@@ -33,7 +33,7 @@ from app.bench.work import (
 )
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import SchedulerSettings
 from runtimes.stream import Stream

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.bench.options import BenchOptions, median, rounded
 from app.bench.work import Window, loaded, lockstep, random_prompts
-from runtimes.gpus import find_gpus
+from runtimes.machine.gpus import find_gpus
 from runtimes.request import SamplingParams
 from runtimes.settings import SchedulerSettings
 

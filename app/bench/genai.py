@@ -16,7 +16,7 @@ import psutil
 from app.bench.options import BenchOptions, median, rounded
 from app.bench.work import Window, loaded, lockstep, random_prompts
 from runtimes.api import EngineApi
-from runtimes.linechild import LineChild
+from runtimes.machine.linechild import LineChild
 from runtimes.settings import SchedulerSettings
 
 _SETTLED = 0.1  # of the steps, until buffers have grown to what the work needs

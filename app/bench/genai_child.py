@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from runtimes.linechild import exchange
+from runtimes.machine.linechild import exchange
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from runtimes.linechild import exchange
+from runtimes.machine.linechild import exchange
 
 
 def main() -> None:

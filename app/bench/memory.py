@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import RequestError
-from runtimes.linechild import LineChild
-from runtimes.memory import MemoryEstimate, estimate_settings
-from runtimes.modelfile import ModelFile
+from runtimes.machine.linechild import LineChild
+from runtimes.models.memory import MemoryEstimate, estimate_settings
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 _MIB = 2**20
@@ -111,6 +111,6 @@ def table(rows: Sequence[MemoryRow]) -> list[list[str]]:
 def _measure(path: Path, settings: RunnerSettings, timeout_s: float) -> dict[str, int]:
     words = (path, json.dumps(asdict(settings)))
     name = f"measuring {path}"
-    with LineChild("runtimes.memory_child", *words, name=name) as child:
+    with LineChild("runtimes.models.memory_child", *words, name=name) as child:
         found: dict[str, int] = child.answer(timeout_s)
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from runtimes.cpu import available_cores
+from runtimes.machine.cpu import available_cores
 from runtimes.settings import RunnerSettings
 
 # llama.cpp rounds a sequence's cells up to this many (llama_context's constructor); asking for a

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.options import ModelOptions
-from app.planning import Bits, plan_files, task_for
+from app.cli.options import ModelOptions
+from app.models.planning import Bits, plan_files, task_for
 from runtimes.errors import ModelError
-from runtimes.plan import Alternative, Plan, PlanWorkload, Profile
 from runtimes.planner.candidates import (
     Candidate,
     Task,
@@ -21,6 +20,7 @@ from runtimes.planner.candidates import (
     split_by_memory,
     thread_variants,
 )
+from runtimes.planner.plan import Alternative, Plan, PlanWorkload, Profile
 from runtimes.planner.race import Arm, Lap, without_drift
 from runtimes.planner.search import PROMPT, make_plan
 from runtimes.planner.trial import Trial, trial_context

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.bench.options import BenchOptions
 from runtimes.errors import IngotError
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 
@@ -24,7 +24,7 @@ def bench_prompts(path: Path, options: BenchOptions) -> list[list[int]]:
     template if there is one, or ``options.requests`` random prompts of half to one and a half
     ``options.prompt_tokens``.
     """
-    from runtimes.engine import Engine
+    from runtimes.engine.engine import Engine
 
     with Engine.load(path, RunnerSettings(slots=1, context=8, threads=1)) as engine:
         if options.prompts is None:

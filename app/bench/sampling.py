@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, whole
 from runtimes.errors import RequestError
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
-from runtimes.runner import Logits, Runner, StepPlan, StepRow, whole
 from runtimes.sampling import SamplerState, sample
 from runtimes.settings import RunnerSettings
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtimes.engine import Engine
-from runtimes.measure import SpeedFigures, Workload, measure_speed, prefill_tps
-from runtimes.modelfile import ModelFile
+from runtimes.engine.engine import Engine
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.measure import SpeedFigures, Workload, measure_speed, prefill_tps
 from runtimes.settings import RunnerSettings
 
 

@@ -24,7 +24,7 @@ from app.bench.strategies import strategies
 from app.bench.table import aligned
 from app.bench.tui import tui
 from app.bench.worker import worker_overhead
-from runtimes.plan import WORKLOADS
+from runtimes.planner.plan import WORKLOADS
 
 _BOTH = ("llamacpp", "onnx")
 

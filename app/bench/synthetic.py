@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 from quantize.manifest import NAME, load_manifest
-from runtimes import processes
 from runtimes.errors import IngotError
+from runtimes.machine import processes
 from runtimes.paths import cache_dir
 
 RECIPES = ("q4_0", "q8_0", "onnx-int4", "onnx-int8")
@@ -30,7 +30,7 @@ def ensure_built(shape: str) -> Path:
         return built
     # A process of its own each: torch must not stay in the one that takes times.
     program = (
-        "import sys, pathlib; from quantize.synthetic import make_random_model; "
+        "import sys, pathlib; from quantize.source.synthetic import make_random_model; "
         "make_random_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
     )
     shutil.rmtree(folder, ignore_errors=True)

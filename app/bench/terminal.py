@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtimes.errors import IngotError
-from runtimes.processes import Child
+from runtimes.machine.processes import Child
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtimes.api import EngineApi
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
+from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError
-from runtimes.metrics import EngineStats
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream

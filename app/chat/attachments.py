@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from app.store.records import Attachment
+from app.chat.store.records import Attachment
 from runtimes.errors import RequestError
 
 MOST_BYTES = 1_000_000

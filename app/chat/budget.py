@@ -15,7 +15,7 @@ from enum import StrEnum
 from app.chat.conversation import Conversation, render
 from app.chat.encoding import answered_ids, encode
 from app.chat.host import EngineHost
-from app.store.records import Attachment, Message, Role, State
+from app.chat.store.records import Attachment, Message, Role, State
 from runtimes import chat
 from runtimes.api import EngineApi
 from runtimes.errors import RequestError

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from app.chat.attachments import with_attachments
 from app.chat.host import EngineHost
+from app.chat.store.records import Attachment, Chat, Message, Role
+from app.chat.store.store import Store
 from app.chat.thinking import answer_of
-from app.store.records import Attachment, Chat, Message, Role
-from app.store.store import Store
 from runtimes import chat as model_chat
 from runtimes.errors import RequestError
 

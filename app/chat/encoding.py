@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.chat.labels import same_vocabulary
-from app.store.records import Message
+from app.chat.store.records import Message
 from runtimes import chat
 from runtimes.api import EngineApi
 from runtimes.errors import RequestError

@@ -28,9 +28,9 @@ from typing import Any
 
 from app.chat.attachments import with_attachments
 from app.chat.conversation import Conversation
+from app.chat.store.records import Message, Role, State
 from app.chat.thinking import Kind, split
 from app.figures import duration, rate
-from app.store.records import Message, Role, State
 from runtimes.errors import IngotError, RequestError
 
 FORMATS: Mapping[str, str] = MappingProxyType(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.store.records import Figures, Message, State
+from app.chat.store.records import Figures, Message, State
 from runtimes.request import Completion, FinishReason, Timings, Usage
 
 UNFINISHED = "unfinished"  # the reason in the figures of an answer that was still coming

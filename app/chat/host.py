@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.labels import details_of, label_of
-from app.options import ModelOptions, PlanOptions
-from app.planning import Choice, choose
+from app.cli.options import ModelOptions, PlanOptions
+from app.models.planning import Choice, choose
 from runtimes.api import EngineApi
+from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError
-from runtimes.metrics import EngineStats
 
 if TYPE_CHECKING:
     from runtimes.worker.engine import WorkerEngine
@@ -119,7 +119,7 @@ class EngineHost:
             raise
 
     def _load(self, wish: int, model: str, options: ModelOptions, settings: PlanOptions) -> Choice:
-        from app.models import load_engine
+        from app.models.resolve import load_engine
 
         choice = choose(model, options, settings, "chat", slots=1)
         self._continue(wish)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from app.store.records import Figures, Message, State
-from app.store.store import Store
+from app.chat.store.records import Figures, Message, State
+from app.chat.store.store import Store
 from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from app.planning import Choice
+from app.models.planning import Choice
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest
 from runtimes.errors import IngotError
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 
 # The end of a GGUF file's name that says what its tensors are: Qwen2.5-0.5B-Instruct-Q4_K_M.
 _TYPE = re.compile(

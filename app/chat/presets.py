@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from app import configwriting
-from app.config import Config, ConfigError, Preset
-from app.configpresets import BUILT_IN
+from app.config import writing
+from app.config.presets import BUILT_IN
+from app.config.settings import Config, ConfigError, Preset
 
 
 def all_presets(config: Config) -> tuple[Preset, ...]:
@@ -39,14 +39,14 @@ def save(preset: Preset, path: Path | None = None) -> Preset:
         raise ConfigError("a preset needs a name, in one line")
     system = preset.system.strip() if preset.system else None
     kept = Preset(name, system or None, dict(preset.sampling))
-    configwriting.set_preset(kept, path)
+    writing.set_preset(kept, path)
     return kept
 
 
 def delete(config: Config, name: str, path: Path | None = None) -> None:
     """Take a preset of the user's out of the file. Raises ConfigError for one that comes with the
     app, and for one that there is not."""
-    if configwriting.remove_preset(name, path):
+    if writing.remove_preset(name, path):
         return
     find(config, name)
     raise ConfigError(f"{name} comes with the app; one of yours by that name would stand before it")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from app.config import Sampling
+from app.config.settings import Sampling
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 

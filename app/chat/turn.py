@@ -26,9 +26,9 @@ from app.chat.figures import (
 from app.chat.host import EngineHost
 from app.chat.journal import Journal
 from app.chat.meter import Meter
+from app.chat.store.records import Figures, Message, State
 from app.chat.thinking import opening
 from app.prompts import PromptTooLongError
-from app.store.records import Figures, Message, State
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError, RequestError
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams

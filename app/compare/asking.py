@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from app.compare.peak import PeakMemory
 from app.compare.records import Contender, Question, Side, SideFigures, SideState
-from app.models import load_engine
-from app.planning import Choice
+from app.models.planning import Choice
+from app.models.resolve import load_engine
 from app.prompts import PromptStyle, encode
 from runtimes.errors import IngotError
 from runtimes.request import (

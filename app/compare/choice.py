@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.compare.records import Contender
-from app.entries import Entry
+from app.models.entries import Entry
 
 
 def contender(entry: Entry) -> Contender:

@@ -7,15 +7,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.cli.options import PlanOptions
 from app.compare.agreement import agreement
 from app.compare.asking import AskedFile
 from app.compare.records import Agreement, Contender, Question, Report, Side
-from app.options import PlanOptions
-from app.planning import Choice, choose
+from app.models.planning import Choice, choose
 from quantize.hub.store import human
 from runtimes.errors import IngotError, RequestError
-from runtimes.hardware import memory_now
-from runtimes.memory import estimate_settings
+from runtimes.machine.hardware import memory_now
+from runtimes.models.memory import estimate_settings
 
 logger = logging.getLogger(__name__)
 

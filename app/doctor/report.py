@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from runtimes.bandwidth import memory_bandwidth
-from runtimes.hardware import Hardware, detect
-from runtimes.installed import RUNTIMES, find_installed
-from runtimes.selftest import Health, ensure
+from runtimes.machine.bandwidth import memory_bandwidth
+from runtimes.machine.hardware import Hardware, detect
+from runtimes.machine.installed import RUNTIMES, find_installed
+from runtimes.machine.selftest import Health, ensure
 from runtimes.worker.safer import remembered_lines
 
 # What a model file goes through: the runtimes, and what quantize makes files with.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.doctor.report import Report
-from runtimes.selftest import Health
+from runtimes.machine.selftest import Health
 
 _GIB = 2**30
 _LABELS = {"llamacpp": "llama.cpp", "onnx": "ONNX Runtime"}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app import library
+from app.models import library
+from quantize.build.verify import compare, findings
 from quantize.manifest import NAME, load_manifest
-from quantize.verify import compare, findings
 from runtimes.errors import ModelError
 
 

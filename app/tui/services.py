@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from app.options import ModelOptions, PlanOptions
+from app.cli.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
 
 if TYPE_CHECKING:
     from app.chat.host import EngineHost
-    from app.config import Config
-    from app.monitor import Monitor
-    from app.store.store import Store
+    from app.chat.store.store import Store
+    from app.config.settings import Config
+    from app.monitor.monitor import Monitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ def open_services(start: Start) -> Iterator[Services]:
     Raises StoreError, and RequestError when there is no chat to resume.
     """
     from app.chat.host import EngineHost
-    from app.configreading import load
-    from app.monitor import Monitor
-    from app.store import Store
+    from app.chat.store import Store
+    from app.config.reading import load
+    from app.monitor.monitor import Monitor
 
     loaded = load()
     with Store.open() as store:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from app.tui import keys, theme
 
 if TYPE_CHECKING:
-    from app.config import Config
+    from app.config.settings import Config
 
 
 def problems(config: Config) -> list[str]:

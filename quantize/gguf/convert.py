@@ -7,10 +7,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from quantize.build.process import Progress, run_child
 from quantize.gguf.converter import converter_folder
-from quantize.process import Progress, run_child
 from quantize.quality.tokens import Reference, compare_vocabulary
-from runtimes.modelfile import ModelFile, read_json
+from runtimes.models.modelfile import ModelFile, read_json
 
 logger = logging.getLogger(__name__)
 

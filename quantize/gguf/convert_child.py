@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quantize.child import report_step
+from quantize.build.child import report_step
 from quantize.gguf.convert import choose
 from quantize.quality.tokens import Reference
 from quantize.source.tensors import read_tensors

@@ -15,12 +15,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from quantize.build.process import run_child
 from quantize.errors import UsageError
 from quantize.gguf.imatrixfile import ImportanceMatrix, is_matrix, read_matrix, write_matrix
-from quantize.process import run_child
-from quantize.progress import Reporter
+from quantize.progress.console import Reporter
 from quantize.source import SourceModel
-from runtimes.gguf import TensorInfo, read_header
+from runtimes.models.gguf import TensorInfo, read_header
 from runtimes.paths import cache_dir
 
 _FEWEST = 256  # tokens; with less, most channels have hardly been seen

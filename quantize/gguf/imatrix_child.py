@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quantize.child import report_progress
+from quantize.build.child import report_progress
 from quantize.gguf.activations import Collector
 from quantize.gguf.imatrixfile import ImportanceMatrix, write_matrix
-from runtimes.cpu import available_cores
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import load_model
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.llamacpp.spinning import Spinning
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
-from runtimes.modelfile import ModelFile
+from runtimes.machine.cpu import available_cores
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 CHUNK = 512  # tokens that see each other, as llama-imatrix has it

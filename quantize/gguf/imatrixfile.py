@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from quantize.errors import UsageError
 from runtimes.errors import ModelError
-from runtimes.gguf import GgufHeader, TensorInfo, read_header
+from runtimes.models.gguf import GgufHeader, TensorInfo, read_header
 
 Array = npt.NDArray[np.float32]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from quantize.errors import UsageError
-from runtimes.gguf import TENSOR_TYPES, GgufHeader
+from runtimes.models.gguf import TENSOR_TYPES, GgufHeader
 
 # What llama.cpp converts weights to (`ggml_quantize_chunk` of ggml.c), by the numbers of ggml_type.
 _NOT_FOR_WEIGHTS = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}

@@ -6,11 +6,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from quantize.bits import gguf_bits
+from quantize.build.process import Progress, run_child
 from quantize.gguf.overrides import TYPES, kept_otherwise, resolve_overrides
-from quantize.process import Progress, run_child
-from quantize.recipe import Recipe, require_matrix
-from runtimes.gguf import read_header
+from quantize.recipes.bits import gguf_bits
+from quantize.recipes.recipe import Recipe, require_matrix
+from runtimes.models.gguf import read_header
 
 _F16 = 1  # both the llama_ftype and the ggml_type
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quantize.child import report_progress
+from quantize.build.child import report_progress
 from quantize.gguf.imatrixfile import read_matrix
 from runtimes.errors import ModelError
 

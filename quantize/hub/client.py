@@ -14,7 +14,7 @@ from quantize.hub.errors import HubError, asked_wait, explain, waiting_s
 from quantize.hub.names import HubName
 
 if TYPE_CHECKING:
-    from quantize.progress import Reporter
+    from quantize.progress.console import Reporter
 
 _T = TypeVar("_T")
 

@@ -26,7 +26,7 @@ from quantize.hub.client import Hub, Listing, RemoteFile, check_path
 from quantize.hub.errors import HubError, OfflineError
 from quantize.hub.names import HubName
 from quantize.hub.transfer import Fetch, checksum, fetch
-from quantize.progress import Reporter
+from quantize.progress.console import Reporter
 from runtimes.paths import cache_dir
 
 # Files above this are not served by plain HTTP (huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE).

@@ -19,8 +19,8 @@ from typing import BinaryIO
 from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.errors import HubError
 from quantize.hub.names import HubName
-from quantize.progress import Reporter
-from runtimes.locks import Lock, another_run
+from quantize.progress.console import Reporter
+from runtimes.machine.locks import Lock, another_run
 
 _CHUNK = 1 << 20
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quantize.build.process import run_child
 from quantize.errors import UsageError
 from quantize.onnx.optimum import build_with_optimum
 from quantize.options import Target
-from quantize.process import run_child
-from quantize.progress import Reporter, SilentReporter
-from quantize.recipe import Recipe
+from quantize.progress.console import Reporter, SilentReporter
+from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from runtimes.errors import RuntimeMissingError
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quantize.child import report_step
+from quantize.build.child import report_step
 
 
 def build(
@@ -68,7 +68,7 @@ def _load_builder() -> Any:
     from builders.base import Model  # type: ignore[import-not-found]
 
     from quantize.onnx.kquant import search_in_pieces
-    from runtimes.cpu import allowed_cpus
+    from runtimes.machine.cpu import allowed_cpus
 
     # The builder stamps the graph with the commit of whichever git checkout its environment lies
     # in: ours. The same model would give another checksum after every commit.

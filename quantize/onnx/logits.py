@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from quantize.onnx.graphfile import add_initializer
-from runtimes.onnxgraph import LOGITS_FROM, PRUNED
+from runtimes.onnx.graph_file import LOGITS_FROM, PRUNED
 
 _END = int(np.iinfo(np.int64).max)
 

@@ -6,11 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+from quantize.build.process import run_child
 from quantize.errors import SourceError
 from quantize.onnx.overlay import optimum_overlay, overlay_key
-from quantize.process import run_child
-from quantize.progress import Reporter
-from quantize.recipe import Recipe
+from quantize.progress.console import Reporter
+from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 
 _EXPORT = "optimum-fp32"

@@ -8,7 +8,7 @@ from typing import Any
 
 from quantize.errors import CheckError, SourceError
 from quantize.onnx.graphfile import NAME, load_graph, save_graph
-from runtimes.modelfile import GENAI_CONFIG
+from runtimes.models.modelfile import GENAI_CONFIG
 
 # Float against float: kernels differ in the last digits only. Measured on the random models of the
 # tests: below 1e-8.

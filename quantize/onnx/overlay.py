@@ -19,11 +19,11 @@ import tempfile
 from pathlib import Path
 
 from quantize.errors import DiskFullError, ToolError
-from quantize.progress import Reporter
+from quantize.progress.console import Reporter
 from runtimes.errors import RuntimeMissingError
-from runtimes.locks import Lock, another_run
+from runtimes.machine.locks import Lock, another_run
+from runtimes.machine.processes import Child
 from runtimes.paths import cache_dir
-from runtimes.processes import Child
 
 logger = logging.getLogger(__name__)
 

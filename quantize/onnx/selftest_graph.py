@@ -1,4 +1,4 @@
-"""Make the tiny decoder graph that ``runtimes.selftest`` drives: run when its shape has to change.
+"""Make the tiny decoder graph of ``runtimes.machine.selftest``: run when its shape has to change.
 
     python -m quantize.onnx.selftest_graph
 

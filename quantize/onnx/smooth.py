@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantize.child import report_progress
+from quantize.build.child import report_progress
 from quantize.onnx.datafile import DataFile
 from runtimes.errors import ModelError
-from runtimes.modelfile import GENAI_CONFIG, read_json
+from runtimes.models.modelfile import GENAI_CONFIG, read_json
 
 Floats = npt.NDArray[np.float32]
 

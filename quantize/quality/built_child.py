@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 
@@ -53,7 +53,7 @@ def answer(path: str, questions: list[dict[str, Any]], slots: int) -> list[str]:
 def speed(path: str) -> dict[str, Any]:
     """Prefill and decode with 1 and 16 rows, load time and peak memory: the fields of `Speed`."""
     from quantize.quality.peak import GpuPeak, peak_resident
-    from runtimes.measure import Workload, measure_speed
+    from runtimes.planner.measure import Workload, measure_speed
 
     with GpuPeak() as gpu:
         figures = measure_speed(

@@ -9,7 +9,7 @@ import numpy as np
 from quantize.quality.divergence import Scores, compare, mean, perplexity
 from quantize.quality.scoring import open_runner, scored_logits
 from quantize.quality.store import FloatReference, load_reference
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 
 
 def measure(path: str, reference: str) -> dict[str, float]:

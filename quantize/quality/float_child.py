@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantize.child import report_progress, report_step
+from quantize.build.child import report_progress, report_step
 
 _ROWS = 32
 

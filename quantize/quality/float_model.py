@@ -13,7 +13,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from runtimes.hardware import memory_now
+from runtimes.machine.hardware import memory_now
 
 logger = logging.getLogger(__name__)
 

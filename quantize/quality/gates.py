@@ -6,7 +6,7 @@ import math
 
 from quantize.errors import QualityError
 from quantize.manifest import Fidelity
-from quantize.recipe import Recipe
+from quantize.recipes.recipe import Recipe
 
 
 def require_quality(recipe: Recipe, fidelity: Fidelity) -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quantize.build.process import Progress, run_child
 from quantize.errors import CheckError, ToolError
 from quantize.manifest import Fidelity, Quality, Speed, read_speed
 from quantize.options import MeasureOptions
-from quantize.process import Progress, run_child
 from quantize.quality.tasks import Question, as_arguments, grade
 from quantize.quality.text import read_text, scored_tokens
 
@@ -146,7 +146,7 @@ def built_speed(path: Path, work: Path) -> Speed:
 
 def _devices() -> Mapping[str, str]:
     """The GPUs that this process may use: files are measured where they will run."""
-    from runtimes.gpus import find_gpus
+    from runtimes.machine.gpus import find_gpus
 
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:

@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from quantize.child import report_progress, report_step
+from quantize.build.child import report_progress, report_step
 from quantize.quality.store import Recorder
 from quantize.quality.text import cut, read_text
 
@@ -42,8 +42,8 @@ def from_checkpoint(
 def from_gguf(path: str, out: str, text: str | None, limit: int | None) -> None:
     """The same for a GGUF file of half or single precision, which is its own float model."""
     from quantize.quality.scoring import open_runner, scored_logits
-    from runtimes.modelfile import ModelFile
-    from runtimes.tokenizer import load_tokenizer
+    from runtimes.engine.tokenizer import load_tokenizer
+    from runtimes.models.modelfile import ModelFile
 
     given = read_text(Path(text) if text else None, limit)
     model = ModelFile.read(path)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quantize.child import report_progress
+from quantize.build.child import report_progress
 from quantize.quality.divergence import Floats
 from quantize.quality.text import Windows
+from runtimes.engine.runner import Runner
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
-from runtimes.runner import Runner
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 # With fewer tokens in a call ggml's attention on a CPU adds up in half precision, which shows in

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from quantize.build.process import Progress, run_child
 from quantize.errors import TokenMismatchError, ToolError
 from quantize.manifest import TokenParity
-from quantize.process import Progress, run_child
-from runtimes.gguf import read_header
+from runtimes.models.gguf import read_header
 
 _SHOWN = 3  # differing lines in an error
 _LINE = 100  # characters of such a line

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from quantize.child import report_step
+from quantize.build.child import report_step
 from quantize.quality.lines import parity_conversations, parity_lines
 
 # Lines that are also encoded with the model's BOS and EOS.
@@ -60,8 +60,8 @@ def reference(model: str, trust_remote_code: bool = False, lean: bool = False) -
 
 def built(path: str, lines: list[str], chats: list[Any], special: int) -> dict[str, Any]:
     """The same by the tokenizer that the runtime uses for the GGUF file or ONNX folder ``path``."""
-    from runtimes.modelfile import ModelFile
-    from runtimes.tokenizer import encode_chat, load_tokenizer
+    from runtimes.engine.tokenizer import encode_chat, load_tokenizer
+    from runtimes.models.modelfile import ModelFile
 
     tokenizer = load_tokenizer(path)
     template = ModelFile.read(path).chat_template if chats else None

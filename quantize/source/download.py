@@ -9,7 +9,7 @@ from quantize.hub.client import Hub, Listing
 from quantize.hub.names import HubName
 from quantize.hub.store import Store
 from quantize.options import SourceOptions
-from quantize.progress import Reporter
+from quantize.progress.console import Reporter
 from quantize.source.code import require_no_code
 from quantize.source.files import CONFIG, INDEX, wanted
 from quantize.source.jsonfile import read_json

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quantize.errors import SourceError
 from quantize.options import SourceOptions
-from quantize.progress import Reporter
+from quantize.progress.console import Reporter
 from quantize.source.code import require_no_code
 from quantize.source.files import CONFIG, INDEX, SINGLE, TOKENIZERS
 from quantize.source.jsonfile import read_json

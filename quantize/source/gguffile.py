@@ -10,8 +10,8 @@ from pathlib import Path
 from quantize.errors import SourceError, UsageError
 from quantize.source.model import SourceModel
 from runtimes.errors import ModelError
-from runtimes.gguf import read_header
-from runtimes.gguf_split import named_parts
+from runtimes.models.gguf import read_header
+from runtimes.models.gguf_split import named_parts
 
 _FLOATS = frozenset({"F32", "F16", "BF16"})
 _SUFFIX = re.compile(r"[-._](?:b?f16|f32|fp16|fp32)$", re.IGNORECASE)

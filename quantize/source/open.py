@@ -9,13 +9,13 @@ from quantize.errors import UsageError
 from quantize.hub.errors import NotOnHubError
 from quantize.hub.names import parse_hub_name
 from quantize.options import SourceOptions
-from quantize.progress import Reporter, SilentReporter
+from quantize.progress.console import Reporter, SilentReporter
 from quantize.source.download import download_model
 from quantize.source.files import CONFIG
 from quantize.source.folder import open_folder
 from quantize.source.gguffile import open_gguf
 from quantize.source.model import SourceModel
-from runtimes.gguf_split import gguf_files
+from runtimes.models.gguf_split import gguf_files
 
 
 def open_source(options: SourceOptions | str, progress: Reporter | None = None) -> SourceModel:

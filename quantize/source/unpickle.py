@@ -8,10 +8,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from quantize.build.process import run_child
 from quantize.errors import SourceError
 from quantize.hub.store import require_room
-from quantize.process import run_child
-from quantize.progress import Reporter
+from quantize.progress.console import Reporter
 from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE
 from quantize.source.jsonfile import read_json
 from runtimes.paths import cache_dir

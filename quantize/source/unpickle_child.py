@@ -6,7 +6,7 @@ import json
 import pickle
 from pathlib import Path
 
-from quantize.child import report_progress
+from quantize.build.child import report_progress
 from quantize.errors import SourceError
 from quantize.source.files import INDEX, SINGLE
 

@@ -27,11 +27,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from runtimes import processes
 from runtimes.errors import IngotError
-from runtimes.installed import find_installed, library_identity
 from runtimes.llamacpp.source import TESTED_VERSION, sdist_path
 from runtimes.llamacpp.toolchain import BuildPlan, plan_build
+from runtimes.machine import processes
+from runtimes.machine.installed import find_installed, library_identity
 from runtimes.paths import cache_dir
 
 log = logging.getLogger(__name__)

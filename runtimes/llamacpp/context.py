@@ -6,9 +6,9 @@ import ctypes
 from typing import Any
 
 from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.llamacpp.memory import MOST_PROBED
 from runtimes.llamacpp.native import library, recent_errors
-from runtimes.memory_llamacpp import MOST_PROBED
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import KvType, RunnerSettings
 
 _BLOCK = 32  # elements of a block of ggml's q8_0 and q4_0

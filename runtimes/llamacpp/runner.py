@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.cpu import available_cores
+from runtimes.engine.runner import (
+    Capabilities,
+    Logits,
+    Shortlist,
+    StepPlan,
+    StepRow,
+    consecutive_runs,
+)
+from runtimes.engine.snapshot import KvKind
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import (
@@ -24,23 +32,15 @@ from runtimes.llamacpp.context import (
     outputs_at_once,
 )
 from runtimes.llamacpp.kv import SlotCache
+from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
 from runtimes.llamacpp.shortlists import Shortlists
 from runtimes.llamacpp.spinning import Spinning
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
-from runtimes.memory_llamacpp import MOST_PROBED, sequences
-from runtimes.modelfile import ModelFile
-from runtimes.runner import (
-    Capabilities,
-    Logits,
-    Shortlist,
-    StepPlan,
-    StepRow,
-    consecutive_runs,
-)
+from runtimes.machine.cpu import available_cores
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
-from runtimes.snapshot import KvKind
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def _free(
 
 
 class LlamaRunner:
-    """Implements ``runtimes.runner.Runner``: slot i is llama.cpp's sequence i.
+    """Implements ``runtimes.engine.runner.Runner``: slot i is llama.cpp's sequence i.
 
     By default each sequence has a cache of its own. llama.cpp then makes an extra pass for every
     hole in the sequence ids of a batch, and splits batches of unequal rows; so a prompt goes in by

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.engine.runner import Logits, Shortlist, StepRow
 from runtimes.llamacpp.native import library
-from runtimes.runner import Logits, Shortlist, StepRow
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from runtimes import processes
 from runtimes.errors import IngotError
+from runtimes.machine import processes
 from runtimes.paths import cache_dir
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import time
 from functools import cache
 from typing import Any
 
-from runtimes.cpu import allowed_cpus
+from runtimes.machine.cpu import allowed_cpus
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from runtimes.cpu import all_flags, cpu_name
 from runtimes.errors import IngotError
+from runtimes.machine.cpu import all_flags, cpu_name
 
 # GCC's intrinsic for `ldtilecfg` declares that it reads 8 of the 64 bytes that it does read. The
 # dead-store pass on RTL therefore drops the stores that fill in the rows and row lengths of

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from runtimes.errors import ModelError, RuntimeMissingError
-from runtimes.modelfile import GENAI_CONFIG, ModelFile, read_json
-from runtimes.onnxgraph import LOGITS_FROM, shares_buffers
+from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.onnx.graph_file import LOGITS_FROM, shares_buffers
 from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)

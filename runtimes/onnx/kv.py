@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.engine.snapshot import KvKind, header, unwrap
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.onnx.graph import Graph
-from runtimes.snapshot import KvKind, header, unwrap
 
 _NAMES = {"float16": "f16", "float32": "f32"}
 
@@ -27,7 +27,7 @@ def kind_of(graph: Graph, vocab_size: int) -> KvKind:
 
 
 class SlotCache:
-    """Implements ``runtimes.runner.KvSlots``.
+    """Implements ``runtimes.engine.runner.KvSlots``.
 
     ``arrays`` has keys and values of every layer, each [slots, kv heads, context, head size];
     ``mask`` [slots, context] is 1 for each token that a slot holds, ``lengths`` how many it holds;

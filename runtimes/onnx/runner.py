@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from runtimes.engine.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.errors import ModelError
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.binding import check_tokens
 from runtimes.onnx.concat import ConcatSteps
 from runtimes.onnx.graph import Graph, load_graph
@@ -21,7 +22,6 @@ from runtimes.onnx.inplace import InPlaceSteps
 from runtimes.onnx.kv import SlotCache, kind_of
 from runtimes.onnx.steps import Steps
 from runtimes.onnx.tokenizer import OnnxTokenizer
-from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
 
 
 class OnnxRunner:
-    """Implements ``runtimes.runner.Runner``."""
+    """Implements ``runtimes.engine.runner.Runner``."""
 
     def __init__(
         self,

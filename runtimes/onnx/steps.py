@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from runtimes.runner import Logits, StepRow
+from runtimes.engine.runner import Logits, StepRow
 
 
 class Steps(Protocol):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
-from runtimes.modelfile import GENAI_CONFIG, read_json
+from runtimes.models.modelfile import GENAI_CONFIG, read_json
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -25,7 +25,7 @@ def _byte_level_alphabet() -> dict[str, int]:
 
 
 class OnnxTokenizer:
-    """Implements ``runtimes.runner.Tokenizer`` over tokenizer.json."""
+    """Implements ``runtimes.engine.runner.Tokenizer`` over tokenizer.json."""
 
     def __init__(self, folder: Path) -> None:
         """Raises ModelError when a file is missing or damaged."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runtimes.memory import (
+from runtimes.models.memory import (
     DEFAULT_CONTEXT,
     Layout,
     MemoryEstimate,
@@ -14,8 +14,8 @@ from runtimes.memory import (
     largest_slots,
     require_fit,
 )
-from runtimes.modelfile import ModelFile
-from runtimes.plan import Alternative, PlanWorkload, Profile
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.plan import Alternative, PlanWorkload, Profile
 from runtimes.settings import KvType, RunnerSettings
 
 ROWS = (4, 8, 16, 32)  # numbers of slots that a batch may get

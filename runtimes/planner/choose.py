@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runtimes.plan import OUTPUT_TOKENS, PROMPT_TOKENS, Figures
 from runtimes.planner.candidates import Candidate, Task
+from runtimes.planner.plan import OUTPUT_TOKENS, PROMPT_TOKENS, Figures
 
 _GAIN = 1.02  # what twice the slots must bring to be worth their memory
 _CLOSE = 1.4  # how far behind one short sample may be and still be looked at again

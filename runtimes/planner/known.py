@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runtimes.cpu import cpu_identity
 from runtimes.errors import ModelError
-from runtimes.fingerprint import fingerprint
-from runtimes.installed import RUNTIMES, find_installed
-from runtimes.modelfile import ModelFile
-from runtimes.plan import Plan
+from runtimes.machine.cpu import cpu_identity
+from runtimes.machine.installed import RUNTIMES, find_installed
+from runtimes.machine.state_file import recall, remember
+from runtimes.models.fingerprint import fingerprint
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Task
-from runtimes.remembered import recall, remember
+from runtimes.planner.plan import Plan
 
 _PLANS, _SEEN = "plans", "fingerprints"
 _REVISION = 2  # of the planner: what an older one chose does not count

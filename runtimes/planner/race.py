@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from runtimes.plan import Figures
 from runtimes.planner.candidates import Candidate, Task
 from runtimes.planner.choose import score, spread
+from runtimes.planner.plan import Figures
 
 LEAST_LAPS, MOST_LAPS = 4, 20
 _BEHIND = 0.85  # of the leader's score: what is slower than this is not measured again

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from runtimes.errors import ModelError
-from runtimes.modelfile import ModelFile
-from runtimes.plan import Alternative, Plan
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import (
     Candidate,
     Task,
@@ -26,6 +25,7 @@ from runtimes.planner.choose import (
     reasons,
     slots_for,
 )
+from runtimes.planner.plan import Alternative, Plan
 from runtimes.planner.race import (
     LEAST_LAPS,
     MOST_LAPS,

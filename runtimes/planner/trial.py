@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from runtimes.errors import RuntimeMissingError
-from runtimes.linechild import LineChild, LineChildError
+from runtimes.machine.linechild import LineChild, LineChildError
 from runtimes.planner.trial_child import DECODE_STEPS, SHORT_PROMPT
 from runtimes.settings import RunnerSettings
 

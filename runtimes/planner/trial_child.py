@@ -15,11 +15,11 @@ import statistics
 import sys
 import time
 
+from runtimes.engine.runner import Runner, Shortlist, StepPlan, StepRow
 from runtimes.errors import IngotError
-from runtimes.linechild import exchange
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
-from runtimes.runner import Runner, Shortlist, StepPlan, StepRow
+from runtimes.machine.linechild import exchange
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 SHORT_PROMPT = 16  # tokens behind which rows decode

@@ -24,9 +24,9 @@ share its batch.
 
 Log-probabilities are those of the raw logits, before step 1.
 
-Where a runner gives only the largest logits of a row (``runtimes.runner.Shortlist``), the rest of
-the steps and their results are the same; only which of several equal logits at the very end of
-top-k are kept is the runner's choice.
+Where a runner gives only the largest logits of a row (``runtimes.engine.runner.Shortlist``), the
+rest of the steps and their results are the same; only which of several equal logits at the very end
+of top-k are kept is the runner's choice.
 """
 
 from runtimes.sampling.logprobs import TopLogProbs, log_probability, top_log_probabilities

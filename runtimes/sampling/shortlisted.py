@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.runner import Shortlist
+from runtimes.engine.runner import Shortlist
 from runtimes.sampling.draw import draw_among
 from runtimes.sampling.state import SamplerState
 from runtimes.sampling.step import BrokenLogitsError

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.guide import Guide
+from runtimes.engine.guide import Guide
 from runtimes.request import SamplingParams
 
 Floats = npt.NDArray[np.float32]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.engine.runner import Logits
 from runtimes.errors import ModelError
-from runtimes.runner import Logits
 from runtimes.sampling.best import at_least_best
 from runtimes.sampling.draw import draw_among, draw_whole
 from runtimes.sampling.scratch import SCRATCH

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
+from runtimes.engine.generation import unstarted
 from runtimes.errors import IngotError
-from runtimes.generation import unstarted
 from runtimes.request import Chunk, Completion, FinishReason, Request
 from runtimes.worker.problems import pack
 from runtimes.worker.wire import (
@@ -57,11 +57,11 @@ class _Sink:
     ended: Callable[[], None]
 
     def put(self, chunk: Chunk) -> None:
-        """See runtimes.generation.Sink."""
+        """See runtimes.engine.generation.Sink."""
         self.out((self.number, chunk.text, chunk.token_ids, chunk.index))
 
     def finish(self, completion: Completion) -> None:
-        """See runtimes.generation.Sink."""
+        """See runtimes.engine.generation.Sink."""
         self.out(Done(self.number, completion))
         self.ended()
 

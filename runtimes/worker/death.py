@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runtimes.processes import ending, import_failure
+from runtimes.machine.processes import ending, import_failure
 from runtimes.worker.pressure import Pressure
 
 _LINE_SHOWN = 300

@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from runtimes.chat import Message
+from runtimes.engine.metrics import EngineStats
+from runtimes.engine.request_checks import check_request
 from runtimes.errors import IngotError, RequestError
-from runtimes.metrics import EngineStats
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
-from runtimes.request_checks import check_request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.worker.flights import Flight

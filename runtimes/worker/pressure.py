@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from runtimes.cgroup import ROOT, groups
+from runtimes.machine.cgroup import ROOT, groups
 
 _SCARCE = 0.1  # of all memory; earlyoom's own limit
 _WINDOW_S = 10.0  # a big process takes seconds to end after it was killed

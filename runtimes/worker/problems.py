@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtimes import errors
 from runtimes.errors import IngotError, OutOfMemoryError, RuntimeMissingError
-from runtimes.processes import import_advice
+from runtimes.machine.processes import import_advice
 from runtimes.worker.wire import Problem
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from subprocess import PIPE
 from typing import IO, Any, Protocol
 
-from runtimes.processes import Child
+from runtimes.machine.processes import Child
 from runtimes.worker.death import Cause, Death, explain
 from runtimes.worker.life import is_stopped
 from runtimes.worker.place import Place, inherited

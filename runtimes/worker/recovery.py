@@ -23,8 +23,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runtimes.installed import RuntimeName
-from runtimes.selftest import ensure
+from runtimes.machine.installed import RuntimeName
+from runtimes.machine.selftest import ensure
 from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause, Death
 from runtimes.worker.safer import FORGET, Bounds, Memory, Record, Situation, safer
@@ -171,6 +171,6 @@ class Recovery:
 
 
 def _gpu_found() -> bool:
-    from runtimes.gpus import find_gpus
+    from runtimes.machine.gpus import find_gpus
 
     return bool(find_gpus())

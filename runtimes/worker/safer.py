@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runtimes.cpu import cpu_identity
 from runtimes.errors import ModelError
-from runtimes.fingerprint import fingerprint
-from runtimes.installed import RuntimeName, find_installed
-from runtimes.memory import DEFAULT_CONTEXT
-from runtimes.modelfile import ModelFile
-from runtimes.remembered import recall, remember
+from runtimes.machine.cpu import cpu_identity
+from runtimes.machine.installed import RuntimeName, find_installed
+from runtimes.machine.state_file import recall, remember
+from runtimes.models.fingerprint import fingerprint
+from runtimes.models.memory import DEFAULT_CONTEXT
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause
 

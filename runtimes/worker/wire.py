@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from runtimes.metrics import EngineStats
-from runtimes.modelfile import ModelFile
+from runtimes.engine.metrics import EngineStats
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
+from app.cli.main import main
 
 # One thread: threads that wait for each other crawl where the processor is shared.
 ONE = ["--threads", "1"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.journal import Journal, journal_path
+from app.batch.journal.journal import Journal, journal_path
 from tests.app.workers import go_on, step
 
 ROWS = 160

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
+from app.cli.main import main
 
 CHAT = {"method": "POST", "url": "/v1/chat/completions"}
 
@@ -108,10 +108,10 @@ def test_the_time_is_the_plans(
     assert main(command) == 0
     assert "ingot plan" in capfd.readouterr().out
 
-    from app.options import ModelOptions
-    from app.planning import plan_files, task_for
-    from runtimes.plan import Figures, Plan
+    from app.cli.options import ModelOptions
+    from app.models.planning import plan_files, task_for
     from runtimes.planner.known import remember_plan
+    from runtimes.planner.plan import Figures, Plan
 
     files = plan_files(str(gguf_file), ModelOptions(), None).models
     figures = Figures(prefill_tps=1000.0, decode_tps={1: 10.0, 4: 25.0, 8: 40.0})
@@ -154,7 +154,7 @@ def test_strict_stops_before_any_work(
 
 _PEAK = """
 import sys
-from app.cli import main
+from app.cli.main import main
 from quantize.quality.peak import peak_resident
 code = main(["batch", sys.argv[1], "--model", sys.argv[2], "--dry-run", "--json"])
 print(code, peak_resident() // 1024)

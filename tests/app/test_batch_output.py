@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.batch.status import status_of
-from app.cli import main
+from app.batch.report.status import status_of
+from app.cli.main import main
 
 ONE = ["--threads", "1"]
 ROWS = 160

@@ -23,7 +23,7 @@ from app.bench.suite import BENCHMARKS, MemoryResult
 from app.bench.tools import ToolMissingError
 from app.bench.work import greedy, loaded, lockstep, random_prompts, run
 from runtimes.errors import IngotError
-from runtimes.linechild import LineChild
+from runtimes.machine.linechild import LineChild
 from runtimes.request import Completion, FinishReason, Timings, Usage
 from runtimes.settings import SchedulerSettings
 

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from app import library
-from app.catalog import catalog
 from app.compare.choice import first_choice
-from app.entries import Entry, Origin
-from app.entrytext import details, quality_of, size_of, speed_of, state_of, type_of
-from app.fitting import fit
-from app.models import model_file
-from app.recent import note_loaded, note_used, recently_used
+from app.models import library
+from app.models.catalog import catalog
+from app.models.entries import Entry, Origin
+from app.models.entrytext import details, quality_of, size_of, speed_of, state_of, type_of
+from app.models.fitting import fit
+from app.models.recent import note_loaded, note_used, recently_used
+from app.models.resolve import model_file
 from quantize.manifest import Quality, Speed, load_manifest, write_manifest
 from runtimes.errors import ModelError
-from runtimes.modelfile import ModelFile
-from runtimes.plan import Alternative, Figures, Plan
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner import known
 from runtimes.planner.candidates import Task
+from runtimes.planner.plan import Alternative, Figures, Plan
 
 RECIPES = ["onnx-int4", "onnx-int8", "q4_k_m", "q8_0"]
 
@@ -34,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An own home, and no demo model that happens to be built."""
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("app.catalog._ROOT", tmp_path)
+    monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
     return tmp_path
 
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_used_is_listed_with_the_reason(built: Path, tmp_path: Pa
 
 
 def test_a_missing_runtime_is_told(built: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("app.catalog.find_installed", lambda runtime: runtime != "onnx")
+    monkeypatch.setattr("app.models.catalog.find_installed", lambda runtime: runtime != "onnx")
     found = by_recipe(catalog([built]))
     assert "ONNX Runtime is not installed" in str(found["onnx-int4"].broken)
     assert found["q8_0"].broken is None
@@ -196,7 +196,7 @@ def test_what_was_used_lately(built: Path, pebble_built: Path, tmp_path: Path):
 
 
 def test_loading_a_file_is_using_it(built: Path):
-    from app.models import load_engine
+    from app.models.resolve import load_engine
     from runtimes.settings import RunnerSettings
 
     file = ModelFile.read(built / "pebble-q8_0.gguf")
@@ -235,7 +235,7 @@ def test_the_first_choice_of_a_comparison(built: Path):
 
 
 def test_plans_without_a_date_are_left_out():
-    from runtimes.remembered import remember
+    from runtimes.machine.state_file import remember
 
     remember("plans", {"a": {"file": "x", "plan": {}}, "b": 3, "c": {"made": 1.0}})
     assert known.made_plans() == []

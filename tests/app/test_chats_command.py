@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app import cli
-from app.store.records import Role, State
-from app.store.store import Store, default_path
+from app.chat.store.records import Role, State
+from app.chat.store.store import Store, default_path
+from app.cli import main as cli
 from tests.app.store.long_chats import FIGURES
 
 Run = Callable[..., tuple[str, str]]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from app import cli
-from app.exitcodes import ExitCode, exit_code_for
+from app.cli import main as cli
+from app.cli.exitcodes import ExitCode, exit_code_for
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
 from tests.runtimes.faults import build_fault_library
 
@@ -24,7 +24,7 @@ HEAVY = {"llama_cpp", "onnxruntime", "torch", "transformers", "textual", "numpy"
 )
 def test_help_imports_no_engine(arguments: list[str]) -> None:
     code = (
-        "import sys; from app.cli import main; code = main(sys.argv[1:]); "
+        "import sys; from app.cli.main import main; code = main(sys.argv[1:]); "
         "sys.stderr.write(' '.join({m.partition('.')[0] for m in sys.modules})); sys.exit(code)"
     )
     done = subprocess.run(
@@ -46,7 +46,7 @@ finally:
 """
 _OURS = """
 import sys
-from app.cli import main
+from app.cli.main import main
 code = main(["--help"])
 print(*sys.modules, file=sys.stderr)
 sys.exit(code)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from app import cli
-from app.config import Config, ConfigError, Sampling, config_path
-from app.configreading import load
-from app.configvalues import SETTINGS, check, parse
-from app.configwriting import set_value, unset_value
+from app.cli import main as cli
+from app.config.reading import load
+from app.config.settings import Config, ConfigError, Sampling, config_path
+from app.config.values import SETTINGS, check, parse
+from app.config.writing import set_value, unset_value
 
 _FULL = """\
 # My settings

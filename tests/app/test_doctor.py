@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from app.doctor import report, show
-from runtimes.gpus import Gpu
-from runtimes.hardware import Hardware
-from runtimes.selftest import Health
+from runtimes.machine.gpus import Gpu
+from runtimes.machine.hardware import Hardware
+from runtimes.machine.selftest import Health
 from tests.runtimes.faults import build_fault_library
 
 MACHINE = Hardware(

@@ -10,14 +10,14 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from app import library
-from app.builds import find_builds
-from app.commands.models import models
-from app.commands.pull import pull as pull_command
-from app.commands.rm import rm
-from app.models import model_file
-from app.options import ModelOptions
-from app.pulling import parse_wish, pull
+from app.cli.commands.models import models
+from app.cli.commands.pull import pull as pull_command
+from app.cli.commands.rm import rm
+from app.cli.options import ModelOptions
+from app.models import library
+from app.models.pulling import parse_wish, pull
+from app.models.ready import find_builds
+from app.models.resolve import model_file
 from quantize.hub.client import Hub
 from quantize.hub.errors import HubError
 from runtimes.errors import ModelError, RequestError

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from app.chat.host import EngineHost
-from app.eventlog import Event, EventLog
-from app.machine import OURSELVES, MachineReader
-from app.monitor import Monitor
+from app.monitor.eventlog import Event, EventLog
+from app.monitor.machine import OURSELVES, MachineReader
+from app.monitor.monitor import Monitor
 from runtimes.errors import RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
 

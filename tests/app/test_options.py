@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.options import ModelOptions, SamplingOptions, with_groups
+from app.cli.options import ModelOptions, SamplingOptions, with_groups
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 

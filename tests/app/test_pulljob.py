@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app import library
-from app.pulling import parse_wish
-from app.pulljob import PullJob, PullState
+from app.models import library
+from app.models.pulling import parse_wish
+from app.models.pulljob import PullJob, PullState
 from quantize.hub.client import Hub, Patience
 from tests.quantize.fakehub import FakeHub
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
+from app.cli.main import main
 
 QUESTION = "What is the capital of France?"
 STORY = "Tell me a story about a fox."

@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from app.models import load_engine
+from app.models.resolve import load_engine
 from app.oneshot import ask
 from app.prompts import PromptStyle
 from runtimes.errors import RequestError
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
@@ -30,7 +30,7 @@ ONE = ["--threads", "1"]
 QUESTION = "What is the capital of France?"
 
 _COUNT_MODULES = (
-    "import sys; from app.cli import main; code = main(sys.argv[1:]); "
+    "import sys; from app.cli.main import main; code = main(sys.argv[1:]); "
     "sys.stderr.write('\\n' + ' '.join({m.partition('.')[0] for m in sys.modules})); sys.exit(code)"
 )
 

@@ -23,7 +23,7 @@ def onnx(jobs: list[tuple[str, str, str, str]]) -> None:
     A job is the model, the output, the recipe and the target.
     """
     from quantize.onnx.build_child import build
-    from quantize.recipe import RECIPES
+    from quantize.recipes.recipe import RECIPES
 
     for model, out, name, target in jobs:
         recipe = RECIPES[name]
@@ -51,7 +51,7 @@ def make(
 ) -> None:
     """Random models of ``shapes`` (the fields of a Shape by name) in the folder ``root``, as GGUF
     files in half precision too; transformers' log-probabilities of those that are ``scored``."""
-    from quantize.synthetic import SHAPES, Shape, make_random_model
+    from quantize.source.synthetic import SHAPES, Shape, make_random_model
 
     folder = Path(root)
     for name, fields in shapes.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quantize.synthetic import make_random_model
+from quantize.source.synthetic import make_random_model
 
 _PATIENCE = 2400  # seconds; a busy machine may take ten times as long as an idle one
 LIMIT = 256  # tokens that a measured build is compared on
@@ -181,7 +181,7 @@ def pebble_matrix(
     pebble_f16: Path, pebble_texts: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The demo model's importance matrix over the first of the two files."""
-    from quantize.process import run_child
+    from quantize.build.process import run_child
 
     work = tmp_path_factory.mktemp("imatrix")
     out = work / "m.gguf"

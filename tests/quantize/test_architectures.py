@@ -14,7 +14,7 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 from .conftest import Built, recipes_of

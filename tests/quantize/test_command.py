@@ -16,7 +16,7 @@ import pytest
 
 from quantize.manifest import hash_files, load_manifest
 from quantize.report.write import FILES
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 
 from .conftest import Built, kill_during, run_quantize
@@ -24,7 +24,9 @@ from .conftest import Built, kill_during, run_quantize
 
 def test_help_loads_no_torch():
     assert "--allow-token-mismatch" in run_quantize("--help").stdout
-    code = "import sys, quantize.cli, quantize.resolve, quantize.pipeline; print(*sys.modules)"
+    code = (
+        "import sys, quantize.cli, quantize.resolve, quantize.build.pipeline; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"torch", "transformers", "onnx", "onnxruntime", "llama_cpp"}

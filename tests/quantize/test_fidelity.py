@@ -13,19 +13,19 @@ import pytest
 from quantize.errors import QualityError
 from quantize.manifest import read_speed
 from quantize.options import MeasureOptions, SourceOptions
-from quantize.progress import SilentReporter
+from quantize.progress.console import SilentReporter
 from quantize.quality.gates import require_quality
 from quantize.quality.measure import built_speed, fidelity, float_reference
 from quantize.quality.store import FloatReference
 from quantize.quality.text import WINDOW, read_text
-from quantize.recipe import find_recipe
+from quantize.recipes.recipe import find_recipe
 from quantize.resolve import resolve
 from quantize.source import open_source
 from quantize.source.model import SourceModel
-from quantize.synthetic import make_random_model
-from runtimes.engine import Engine
-from runtimes.gguf import read_header
-from runtimes.measure import prefill_tps
+from quantize.source.synthetic import make_random_model
+from runtimes.engine.engine import Engine
+from runtimes.models.gguf import read_header
+from runtimes.planner.measure import prefill_tps
 from runtimes.settings import RunnerSettings
 
 LIMIT = 600

@@ -15,7 +15,7 @@ from quantize.quality.divergence import compare, mean, perplexity, shifted
 from quantize.quality.gates import require_quality
 from quantize.quality.store import Recorder, load_reference, reference_bytes
 from quantize.quality.text import DEFAULT_LIMIT, Text, cut, read_text
-from quantize.recipe import Limits, find_recipe
+from quantize.recipes.recipe import Limits, find_recipe
 
 _TEXT = Text("a text", "", "0" * 64)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantize.build.process import run_child
 from quantize.gguf.convert import export_f16
 from quantize.gguf.imatrix import check_fit
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import quantize_gguf
-from quantize.process import run_child
 from quantize.quality.tokens import Reference
-from quantize.recipe import find_recipe
-from quantize.synthetic import SHAPES, Shape, make_random_model
-from runtimes.gguf import read_header
+from quantize.recipes.recipe import find_recipe
+from quantize.source.synthetic import SHAPES, Shape, make_random_model
+from runtimes.models.gguf import read_header
 
 _USED = 2  # experts for each token
 _MIXTRAL = Shape(

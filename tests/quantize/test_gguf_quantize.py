@@ -15,10 +15,10 @@ from quantize.errors import ToolError, UsageError
 from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix, write_matrix
 from quantize.gguf.overrides import check_overrides
 from quantize.gguf.quantize import quantize_gguf
-from quantize.recipe import RECIPES, find_recipe
-from runtimes.gguf import read_header
+from quantize.recipes.recipe import RECIPES, find_recipe
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
+from runtimes.models.gguf import read_header
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 from tests.runtimes.sparse_gguf import write_sparse_gguf
 

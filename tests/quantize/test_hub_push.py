@@ -7,8 +7,8 @@ import pytest
 
 from quantize.errors import UsageError
 from quantize.hub.errors import HubError
+from quantize.hub.push import push, require_push
 from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, hash_files, write_manifest
-from quantize.push import push, require_push
 from runtimes.errors import ModelError
 from tests.quantize.fakehub import FakeHub
 from tests.quantize.hubs import Notes

@@ -17,7 +17,7 @@ from quantize.gguf.imatrix import check_fit, prepare_imatrix
 from quantize.gguf.imatrix_child import CHUNK, chunked
 from quantize.gguf.imatrixfile import Entry, ImportanceMatrix, read_matrix, write_matrix
 from quantize.options import SourceOptions
-from quantize.progress import SilentReporter
+from quantize.progress.console import SilentReporter
 from quantize.source import SourceModel, open_source
 
 # Channels of Hugging Face's Llama by the weight tensor that reads them.

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.process import run_child
-from quantize.synthetic import Shape
-from runtimes import memory_llamacpp
-from runtimes.engine import Engine
+from quantize.build.process import run_child
+from quantize.source.synthetic import Shape
+from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
+from runtimes.llamacpp import memory as memory_llamacpp
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream

@@ -15,9 +15,9 @@ import pytest
 from quantize.errors import ToolError
 from quantize.onnx import overlay
 from quantize.onnx.optimum_child import older_config
-from quantize.progress import SilentReporter
+from quantize.progress.console import SilentReporter
 from runtimes.errors import RuntimeMissingError
-from runtimes.locks import Lock
+from runtimes.machine.locks import Lock
 
 
 class Notes(SilentReporter):

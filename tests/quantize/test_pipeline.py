@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from quantize.bits import gguf_bits
+from quantize.build.pipeline import build
+from quantize.build.workspace import WORK
 from quantize.errors import QualityError, UsageError
 from quantize.manifest import load_manifest, write_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.pipeline import build
-from quantize.progress import SilentReporter
-from quantize.recipe import RECIPES, Limits
+from quantize.progress.console import SilentReporter
+from quantize.recipes.bits import gguf_bits
+from quantize.recipes.recipe import RECIPES, Limits
 from quantize.report.facts import comparable_parts
-from quantize.workspace import WORK
-from runtimes.gguf import read_header
+from runtimes.models.gguf import read_header
 
 
 class Told(SilentReporter):

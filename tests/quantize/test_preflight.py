@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from quantize.build.preflight import memory_parts, require_memory, require_space, space_parts
 from quantize.errors import DiskFullError
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.preflight import memory_parts, require_memory, require_space, space_parts
-from quantize.recipe import RECIPES
+from quantize.recipes.recipe import RECIPES
 from quantize.source import SourceModel
 from runtimes.errors import OutOfMemoryError
 

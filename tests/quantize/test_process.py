@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import pytest
 
+from quantize.build.process import last_lines, run_child
 from quantize.errors import DiskFullError, ToolError
-from quantize.process import last_lines, run_child
 from runtimes.errors import OutOfMemoryError
 
 
@@ -93,7 +93,7 @@ def test_a_disk_so_full_that_no_answer_can_be_written(tmp_path: Path):
 
 def test_no_child_outlives_a_killed_parent(tmp_path: Path):
     script = (
-        "import sys; from pathlib import Path; from quantize.process import run_child\n"
+        "import sys; from pathlib import Path; from quantize.build.process import run_child\n"
         "run_child('signal:pause', {}, what='x', work=Path(sys.argv[1]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
@@ -130,7 +130,7 @@ def test_progress_reaches_the_parent_while_the_child_works(tmp_path: Path):
     """The first report is passed on before the child, which waits for it, can end."""
     (tmp_path / "busy.py").write_text(
         "import pathlib, time\n"
-        "from quantize.child import report_progress, report_step\n"
+        "from quantize.build.child import report_progress, report_step\n"
         "def work(seen):\n"
         "    report_progress(1, 4, 'rows')\n"
         "    while not pathlib.Path(seen).exists():\n"
@@ -177,7 +177,7 @@ def test_a_child_that_keeps_pythons_lock_dies_with_its_parent(tmp_path: Path):
         "    ctypes.PyDLL(None).sleep(600)\n"
     )
     script = (
-        "import sys; from pathlib import Path; from quantize.process import run_child\n"
+        "import sys; from pathlib import Path; from quantize.build.process import run_child\n"
         "run_child('stuck:hold', {'mark': sys.argv[1] + '/mark'}, what='x',"
         " work=Path(sys.argv[1]), environment={'PYTHONPATH': sys.argv[1]})"
     )

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quantize.events import JsonReporter
 from quantize.manifest import FileEntry, Source
-from quantize.pace import Pace, figures
-from quantize.progress import ConsoleReporter, beating
+from quantize.progress.console import ConsoleReporter, beating
+from quantize.progress.events import JsonReporter
+from quantize.progress.pace import Pace, figures
 
 ENTRY = FileEntry(
     format="gguf",
@@ -215,7 +215,7 @@ def test_events():
 
 def test_a_reader_that_goes_away_does_not_end_the_build():
     script = (
-        "import sys\nfrom pathlib import Path\nfrom quantize.events import JsonReporter\n"
+        "import sys\nfrom pathlib import Path\nfrom quantize.progress.events import JsonReporter\n"
         "reporter = JsonReporter(sys.stdout)\nsys.stdin.read(1)\n"
         "for _ in range(9):\n    reporter.note('x' * 9999)\nprint('done', file=sys.stderr)\n"
     )

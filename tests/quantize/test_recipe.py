@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import UsageError
-from quantize.presets import PRESETS, print_listing
-from quantize.recipe import RECIPES, choose_recipes, find_recipe, limits_for, require_matrix
+from quantize.recipes.presets import PRESETS, print_listing
+from quantize.recipes.recipe import RECIPES, choose_recipes, find_recipe, limits_for, require_matrix
 
 
 def test_presets_are_the_four_files():

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from quantize.build.publish import Publisher, open_publisher
+from quantize.build.stages import RECORD, Stages, stage_key
+from quantize.build.workspace import WORK, Workspace
 from quantize.manifest import (
     NAME,
     FileEntry,
@@ -20,10 +23,7 @@ from quantize.manifest import (
     load_manifest,
     write_manifest,
 )
-from quantize.publish import Publisher, open_publisher
 from quantize.report.write import FILES
-from quantize.stages import RECORD, Stages, stage_key
-from quantize.workspace import WORK, Workspace
 
 from .conftest import LIMIT, Built, kill_during, run_quantize
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
+from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.errors import ModelError
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
-from runtimes.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
 BATCH = 32

@@ -14,7 +14,7 @@ from quantize.errors import SourceError, ToolError, UsageError
 from quantize.manifest import load_manifest
 from quantize.options import SourceOptions
 from quantize.source import open_source
-from runtimes.gguf import read_header
+from runtimes.models.gguf import read_header
 from tests.quantize.hubs import Notes, files_of, small_model
 from tests.runtimes.split_gguf import split_gguf
 

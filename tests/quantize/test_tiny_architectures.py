@@ -17,19 +17,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from quantize.build.process import run_child
 from quantize.gguf.convert import _lost_window
 from quantize.manifest import load_manifest
 from quantize.onnx.build import OnnxBuild, build_onnx
-from quantize.process import run_child
-from quantize.recipe import RECIPES
+from quantize.recipes.recipe import RECIPES
 from quantize.source import SourceModel
-from quantize.synthetic import SHAPES, make_random_model
-from runtimes.engine import Engine
+from quantize.source.synthetic import SHAPES, make_random_model
+from runtimes.engine.engine import Engine
+from runtimes.engine.runner import Logits, StepPlan, StepRow
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams
-from runtimes.runner import Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
 from .conftest import run_quantize

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from quantize.build.verify import findings, is_whole
 from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, hash_files, write_manifest
-from quantize.verify import findings, is_whole
 
 
 @pytest.fixture

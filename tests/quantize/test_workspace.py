@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from quantize.build.workspace import WORK, Workspace, disk_errors
 from quantize.errors import BusyError, DiskFullError, UsageError
-from quantize.workspace import WORK, Workspace, disk_errors
 
 _HOLD = """
 import sys, time
 from pathlib import Path
-from quantize.workspace import Workspace
+from quantize.build.workspace import Workspace
 with Workspace(Path(sys.argv[1])) as space:
     (space.work / "half").write_bytes(b"x" * 1000)
     print("ready", flush=True)

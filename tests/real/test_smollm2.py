@@ -14,7 +14,7 @@ import pytest
 
 from quantize.manifest import Manifest, load_manifest
 from quantize.quality.text import BUNDLED, WINDOW
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.app.test_batch_crashes import last, read, wait_for

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
 from runtimes.request import Chunk, Request
 from runtimes.stream import Stream
 

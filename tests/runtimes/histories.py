@@ -11,13 +11,13 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
+from runtimes.engine.gaps import Gaps
+from runtimes.engine.prefix import LEAST_SHARED, PrefixCache, common_prefix
+from runtimes.engine.row import Row
+from runtimes.engine.runner import Capabilities
+from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.errors import ModelError
-from runtimes.gaps import Gaps
-from runtimes.prefix import LEAST_SHARED, PrefixCache, common_prefix
 from runtimes.request import Priority, Request, SamplingParams
-from runtimes.row import Row
-from runtimes.runner import Capabilities
-from runtimes.scheduler import Scheduler, Step
 from runtimes.settings import SchedulerSettings
 
 TOKEN_BYTES = 4

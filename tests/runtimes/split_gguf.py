@@ -6,7 +6,14 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from runtimes.gguf import TENSOR_TYPES, TensorInfo, _Cursor, _read_value, _skip_array, read_header
+from runtimes.models.gguf import (
+    TENSOR_TYPES,
+    TensorInfo,
+    _Cursor,
+    _read_value,
+    _skip_array,
+    read_header,
+)
 
 _UINT16, _INT32, _ARRAY = 2, 5, 9
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.constraint import check
-from runtimes.engine import Engine
+from runtimes.engine.constraint import check
+from runtimes.engine.engine import Engine
+from runtimes.engine.guide import Constraints
 from runtimes.errors import RequestError
-from runtimes.guide import Constraints
 from runtimes.request import Constraint, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 

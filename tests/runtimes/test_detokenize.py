@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimes.detokenize import Detokenizer
+from runtimes.engine.detokenize import Detokenizer
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
+from runtimes.engine.prefix import common_prefix
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
-from runtimes.prefix import common_prefix
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from tests.runtimes.gates import held

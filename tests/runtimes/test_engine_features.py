@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
-from runtimes.drawing import NO_TOKEN, draw
-from runtimes.engine import Engine
+from runtimes.engine.drawing import NO_TOKEN, draw
+from runtimes.engine.engine import Engine
+from runtimes.engine.generation import Generation, Ticket
+from runtimes.engine.metrics import EngineStats
+from runtimes.engine.prefix import common_prefix
+from runtimes.engine.row import Row
 from runtimes.errors import ModelError, RequestError
-from runtimes.generation import Generation, Ticket
-from runtimes.metrics import EngineStats
-from runtimes.prefix import common_prefix
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
-from runtimes.row import Row
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.runtimes.gates import Watched, held

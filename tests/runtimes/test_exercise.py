@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from runtimes import exercise, selftest_child
 from runtimes.llamacpp.source import sdist_path
 from runtimes.llamacpp.tinygguf import write_tiny_gguf
-from runtimes.modelfile import ModelFile
-from runtimes.selftest import _LEAST_SIMILARITY
+from runtimes.machine import exercise, selftest_child
+from runtimes.machine.selftest import _LEAST_SIMILARITY
+from runtimes.models.modelfile import ModelFile
 
 Array = npt.NDArray[np.float32]
 
@@ -115,7 +115,7 @@ def test_the_recorded_logits_of_llamacpp_are_right(gguf: Any, tmp_path: Path) ->
 
 
 def test_the_tiny_gguf_holds_every_kernel_worth_testing(tmp_path: Path) -> None:
-    from runtimes.gguf import read_header
+    from runtimes.models.gguf import read_header
 
     path = tmp_path / "tiny.gguf"
     write_tiny_gguf(path)

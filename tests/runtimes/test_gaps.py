@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
-from runtimes.engine import Engine
-from runtimes.gaps import Gaps
+from runtimes.engine.engine import Engine
+from runtimes.engine.gaps import Gaps
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.gates import held

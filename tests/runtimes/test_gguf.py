@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runtimes.errors import ModelError
-from runtimes.gguf import read_header
-from runtimes.modelfile import ModelFile
+from runtimes.models.gguf import read_header
+from runtimes.models.modelfile import ModelFile
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from app.catalog import catalog
+from app.models.catalog import catalog
 from quantize.resolve import resolve
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
-from runtimes.fingerprint import fingerprint
-from runtimes.memory import estimate
-from runtimes.modelfile import ModelFile
+from runtimes.models.fingerprint import fingerprint
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner.known import fingerprint_of
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings

@@ -8,15 +8,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.batch.slots import free_memory
-from app.entries import Entry, Origin
-from app.fitting import fit
-from runtimes import bandwidth, cpu, hardware
-from runtimes.cpu import CpuUse, cpu_use, others_share
+from app.batch.schedule.slots import free_memory
+from app.models.entries import Entry, Origin
+from app.models.fitting import fit
 from runtimes.errors import OutOfMemoryError
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
-from runtimes.remembered import recall, remember
+from runtimes.machine import bandwidth, cpu, hardware
+from runtimes.machine.cpu import CpuUse, cpu_use, others_share
+from runtimes.machine.state_file import recall, remember
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 

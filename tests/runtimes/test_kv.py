@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
+from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow
+from runtimes.engine.snapshot import HEADER_BYTES, header
 from runtimes.errors import ModelError
 from runtimes.llamacpp import state, tinygguf
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
-from runtimes.runner import Logits, Runner, StepPlan, StepRow
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
-from runtimes.snapshot import HEADER_BYTES, header
 
 CONTEXT = 256
 PROMPT = random.Random(5).choices(range(10, 700), k=61)  # ids of Pebble's 768

@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 from app.bench.memory import memory_check
-from runtimes import memory_llamacpp, memory_onnx
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.memory import (
+from runtimes.llamacpp import memory as memory_llamacpp
+from runtimes.models.memory import (
     estimate,
     estimate_settings,
     largest_context,
     largest_slots,
     require_fit,
 )
-from runtimes.modelfile import ModelFile
-from runtimes.onnxgraph import Initializer, Node, OnnxGraph, read_graph
+from runtimes.models.modelfile import ModelFile
+from runtimes.onnx import memory as memory_onnx
+from runtimes.onnx.graph_file import Initializer, Node, OnnxGraph, read_graph
 from runtimes.settings import RunnerSettings
 from tests.runtimes.sparse_gguf import write_sparse_gguf
 

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.memory import estimate
-from runtimes.modelfile import ModelFile
-from runtimes.plan import PROFILES, Figures, Plan
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import (
     ROWS,
     Candidate,
@@ -35,6 +34,7 @@ from runtimes.planner.choose import (
     speeds,
 )
 from runtimes.planner.known import fingerprint_of, recall_plan, remember_plan
+from runtimes.planner.plan import PROFILES, Figures, Plan
 from runtimes.planner.race import Lap, contenders, figures_of, is_settled, without_drift
 from runtimes.planner.search import make_plan
 from runtimes.planner.steps import choose_size, sizes_to_try, step_size

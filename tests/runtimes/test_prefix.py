@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtimes.engine.prefix import LEAST_SHARED, PrefixCache, common_prefix
+from runtimes.engine.runner import Capabilities
 from runtimes.errors import RequestError
-from runtimes.prefix import LEAST_SHARED, PrefixCache, common_prefix
-from runtimes.runner import Capabilities
 from tests.runtimes.histories import TOKEN_BYTES, TokenSlots
 
 few = st.lists(st.integers(0, 1), max_size=40)

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.processes import Child, child_environment, ending, import_failure, run
+from runtimes.machine.processes import Child, child_environment, ending, import_failure, run
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = "import sys; print(*sys.path, sep='\\n')"
-HOME = "runtimes/processes.py"
+HOME = "runtimes/machine/processes.py"
 # Start programs that are not Python.
 OTHERS = {
     "app/bench/batched_bench.py",
     "app/bench/llama_server.py",
-    "runtimes/cpu.py",
+    "runtimes/machine/cpu.py",
     "runtimes/llamacpp/toolchain.py",
 }
 STARTERS = {
@@ -108,7 +108,7 @@ def test_ends_in_words() -> None:
 @pytest.mark.parametrize("outlives", [False, True])
 def test_a_stopped_child_ends_with_its_parent_unless_it_is_to_outlive_it(outlives: bool) -> None:
     code = (
-        "import os, signal, sys; from runtimes.processes import Child\n"
+        "import os, signal, sys; from runtimes.machine.processes import Child\n"
         f"child = Child('-c', 'import time; time.sleep(600)', outlives={outlives})\n"
         "child.send_signal(signal.SIGSTOP)\n"
         "print(child.pid, flush=True)\n"

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
+from runtimes.engine.runner import Logits, StepPlan, StepRow, whole
 from runtimes.errors import RequestError
+from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.shapes import Alike, filled, parted
 from runtimes.load import load_runner
-from runtimes.memory import estimate
-from runtimes.memory_llamacpp import MOST_PROBED, sequences
-from runtimes.modelfile import ModelFile
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
-from runtimes.runner import Logits, StepPlan, StepRow, whole
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 # Each has kernels of its own; the second half is made here from the first file.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runtimes.engine.request_checks import check_params
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
-from runtimes.request_checks import check_params
 from runtimes.sampling import (
     BrokenLogitsError,
     SamplerState,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtimes.engine.scheduler import Scheduler
 from runtimes.request import Priority, Request, SamplingParams
-from runtimes.scheduler import Scheduler
 from runtimes.settings import STRATEGIES, SchedulerSettings
 from tests.runtimes.histories import History, Shape, expected_output
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtimes import selftest
 from runtimes.errors import RuntimeMissingError
-from runtimes.installed import Installed, find_installed, library_identity
-from runtimes.remembered import recall
-from runtimes.selftest_child import compare
+from runtimes.machine import selftest
+from runtimes.machine.installed import Installed, find_installed, library_identity
+from runtimes.machine.selftest_child import compare
+from runtimes.machine.state_file import recall
 from tests.runtimes.faults import build_fault_library
 
 Fault = Callable[[str], None]
@@ -65,7 +65,7 @@ def test_a_healthy_runtime_is_tested_once(
 
 def test_only_the_child_imports_engines() -> None:
     code = (
-        "import sys; from runtimes import selftest; selftest.ensure('onnx'); "
+        "import sys; from runtimes.machine import selftest; selftest.ensure('onnx'); "
         "assert not {'numpy', 'llama_cpp', 'onnxruntime'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from runtimes.engine.session import SessionHeader, read_session, write_session
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.session import SessionHeader, read_session, write_session
 
 HEADER = SessionHeader("f" * 64, "llamacpp", "f16", (1, 2, 300_000))
 DATA = bytes(range(256)) * 40

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
+from runtimes.engine.runner import Runner, Shortlist, StepPlan, StepRow
 from runtimes.llamacpp.shortlists import _PATIENCE, WIDTH
 from runtimes.load import load_runner
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Candidate, Overrides, Task, sampling_variants
 from runtimes.request import Request, SamplingParams
-from runtimes.runner import Runner, Shortlist, StepPlan, StepRow
 from runtimes.sampling import BrokenLogitsError, SamplerState, sample, sample_shortlist
 from runtimes.settings import RunnerSettings
 from tests.runtimes.gates import held

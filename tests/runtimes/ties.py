@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason
 
 NEAR_TIE = 0.02  # in natural log-probability, between the two best tokens

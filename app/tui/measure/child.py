@@ -28,10 +28,10 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.chat.host import HostState
-from app.configreading import load
-from app.monitor import Monitor
-from app.store import Store
-from app.store.records import Role, State
+from app.chat.store import Store
+from app.chat.store.records import Role, State
+from app.config.reading import load
+from app.monitor.monitor import Monitor
 from app.tui import terminal
 from app.tui.app import IngotApp
 from app.tui.measure import recorded
@@ -199,7 +199,7 @@ def main(job: str, out: str, *arguments: str) -> None:
         start = Start(model="recorded")
         if job == "ask":
             from app.chat.host import EngineHost
-            from app.options import ModelOptions
+            from app.cli.options import ModelOptions
 
             host = EngineHost()  # type: ignore[assignment]
             stack.callback(host.close)

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.chat.attachments import Attached, read_attachment, with_attachments
-from app.store.records import Attachment
+from app.chat.store.records import Attachment
 from app.tui.app import services_of
 from app.tui.widgets.path_input import PathInput
 from runtimes.errors import IngotError

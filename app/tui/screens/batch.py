@@ -14,8 +14,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, Footer, Static
 
-from app.jobs.job import Job, attach
-from app.jobs.view import JobView, Phase
+from app.batch.watch.job import Job, attach
+from app.batch.watch.view import JobView, Phase
 from app.tui.app import services_of
 from app.tui.keys import told
 from app.tui.screens.ask import AskScreen

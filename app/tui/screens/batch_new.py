@@ -10,9 +10,9 @@ from pathlib import Path
 from textual import on, work
 from textual.screen import Screen
 
-from app.jobs.form import check
-from app.jobs.job import Job, start_job
-from app.jobs.lookahead import LookaheadRun
+from app.batch.watch.form import check
+from app.batch.watch.job import Job, start_job
+from app.batch.watch.lookahead import LookaheadRun
 from app.tui.app import app_of
 from app.tui.keys import told
 from app.tui.screens.confirm import ConfirmScreen

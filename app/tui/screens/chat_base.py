@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from app.chat.conversation import Conversation
-from app.store.records import Attachment, Chat, Message
+from app.chat.store.records import Attachment, Chat, Message
 from app.tui.app import services_of
 from app.tui.keys import told
 from app.tui.services import Services
@@ -31,7 +31,7 @@ _WELCOME = (
 )
 _MODES = (
     "[app.compare F3] compare files   [app.batch F4] batch jobs   [app.quantize F5] quantize"
-    "   [app.monitor F6] monitor   [app.chat F2] back here"
+    "   [app.monitor.monitor F6] monitor   [app.chat F2] back here"
 )
 
 

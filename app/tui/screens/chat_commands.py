@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.chat import sampling_form, slash
 from app.chat.figures import can_continue
-from app.store.records import Role
+from app.chat.store.records import Role
 from app.tui.screens.chat_panels import ChatPanels
 from runtimes.errors import IngotError
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.chat.figures import can_continue
+from app.chat.store.records import Message, Role
 from app.chat.thinking import answer_of
-from app.store.records import Message, Role
 from app.tui.screens.chat_streaming import ChatStreaming
 from app.tui.screens.copy_choice import CopyChoice, choices
 from runtimes.errors import IngotError

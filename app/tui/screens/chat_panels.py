@@ -11,8 +11,8 @@ from textual import work
 
 from app.chat.attachments import read_attachment
 from app.chat.budget import Budget, Way, WayOut
-from app.entries import Entry
-from app.store.records import Attachment
+from app.chat.store.records import Attachment
+from app.models.entries import Entry
 from app.tui.app import app_of
 from app.tui.screens.chat_message_actions import ChatMessageActions
 from app.tui.screens.chat_streaming import Wish

@@ -11,8 +11,8 @@ from app.chat.budget import LEAST, Budget, Draft, WayOut, measure, more_of, ways
 from app.chat.conversation import Conversation
 from app.chat.host import HostState
 from app.chat.sampling_form import from_mapping
+from app.chat.store.records import Message
 from app.chat.turn import Progress, Turn
-from app.store.records import Message
 from app.tui.app import app_of
 from app.tui.keys import told
 from app.tui.screens.chat_base import ChatBase

@@ -15,9 +15,9 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Footer, Input, OptionList, Static
 
-from app.store.errors import StoreError
-from app.store.records import Chat, Hit
-from app.store.store import Store
+from app.chat.store.errors import StoreError
+from app.chat.store.records import Chat, Hit
+from app.chat.store.store import Store
 from app.tui.screens.ask import AskScreen
 from app.tui.widgets.chat_list import ChatList
 

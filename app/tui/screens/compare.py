@@ -15,12 +15,12 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from app.catalog import catalog
 from app.compare.choice import contender, first_choice
 from app.compare.records import GREEDY, Parting, Question, Report
 from app.compare.run import Comparison
 from app.compare.text import agreement_line, as_json, as_markdown
-from app.entries import Entry
+from app.models.catalog import catalog
+from app.models.entries import Entry
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.screens.ask import AskScreen
@@ -272,7 +272,7 @@ class CompareScreen(Screen[None]):
     def action_from_chat(self) -> None:
         """Ask what was asked last in the chat, with the messages before it."""
         from app.chat.conversation import Conversation
-        from app.store.records import Role
+        from app.chat.store.records import Role
         from app.tui.modes import CHAT
         from app.tui.screens.chat_base import ChatBase
 

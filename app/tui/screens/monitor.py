@@ -14,8 +14,8 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer, RichLog, Static
 
-from app.eventlog import Event
-from app.monitor import Sample
+from app.monitor.eventlog import Event
+from app.monitor.monitor import Sample
 from app.tui.app import services_of
 from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.monitor_text import engine_lines, machine_lines

@@ -13,10 +13,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, OptionList, ProgressBar, Static
 from textual.widgets.option_list import Option
 
-from app import library
 from app.figures import duration
-from app.pulling import Offer, Wish, parse_wish
-from app.pulljob import PullJob, PullState
+from app.models import library
+from app.models.pulling import Offer, Wish, parse_wish
+from app.models.pulljob import PullJob, PullState
 from quantize.hub.store import human
 from runtimes.errors import IngotError
 

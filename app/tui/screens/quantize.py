@@ -16,9 +16,9 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer, TabbedContent, TabPane
 
-from app.melts.child import MeltProcess
-from app.melts.progress import State
-from app.options import ModelOptions
+from app.builds.child import MeltProcess
+from app.builds.progress import State
+from app.cli.options import ModelOptions
 from app.tui.app import app_of
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.widgets.quantize_form import QuantizeForm
@@ -27,9 +27,9 @@ from app.tui.widgets.quantize_run import QuantizeRun
 from runtimes.errors import IngotError, ModelError
 
 if TYPE_CHECKING:
-    from app.melts.forecast import Forecast
-    from app.melts.results import Result
-    from app.melts.settings import Settings
+    from app.builds.forecast import Forecast
+    from app.builds.results import Result
+    from app.builds.settings import Settings
 
 _TICK_S = 0.25
 _TABS = ("form", "run", "result")
@@ -245,13 +245,13 @@ class QuantizeScreen(Screen[None]):
 
 
 def _forecast(settings: Settings) -> Forecast:
-    from app.melts.forecast import foresee
+    from app.builds.forecast import foresee
 
     return foresee(settings)
 
 
 def _result(folder: Path) -> Result:
-    from app.melts.results import read_result
+    from app.builds.results import read_result
 
     return read_result(folder)
 

@@ -15,7 +15,7 @@ from textual.widgets import Footer, Label, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from app.chat import presets
-from app.config import ConfigError, Preset
+from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.confirm import ConfirmScreen

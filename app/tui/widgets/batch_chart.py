@@ -12,8 +12,8 @@ from itertools import pairwise
 from textual.app import RenderResult
 from textual.widget import Widget
 
+from app.batch.watch.speeds import Speed
 from app.figures import rate
-from app.jobs.speeds import Speed
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _LABEL = 30

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DirectoryTree, Footer
 
-from app.batch.journal import journal_path
+from app.batch.journal.journal import journal_path
 
 _JOURNAL = journal_path(Path("x")).name[1:]
 

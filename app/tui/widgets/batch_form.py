@@ -14,8 +14,8 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
 
-from app.jobs.form import FormError, JobForm, suggested_output
-from app.jobs.preview import Preview, preview
+from app.batch.watch.form import FormError, JobForm, suggested_output
+from app.batch.watch.preview import Preview, preview
 from app.tui.widgets.form_fields import Check, Field
 from runtimes.errors import IngotError
 

@@ -12,8 +12,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
-from app.jobs.answers import OpenedRow, open_row
-from app.jobs.job import Job
+from app.batch.watch.answers import OpenedRow, open_row
+from app.batch.watch.job import Job
 
 
 class BatchRowScreen(ModalScreen[None]):

@@ -19,7 +19,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from app.jobs.rows import RowFigures, RowState
+from app.batch.watch.rows import RowFigures, RowState
 
 _NAMES = {
     RowState.WAITING: "waiting",
@@ -34,7 +34,7 @@ HEADER = _FORM.format("row", "state", "prompt", "answer", "prefill", "decode", "
 
 
 class RowSource(Protocol):
-    """What the table asks for; see `app.jobs.job.Job`."""
+    """What the table asks for; see `app.batch.watch.job.Job`."""
 
     def state(self, index: int) -> RowState:
         """The state of a row."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.widgets import Static
 
+from app.batch.watch.view import JobView, Phase
 from app.figures import rate
-from app.jobs.view import JobView, Phase
 from app.tui.widgets.gauge import gauge
 
 _GAUGE = 22

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from app.store.records import Chat, Hit
+from app.chat.store.records import Chat, Hit
 
 _UNTITLED = "(empty chat)"
 

@@ -15,7 +15,7 @@ from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widgets import Input, Label, RichLog
 
-from app.eventlog import Event
+from app.monitor.eventlog import Event
 
 LEVELS = (
     (logging.DEBUG, "everything"),

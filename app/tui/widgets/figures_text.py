@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.chat.figures import FEW
+from app.chat.store.records import Message, Role, State
 from app.figures import duration, rate
-from app.store.records import Message, Role, State
 
 _ENDINGS = {
     "stop": "ended by itself",

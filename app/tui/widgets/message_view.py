@@ -13,8 +13,8 @@ from textual.containers import Vertical
 from textual.message import Message as TextualMessage
 from textual.widgets import Static
 
+from app.chat.store.records import Attachment, Message, Role, State
 from app.chat.thinking import Kind, split
-from app.store.records import Attachment, Message, Role, State
 from app.tui.keys import told
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.figures_text import figures_text, header_text, state_text

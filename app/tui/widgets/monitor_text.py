@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from app.figures import duration
-from app.machine import ProcessUse
-from app.monitor import Sample
+from app.monitor.machine import ProcessUse
+from app.monitor.monitor import Sample
 from app.tui.widgets.gauge import gauge, history
 from quantize.hub.store import human
-from runtimes.gpus import GpuUse
-from runtimes.metrics import Percentiles
+from runtimes.engine.metrics import Percentiles
+from runtimes.machine.gpus import GpuUse
 
 _LABEL = 7  # columns of what stands before a figure
 _GAUGE = 12
 _NAMES = {
     "runtimes.worker.child": "engine",
     "runtimes.planner.trial_child": "planner",
-    "quantize.child": "quantize step",
+    "quantize.build.child": "quantize step",
 }
 _HISTORY = 20  # samples, which are a second apart
 

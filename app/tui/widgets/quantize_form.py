@@ -12,14 +12,14 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Static
 
-from app.melts.settings import Settings
-from app.melts.text import forecast_lines
+from app.builds.settings import Settings
+from app.builds.text import forecast_lines
 from app.tui.widgets.form_fields import Check, Field
 from app.tui.widgets.quantize_recipes import RecipeTable
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
-    from app.melts.forecast import Forecast
+    from app.builds.forecast import Forecast
 
 _SETTLE_S = 0.3  # without a change before the model is looked at
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
@@ -140,6 +140,8 @@ class QuantizeForm(Vertical):
 
 
 def _foreseen(settings: Settings) -> Forecast:
-    from app.melts.forecast import foresee  # numpy and the hub's client: not in the screen's thread
+    from app.builds.forecast import (
+        foresee,  # numpy and the hub's client: not in the screen's thread
+    )
 
     return foresee(settings)

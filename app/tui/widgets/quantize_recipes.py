@@ -10,9 +10,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import DataTable
 
-from app.melts.settings import DEFAULT_RECIPES, estimated_size, offered
+from app.builds.settings import DEFAULT_RECIPES, estimated_size, offered
 from quantize.hub.store import human
-from quantize.recipe import RECIPES, Recipe
+from quantize.recipes.recipe import RECIPES, Recipe
 
 _COLUMNS = (
     *(("tick", "", 3), ("name", "Recipe", 13), ("format", "Format", 6)),

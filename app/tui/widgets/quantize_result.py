@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import DataTable, Static
 
-from app.melts.results import Result, Row
+from app.builds.results import Result, Row
 from app.tui.widgets.scatter import Scatter
 
 _NOTHING = "No files yet. Name a model that was built before, or build one."

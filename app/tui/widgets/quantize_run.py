@@ -7,8 +7,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.melts.progress import Melt, State
-from app.melts.text import headline, recipe_lines, stage_line
+from app.builds.progress import Melt, State
+from app.builds.text import headline, recipe_lines, stage_line
 
 _NOTHING = "Nothing runs. Choose a model and recipes, and press Build."
 

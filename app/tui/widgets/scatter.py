@@ -6,11 +6,11 @@ from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
-from app.melts.results import Result
+from app.builds.results import Result
 
 
 class Scatter(Widget):
-    """Letters stand for the files of a result; see ``app.melts.plot``."""
+    """Letters stand for the files of a result; see ``app.builds.plot``."""
 
     DEFAULT_CSS = """
     Scatter { height: 1fr; min-height: 0; }

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from backports import zstd
 
-from app.cli import main
+from app.cli.main import main
 from tests.app.batch.malformed import Input, ten_megabytes, whole
 
 _OPTIONS = ["--max-tokens", "2", "--quiet", "--threads", "1", "--context", "256"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.batch.constraint_body import constraint_changes
-from app.batch.sampling_body import sampling_of
+from app.batch.input.tasks import BadRowError, task_at
 from app.batch.settings import JobSettings, row_key
-from app.batch.tasks import BadRowError, task_at
+from app.openai.constraint_body import constraint_changes
+from app.openai.sampling_body import sampling_of
 from runtimes.request import Constraint, SamplingParams
 
 AGE = {

@@ -16,24 +16,24 @@ from typing import Any
 import psutil
 import pytest
 
-from app.batch import engines
-from app.batch.engines import parse_count, require_room, seats, spans
+from app.batch.input.source import Row
+from app.batch.input.tasks import Task
 from app.batch.interrupt import Interrupts
-from app.batch.job import Job
-from app.batch.lane import Lane, LaneState
-from app.batch.logprobs import TokenTexts
-from app.batch.source import Row
-from app.batch.supply import Supply
-from app.batch.tasks import Task
-from app.batch.work import Terms, Work
-from app.planning import Choice
+from app.batch.schedule import engines
+from app.batch.schedule.engines import parse_count, require_room, seats, spans
+from app.batch.schedule.job import Job
+from app.batch.schedule.lane import Lane, LaneState
+from app.batch.schedule.supply import Supply
+from app.batch.schedule.work import Terms, Work
+from app.models.planning import Choice
+from app.openai.logprobs import TokenTexts
 from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
-from runtimes.gpus import Gpu
-from runtimes.modelfile import ModelFile
+from runtimes.machine.gpus import Gpu
+from runtimes.machine.topology import Core
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
-from runtimes.topology import Core
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.recovery import DeathLimit
 
@@ -218,7 +218,7 @@ def on_every_core() -> None:
 def test_a_killed_command_is_gone_on_with_by_another_number(
     ingot: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
-    counted = "from runtimes.topology import cores; print(len(cores()))"
+    counted = "from runtimes.machine.topology import cores; print(len(cores()))"
     found = subprocess.run(
         [sys.executable, "-c", counted], preexec_fn=on_every_core, capture_output=True, check=True
     )

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from app.batch.events import Events
+from app.batch.report.events import Events
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.batch import lines
 from app.batch.checks import check_out
-from app.batch.source import Row, open_source
-from app.batch.tasks import RowProblem, Task
+from app.batch.input import lines
+from app.batch.input.source import Row, open_source
+from app.batch.input.tasks import RowProblem, Task
 from runtimes.errors import RequestError
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from app.batch import job as jobs
+from app.batch.input.source import Row
+from app.batch.input.tasks import Task
 from app.batch.interrupt import Interrupts
-from app.batch.job import Job
-from app.batch.lane import Lane
-from app.batch.logprobs import TokenTexts
-from app.batch.source import Row
-from app.batch.tasks import Task
-from app.batch.work import Terms, Work
+from app.batch.schedule import job as jobs
+from app.batch.schedule.job import Job
+from app.batch.schedule.lane import Lane
+from app.batch.schedule.work import Terms, Work
+from app.openai.logprobs import TokenTexts
 from app.prompts import PromptStyle
 from runtimes.errors import ModelError
 from runtimes.request import Constraint, Request, SamplingParams

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from app.batch.journal import Journal, JournalBusyError, journal_path
-from app.batch.journal_lines import sealed_line
-from app.batch.matching import Matcher
+from app.batch.journal.journal import Journal, JournalBusyError, journal_path
+from app.batch.journal.lines import sealed_line
+from app.batch.journal.matching import Matcher
 from runtimes.errors import IngotError, RequestError
 
 SETTINGS = {"model": "m", "sampling": {"max_tokens": 3}}

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from app.batch.journal import Journal, journal_path
-from app.batch.matching import Matcher
-from app.batch.runlog import read_runs
+from app.batch.input.source import Source
+from app.batch.input.survey import survey
+from app.batch.input.tasks import Task
+from app.batch.journal.journal import Journal, journal_path
+from app.batch.journal.matching import Matcher
+from app.batch.journal.runlog import read_runs
+from app.batch.report.status import status_of
 from app.batch.settings import JobSettings, row_key
-from app.batch.source import Source
-from app.batch.status import status_of
-from app.batch.survey import survey
-from app.batch.tasks import Task
-from app.jobs.feed import JournalFeed
-from app.jobs.rows import Rows, RowState
+from app.batch.watch.feed import JournalFeed
+from app.batch.watch.rows import Rows, RowState
 from runtimes.request import SamplingParams
 
 FILES = Path(__file__).parent / "files"
@@ -58,7 +58,7 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def kept(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    from app.cli import main
+    from app.cli.main import main
 
     folder = tmp_path_factory.mktemp("kept")
     rows: list[dict[str, Any]] = [

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.journal import Entries
-from app.batch.missing import missing
-from app.batch.prompting import Prompting
+from app.batch.input.prompting import Prompting
+from app.batch.input.source import Source
+from app.batch.input.tasks import Task
+from app.batch.journal.journal import Entries
+from app.batch.schedule.missing import missing
 from app.batch.settings import row_key
-from app.batch.source import Source
-from app.batch.tasks import Task
 from runtimes.request import Priority
 
 DIGEST = b"settings"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.batch.prompting import Prompting
-from app.batch.tasks import Message, RowProblem, Task
+from app.batch.input.prompting import Prompting
+from app.batch.input.tasks import Message, RowProblem, Task
 from runtimes.request import Priority, SamplingParams
 
 CHAT = "/v1/chat/completions"

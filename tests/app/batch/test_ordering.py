@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.ordering import arranged, rearranged
-from app.batch.source import Row
-from app.batch.tasks import Message, Task
-from app.batch.work import Work
+from app.batch.input.source import Row
+from app.batch.input.tasks import Message, Task
+from app.batch.schedule.ordering import arranged, rearranged
+from app.batch.schedule.work import Work
 from runtimes.request import Priority
 
 

@@ -15,18 +15,18 @@ from typing import Any
 import psutil
 import pytest
 
-from app.batch.cluster import crew
-from app.batch.cluster.crew import require_ray, share_out
-from app.batch.journal import journal_path
+from app.batch.input.source import open_source
+from app.batch.journal.journal import journal_path
 from app.batch.plan import Plan
-from app.batch.progress import Silent, Snapshot
+from app.batch.report.progress import Silent, Snapshot
 from app.batch.runner import Outcome, run_to_file
+from app.batch.schedule.cluster import crew
+from app.batch.schedule.cluster.crew import require_ray, share_out
 from app.batch.settings import JobSettings
-from app.batch.source import open_source
-from app.models import fingerprint
-from app.planning import Choice
+from app.models.planning import Choice
+from app.models.resolve import fingerprint
 from runtimes.errors import ModelError, RequestError
-from runtimes.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 

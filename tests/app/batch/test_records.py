@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.columns import cells_of, columns_of, in_order
-from app.batch.openai import index_of, openai_record
-from app.batch.records import flat_record
-from app.batch.source import Row
-from app.batch.tasks import RowProblem, Style, Task
+from app.batch.input.source import Row
+from app.batch.input.tasks import RowProblem, Style, Task
+from app.batch.output.columns import cells_of, columns_of, in_order
+from app.batch.output.openai import index_of, openai_record
+from app.batch.output.records import flat_record
 
 KEY = bytes(range(16))
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "cached_tokens": 1}

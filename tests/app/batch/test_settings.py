@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from app.batch.input.tasks import Message, Task
 from app.batch.settings import JobSettings, differences, row_key
-from app.batch.tasks import Message, Task
 from runtimes.request import Priority, SamplingParams
 
 BASE = JobSettings("pebble-q8_0.gguf", "llamacpp", "aa", SamplingParams())

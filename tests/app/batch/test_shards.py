@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.formats import OutputFormat, RecordForm
-from app.batch.journal import Journal, journal_path
-from app.batch.journal_lines import END, RUN
-from app.batch.merge import merge
-from app.batch.publish import publish
-from app.batch.runlog import end_note, run_note
+from app.batch.input.shard import Shard
+from app.batch.input.source import Source
+from app.batch.input.tasks import Task
+from app.batch.journal.journal import Journal, journal_path
+from app.batch.journal.lines import END, RUN
+from app.batch.journal.runlog import end_note, run_note
+from app.batch.output.formats import OutputFormat, RecordForm
+from app.batch.output.merge import merge
+from app.batch.output.publish import publish
 from app.batch.settings import row_key
-from app.batch.shard import Shard
-from app.batch.source import Source
-from app.batch.tasks import Task
 from runtimes.errors import RequestError
 
 DIGEST = b"settings"

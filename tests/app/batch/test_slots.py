@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.slots import default_slots
-from runtimes.memory import estimate
-from runtimes.modelfile import ModelFile
+from app.batch.schedule.slots import default_slots
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
 
 
 @pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.batch import lines as lines_module
-from app.batch.source import Format, Row, open_source
-from app.batch.tasks import RowProblem, Task
+from app.batch.input import lines as lines_module
+from app.batch.input.source import Format, Row, open_source
+from app.batch.input.tasks import RowProblem, Task
 from runtimes.errors import RequestError
 
 # How compressed files, archives and other formats begin.

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from app import console
-from app.batch import progress
-from app.batch.journal import Journal, journal_path
-from app.batch.journal_lines import END, RUN
-from app.batch.progress import Snapshot
-from app.batch.runlog import LeftNotes, end_note, run_note
-from app.batch.status import status_of
-from app.batch.time_left import Left, left_of
-from app.jobs.feed import JournalFeed
-from app.jobs.rows import Rows
+from app.batch.journal.journal import Journal, journal_path
+from app.batch.journal.lines import END, RUN
+from app.batch.journal.runlog import LeftNotes, end_note, run_note
+from app.batch.report import progress
+from app.batch.report.progress import Snapshot
+from app.batch.report.status import status_of
+from app.batch.report.time_left import Left, left_of
+from app.batch.watch.feed import JournalFeed
+from app.batch.watch.rows import Rows
+from app.cli import console
 
 
 def test_the_last_minute_ends_now(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from app.batch.source import Row, open_source
-from app.batch.tasks import RowProblem, Task
+from app.batch.input.source import Row, open_source
+from app.batch.input.tasks import RowProblem, Task
 from runtimes.errors import RequestError
 
 PACK = {"gzip": gzip.compress, "zstd": zstd.compress}
@@ -62,7 +62,7 @@ def test_nothing_that_could_be_unpacked(tmp_path: Path) -> None:
 
 _COUNT = """
 import sys
-from app.batch.source import open_source
+from app.batch.input.source import open_source
 with open_source(sys.argv[1]) as source:
     print([row.task.code for row in source.rows()])
 from quantize.quality.peak import peak_resident

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.batch.suspects import Suspects
+from app.batch.schedule.suspects import Suspects
 
 
 def test_what_waited_is_innocent() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.prompting import Prompting
-from app.batch.source import Row, open_source
-from app.batch.tasks import RowProblem, Task
+from app.batch.input.prompting import Prompting
+from app.batch.input.source import Row, open_source
+from app.batch.input.tasks import RowProblem, Task
 from runtimes.errors import RequestError
 
 

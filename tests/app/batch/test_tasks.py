@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.tasks import MISSING, BadRowError, Message, Task, lookup, row_id, task_of
+from app.batch.input.tasks import MISSING, BadRowError, Message, Task, lookup, row_id, task_of
 
 
 @pytest.mark.parametrize(

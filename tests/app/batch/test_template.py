@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.batch import template as template_module
-from app.batch.prompting import Prompting
-from app.batch.tasks import BadRowError, RowProblem, Task
-from app.batch.template import RowTemplate
+from app.batch.input import template as template_module
+from app.batch.input.prompting import Prompting
+from app.batch.input.tasks import BadRowError, RowProblem, Task
+from app.batch.input.template import RowTemplate
 from runtimes.errors import RequestError
 
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.batch.formats import OutputFormat, RecordForm
-from app.batch.journal import Journal
+from app.batch.input.source import Source
+from app.batch.input.tasks import Task
+from app.batch.journal.journal import Journal
+from app.batch.output.formats import OutputFormat, RecordForm
+from app.batch.output.unordered import UnorderedOutput
+from app.batch.schedule.work import Work
 from app.batch.settings import row_key
-from app.batch.source import Source
-from app.batch.tasks import Task
-from app.batch.unordered import UnorderedOutput
-from app.batch.work import Work
 from runtimes.errors import RequestError
 
 DIGEST = b"settings"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from app.batch.formats import OutputFormat, RecordForm, output_format, suffix_format
-from app.batch.publish import write_output
-from app.batch.source import Stamp
-from app.batch.survey import Survey
-from app.batch.writers import write_records
+from app.batch.input.source import Stamp
+from app.batch.input.survey import Survey
+from app.batch.output.formats import OutputFormat, RecordForm, output_format, suffix_format
+from app.batch.output.publish import write_output
+from app.batch.output.writers import write_records
 
 RECORDS: list[dict[str, Any]] = [
     {"id": "a", "index": 0, "n": 1, "response": 'with "quotes", commas\nand lines', "ok": True},

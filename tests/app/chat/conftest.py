@@ -10,10 +10,10 @@ import pytest
 
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
+from app.chat.store.records import Message
+from app.chat.store.store import Store
 from app.chat.turn import Progress, Turn
-from app.options import ModelOptions
-from app.store.records import Message
-from app.store.store import Store
+from app.cli.options import ModelOptions
 from runtimes.request import SamplingParams
 from tests.app import endless
 

@@ -13,7 +13,7 @@ from app.chat.attachments import (
     read_attachment,
     with_attachments,
 )
-from app.store.records import Attachment
+from app.chat.store.records import Attachment
 
 
 def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import pytest
 from app.chat.budget import Budget, Draft, Way, dropped_turns, measure, ways_out
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
+from app.chat.store.records import Attachment, State
 from app.chat.turn import Turn
 from app.prompts import PromptTooLongError
-from app.store.records import Attachment, State
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 from tests.app.chat.conftest import answer, until

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.chat.conversation import Conversation
-from app.store.errors import StoreError
-from app.store.records import Attachment, Message, Role, State
-from app.store.store import Store
+from app.chat.store.errors import StoreError
+from app.chat.store.records import Attachment, Message, Role, State
+from app.chat.store.store import Store
 from runtimes.errors import RequestError
 
 

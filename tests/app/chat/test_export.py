@@ -17,8 +17,8 @@ from app.chat.export import (
     export,
     suggested_path,
 )
-from app.store.records import Attachment, Figures, State
-from app.store.store import Store
+from app.chat.store.records import Attachment, Figures, State
+from app.chat.store.store import Store
 from runtimes.errors import RequestError
 
 FIGURES = Figures(12, 4, 30, 0.25, 96.0, 51.25, 0.9, "length")

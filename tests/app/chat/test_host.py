@@ -14,13 +14,13 @@ import pytest
 
 from app.chat.host import EngineHost, HostState, LoadCancelledError
 from app.chat.labels import label_of
-from app.options import ModelOptions, PlanOptions
-from app.planning import plan_files, task_for
+from app.cli.options import ModelOptions, PlanOptions
+from app.models.planning import plan_files, task_for
+from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError
-from runtimes.metrics import EngineStats
-from runtimes.modelfile import ModelFile
-from runtimes.plan import Figures, Plan
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner.known import remember_plan
+from runtimes.planner.plan import Figures, Plan
 
 SMALL = {"context": 256, "threads": 1}
 

@@ -8,8 +8,8 @@ import pytest
 
 from app.chat import presets
 from app.chat.sampling_form import from_mapping
-from app.config import Config, ConfigError, Preset
-from app.configreading import load
+from app.config.reading import load
+from app.config.settings import Config, ConfigError, Preset
 
 FILE = """\
 # mine

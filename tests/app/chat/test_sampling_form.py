@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat import sampling_form as form
-from app.config import Sampling
+from app.config.settings import Sampling
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 

@@ -14,11 +14,11 @@ import pytest
 
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost, HostState
+from app.chat.store.records import Role, State
+from app.chat.store.store import Store
 from app.chat.turn import Turn
-from app.options import ModelOptions
+from app.cli.options import ModelOptions
 from app.prompts import PromptTooLongError
-from app.store.records import Role, State
-from app.store.store import Store
 from runtimes.errors import RequestError
 from runtimes.request import Chunk, Request, SamplingParams
 from runtimes.stream import Stream

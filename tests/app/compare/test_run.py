@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
+from app.cli.options import ModelOptions
 from app.compare import run as running
 from app.compare.records import Contender, Question, Report, SideState
 from app.compare.run import Comparison
 from app.compare.text import as_json, as_markdown, lines
-from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 from tests.app import endless
@@ -54,7 +54,7 @@ def story(pebble_built: Path) -> Report:
 
 def test_where_answers_part_is_what_the_files_say_by_themselves(story: Report, pebble_built: Path):
     """One of them is asked again without a comparison."""
-    from app.models import load_engine, model_file
+    from app.models.resolve import load_engine, model_file
     from runtimes.settings import RunnerSettings
 
     assert [side.state for side in story.sides] == [SideState.DONE] * 2

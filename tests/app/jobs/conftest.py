@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.form import JobForm
-from app.jobs.job import Job
+from app.batch.watch.form import JobForm
+from app.batch.watch.job import Job
 from tests.app.jobs.leftovers import kill_jobs
 
 

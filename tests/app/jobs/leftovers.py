@@ -6,8 +6,8 @@ import os
 import signal
 from contextlib import suppress
 
-from app.jobs import records
-from app.jobs.process import Child
+from app.batch.watch import records
+from app.batch.watch.process import Child
 
 
 def kill_jobs() -> None:

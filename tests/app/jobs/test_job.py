@@ -14,16 +14,16 @@ from typing import Any
 import psutil
 import pytest
 
-from app.batch.journal import journal_path
-from app.jobs import records
-from app.jobs.answers import open_row
-from app.jobs.command import Command
-from app.jobs.form import check
-from app.jobs.job import Job, JobError, attach, start_job
-from app.jobs.recent import known_jobs
-from app.jobs.records import Record
-from app.jobs.rows import RowState
-from app.jobs.view import Phase
+from app.batch.journal.journal import journal_path
+from app.batch.watch import records
+from app.batch.watch.answers import open_row
+from app.batch.watch.command import Command
+from app.batch.watch.form import check
+from app.batch.watch.job import Job, JobError, attach, start_job
+from app.batch.watch.recent import known_jobs
+from app.batch.watch.records import Record
+from app.batch.watch.rows import RowState
+from app.batch.watch.view import Phase
 from tests.app.jobs.conftest import finish, form_for, wait, write_rows
 from tests.app.jobs.leftovers import kill_jobs
 from tests.app.workers import go_on, step

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.command import Command, batch_arguments
-from app.jobs.feed import JournalFeed
-from app.jobs.form import FormError, JobForm, check, suggested_output
-from app.jobs.preview import preview
-from app.jobs.process import last_words
-from app.jobs.rows import Rows, RowState
-from app.jobs.speeds import Speed, SpeedHistory
-from app.jobs.tail import Tail
+from app.batch.watch.command import Command, batch_arguments
+from app.batch.watch.feed import JournalFeed
+from app.batch.watch.form import FormError, JobForm, check, suggested_output
+from app.batch.watch.preview import preview
+from app.batch.watch.process import last_words
+from app.batch.watch.rows import Rows, RowState
+from app.batch.watch.speeds import Speed, SpeedHistory
+from app.batch.watch.tail import Tail
 
 
 def test_rows_change_their_states() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from app.melts.child import MeltProcess
-from app.melts.forecast import foresee
-from app.melts.progress import State
-from app.melts.results import read_result
-from app.melts.settings import Settings
+from app.builds.child import MeltProcess
+from app.builds.forecast import foresee
+from app.builds.progress import State
+from app.builds.results import read_result
+from app.builds.settings import Settings
 from quantize.errors import UsageError
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from app.melts.forecast import foresee
-from app.melts.settings import Settings
-from app.melts.text import forecast_lines
+from app.builds.forecast import foresee
+from app.builds.settings import Settings
+from app.builds.text import forecast_lines
+from quantize.build.preflight import memory_parts, space_parts
+from quantize.build.workspace import Workspace
 from quantize.errors import SourceError
 from quantize.options import Options, SourceOptions
-from quantize.preflight import memory_parts, space_parts
-from quantize.recipe import RECIPES
+from quantize.recipes.recipe import RECIPES
 from quantize.source import open_source
-from quantize.workspace import Workspace
 from tests.quantize.fakehub import FakeHub
 
 
@@ -106,7 +106,7 @@ def test_looking_loads_no_library_of_models(pebble: Path) -> None:
     import subprocess
 
     code = (
-        "import sys; from app.melts.forecast import foresee; from app.melts.settings import *;"
+        "import sys; from app.builds.forecast import foresee; from app.builds.settings import *;"
         f"foresee(Settings({str(pebble)!r}));"
         "print([m for m in ('torch', 'transformers', 'onnx', 'llama_cpp') if m in sys.modules])"
     )

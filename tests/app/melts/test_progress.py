@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from app.melts.progress import Melt, StageState, State, recipe_in
-from app.melts.text import bar, clock, headline, recipe_lines, stage_line
+from app.builds.progress import Melt, StageState, State, recipe_in
+from app.builds.text import bar, clock, headline, recipe_lines, stage_line
 from quantize.cli import exit_code
 from quantize.errors import QualityError, SourceError, UnfinishedError
-from quantize.events import JsonReporter
 from quantize.manifest import Fidelity, FileEntry, Perplexity, Source
+from quantize.progress.events import JsonReporter
 from quantize.quality.gates import require_quality
-from quantize.recipe import RECIPES
+from quantize.recipes.recipe import RECIPES
 
 RECIPE_NAMES = ("q8_0", "q4_0", "onnx-int4", "onnx-int4-rtn")
 

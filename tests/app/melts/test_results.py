@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.melts.plot import draw
-from app.melts.results import read_result
+from app.builds.plot import draw
+from app.builds.results import read_result
 from quantize.manifest import (
     Fidelity,
     FileEntry,

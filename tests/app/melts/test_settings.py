@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.melts.settings import DEFAULT_RECIPES, Settings, estimated_size, offered
+from app.builds.settings import DEFAULT_RECIPES, Settings, estimated_size, offered
 from quantize.errors import UsageError
-from quantize.recipe import RECIPES
+from quantize.recipes.recipe import RECIPES
 
 
 def test_the_command_says_what_was_chosen(pebble: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.store.store import Store
+from app.chat.store.store import Store
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import sqlite3
 import time
 from dataclasses import asdict
 
-from app.store.records import Chat, Figures, Role
-from app.store.rows import pack_ids
-from app.store.store import Store
+from app.chat.store.records import Chat, Figures, Role
+from app.chat.store.rows import pack_ids
+from app.chat.store.store import Store
 
 _WORDS = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from app.store import answers, owner
-from app.store.errors import StoreError
-from app.store.records import Message, Role, State
-from app.store.store import Store
+from app.chat.store import answers, owner
+from app.chat.store.errors import StoreError
+from app.chat.store.records import Message, Role, State
+from app.chat.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 

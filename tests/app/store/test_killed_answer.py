@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from app.store.records import Role, State
-from app.store.store import Store
+from app.chat.store.records import Role, State
+from app.chat.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 

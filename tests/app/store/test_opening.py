@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from app.store.database import Database
-from app.store.errors import StoreDamagedError, StoreError, StoreFullError
-from app.store.records import Attachment, Role, State
-from app.store.repair import is_whole, repair
-from app.store.schema import MIGRATIONS
-from app.store.store import Store
+from app.chat.store.database import Database
+from app.chat.store.errors import StoreDamagedError, StoreError, StoreFullError
+from app.chat.store.records import Attachment, Role, State
+from app.chat.store.repair import is_whole, repair
+from app.chat.store.schema import MIGRATIONS
+from app.chat.store.store import Store
 from tests.app.store.long_chats import fill
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -247,9 +247,9 @@ def test_repair_leaves_alone_what_is_not_ours(path: Path) -> None:
 _FILLS_UP = """
 import sys
 from pathlib import Path
-from app.store.errors import StoreFullError
-from app.store.records import Role
-from app.store.store import Store
+from app.chat.store.errors import StoreFullError
+from app.chat.store.records import Role
+from app.chat.store.store import Store
 
 store = Store.open(Path(sys.argv[1]))
 chat = store.new_chat(title="full")
@@ -352,7 +352,7 @@ def test_a_folder_that_may_not_be_written(path: Path) -> None:
 
 
 def test_another_program_that_holds_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.store.database._BUSY_S", 0.1)
+    monkeypatch.setattr("app.chat.store.database._BUSY_S", 0.1)
     with Store.open(path) as store:
         chat = store.new_chat(title="x")
         answer = store.begin_answer(chat.id, None)

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.store.records import Role, State
-from app.store.store import Store
+from app.chat.store.records import Role, State
+from app.chat.store.store import Store
 
 # Words that are starts of others, other scripts, accents, signs.
 _WORDS = ["a", "ab", "abc", "Äb", "b", "ба", "天", "天气", "a天b", "c-d", "->", "_", "ａ", '"b"']

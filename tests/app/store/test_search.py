@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.store.records import Hit, Role, State
-from app.store.store import Store
+from app.chat.store.records import Hit, Role, State
+from app.chat.store.store import Store
 
 
 def _marked(hit: Hit) -> list[str]:

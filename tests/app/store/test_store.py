@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from app.store import store as store_module
-from app.store.errors import StoreError
-from app.store.records import Attachment, Figures, Role, State
-from app.store.steps import title_of
-from app.store.store import Store, default_path
+from app.chat.store import store as store_module
+from app.chat.store.errors import StoreError
+from app.chat.store.records import Attachment, Figures, Role, State
+from app.chat.store.steps import title_of
+from app.chat.store.store import Store, default_path
 
 FIGURES = Figures(10, 4, 3, 0.2, None, 15.5, 0.4, "stop")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.store.database import Database
-from app.store.store import Store
+from app.chat.store.database import Database
+from app.chat.store.store import Store
 from tests.app.store.long_chats import fill
 
 

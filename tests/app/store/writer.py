@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from app.store.records import Figures, Role, State
-from app.store.store import Store
+from app.chat.store.records import Figures, Role, State
+from app.chat.store.store import Store
 
 
 def main(path: Path, answers: int, saves: int) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from textual.widgets import Static
 
-from app.store import Store
-from app.store.records import Figures, Message, Role, State
+from app.chat.store import Store
+from app.chat.store.records import Figures, Message, Role, State
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.widgets.message_view import MessageView

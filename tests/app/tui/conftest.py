@@ -17,9 +17,9 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from app.chat.host import EngineHost
-from app.config import Config, Sampling
-from app.monitor import Monitor
-from app.store import Store
+from app.chat.store import Store
+from app.config.settings import Config, Sampling
+from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.services import Services, Start, open_services
 from tests.app import endless

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.chat.host import EngineHost
 from app.tui.measure.recorded import RecordedEngine
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
 from runtimes.request import Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.gates import Watched

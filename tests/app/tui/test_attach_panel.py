@@ -7,7 +7,7 @@ import pytest
 from textual.widgets import Input, OptionList, Static
 
 from app.chat.attachments import with_attachments
-from app.store.records import Attachment
+from app.chat.store.records import Attachment
 from app.tui.app import IngotApp
 from app.tui.screens.attach import AttachScreen
 from tests.app.tui.conftest import SIZES, is_ready, wait_until

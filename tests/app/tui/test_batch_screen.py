@@ -14,10 +14,10 @@ import psutil
 import pytest
 from textual.widgets import Input, OptionList, Static
 
-from app.batch.journal import journal_path
-from app.jobs import records
-from app.jobs.rows import RowState
-from app.jobs.view import Phase
+from app.batch.journal.journal import journal_path
+from app.batch.watch import records
+from app.batch.watch.rows import RowState
+from app.batch.watch.view import Phase
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.confirm import ConfirmScreen

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from app.batch.journal import journal_path
-from app.batch.time_left import Left
-from app.jobs.job import Job
-from app.jobs.recent import KnownJob
-from app.jobs.speeds import Speed
-from app.jobs.view import JobView, Phase
+from app.batch.journal.journal import journal_path
+from app.batch.report.time_left import Left
+from app.batch.watch.job import Job
+from app.batch.watch.recent import KnownJob
+from app.batch.watch.speeds import Speed
+from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
 from app.tui.widgets.batch_files import BatchFilesScreen
 from app.tui.widgets.batch_form import BatchForm

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from app.config import Config
-from app.monitor import Monitor
-from app.store import Store
-from app.store.records import Message, State
+from app.chat.store import Store
+from app.chat.store.records import Message, State
+from app.config.settings import Config
+from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.measure.recorded import RecordedEngine, RecordedHost
 from app.tui.services import Services, Start

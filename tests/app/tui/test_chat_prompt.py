@@ -8,7 +8,7 @@ from typing import Any
 from textual import events
 
 from app.chat.slash import SPECS
-from app.store.records import State
+from app.chat.store.records import State
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
 from app.tui.screens.attach import AttachScreen

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app import models
 from app.chat.host import EngineHost
-from app.store.records import Attachment, Role, State
+from app.chat.store.records import Attachment, Role, State
+from app.models import resolve as models
 from app.tui.app import IngotApp
 from app.tui.screens.overflow import OverflowScreen
 from tests.app.tui.chat_app import add_turn, shown

@@ -8,8 +8,8 @@ from typing import Any
 
 import psutil
 
-from app.config import Config, Sampling
-from app.store.records import State
+from app.chat.store.records import State
+from app.config.settings import Config, Sampling
 from app.tui.app import IngotApp
 from app.tui.services import Start, open_services
 from runtimes.worker.engine import WorkerEngine

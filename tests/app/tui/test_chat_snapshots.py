@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.config import Config
-from app.monitor import Monitor
-from app.store import Store
-from app.store.records import Role, State
+from app.chat.store import Store
+from app.chat.store.records import Role, State
+from app.config.settings import Config
+from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.measure.recorded import RecordedEngine, RecordedHost
 from app.tui.screens.chat import ChatScreen

@@ -11,9 +11,9 @@ from textual.app import App, ComposeResult
 from textual.widgets import Static
 from textual.widgets.markdown import MarkdownBlock
 
-from app.config import Config
-from app.monitor import Monitor
-from app.store import Store
+from app.chat.store import Store
+from app.config.settings import Config
+from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.measure.recorded import RecordedHost, tokens
 from app.tui.measure.shown import differs

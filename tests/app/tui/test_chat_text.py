@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from app.store.records import Message, Role, State
+from app.chat.store.records import Message, Role, State
 from app.tui.screens.copy_choice import choices
 from app.tui.widgets.figures_text import figures_text, header_text, state_text
 from app.tui.widgets.pace import Pace

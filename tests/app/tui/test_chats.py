@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Static
 
-from app.store.records import Chat, Hit, Role
-from app.store.store import Store
+from app.chat.store.records import Chat, Hit, Role
+from app.chat.store.store import Store
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.widgets.chat_list import ChatList, _lines, when

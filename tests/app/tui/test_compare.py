@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Static
 
+from app.cli.options import ModelOptions
 from app.compare import asking
 from app.compare.records import (
     Agreement,
@@ -22,8 +23,7 @@ from app.compare.records import (
     SideFigures,
     SideState,
 )
-from app.entries import Entry, Origin
-from app.options import ModelOptions
+from app.models.entries import Entry, Origin
 from app.tui.app import IngotApp
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.compare import CompareScreen
@@ -42,11 +42,11 @@ def only_pebble(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless_built: Path
 ) -> None:
     """The picker lists Pebble's four files; what is saved goes to an empty folder."""
-    from app.recent import note_used
+    from app.models.recent import note_used
 
     note_used(endless_built)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("app.catalog._ROOT", tmp_path)
+    monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
 
 
 def panes(screen: CompareScreen) -> list[ComparePane]:

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Static
 
-from app import library
-from app.entries import Entry, Measured, Origin
-from app.fitting import Fit
-from app.store.records import Role
+from app.chat.store.records import Role
+from app.models import library
+from app.models.entries import Entry, Measured, Origin
+from app.models.fitting import Fit
 from app.tui.app import IngotApp
 from app.tui.screens.models import ModelsScreen
 from app.tui.screens.pull import PullScreen
 from app.tui.widgets.model_table import ModelTable
 from app.tui.widgets.status_line import StatusLine
 from quantize.manifest import Fidelity, Perplexity, Quality, Speed, TokenParity
-from runtimes.modelfile import ModelFile
-from runtimes.plan import Figures
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.plan import Figures
 from tests.app.tui.conftest import SIZES, ask, is_ready, wait_until
 
 GB = 10**9
@@ -32,7 +32,7 @@ GB = 10**9
 def nothing_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     """Only what a test names is there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("app.catalog._ROOT", tmp_path)
+    monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
 
 
 @pytest.fixture

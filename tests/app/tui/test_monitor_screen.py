@@ -15,17 +15,17 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, RichLog, Static
 
-from app.eventlog import Event
-from app.machine import MachineUse, ProcessUse
-from app.monitor import Sample
+from app.monitor.eventlog import Event
+from app.monitor.machine import MachineUse, ProcessUse
+from app.monitor.monitor import Sample
 from app.tui.app import IngotApp
 from app.tui.screens import monitor
 from app.tui.screens.monitor import MonitorScreen
 from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.gauge import gauge, history
 from app.tui.widgets.monitor_text import engine_lines, machine_lines
-from runtimes.gpus import GpuUse
-from runtimes.metrics import EngineStats, Percentiles
+from runtimes.engine.metrics import EngineStats, Percentiles
+from runtimes.machine.gpus import GpuUse
 from runtimes.request import Request, SamplingParams
 from tests.app.tui.conftest import SIZES, wait_until
 
@@ -60,7 +60,7 @@ SAMPLES = [
     for i in range(20)
 ]
 EVENTS = (
-    Event(1, 0.0, logging.INFO, "app.planning", "planned: river-7b-q4_k_m.gguf on llamacpp"),
+    Event(1, 0.0, logging.INFO, "app.models.planning", "planned: river-7b-q4_k_m.gguf on llamacpp"),
     Event(2, 0.0, logging.WARNING, "runtimes.worker", "the worker process died of SIGSEGV"),
     Event(3, 0.0, logging.INFO, "runtimes.worker", "a new worker process has loaded river-7b"),
     Event(4, 0.0, logging.ERROR, "quantize", "the disk is full"),

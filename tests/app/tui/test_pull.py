@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from textual.widgets import Input, OptionList, ProgressBar, Static
 
-from app.pulling import Offer, parse_wish
-from app.pulljob import PullState
+from app.models.pulling import Offer, parse_wish
+from app.models.pulljob import PullState
 from app.tui.screens.pull import PullScreen, progress_line
 from tests.app.tui.conftest import SIZES, wait_until
 from tests.quantize.fakehub import FakeHub

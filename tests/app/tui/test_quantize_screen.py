@@ -15,10 +15,10 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static, TabbedContent
 from textual.widgets._footer import FooterKey
 
-from app.melts.forecast import Forecast
-from app.melts.progress import Melt, Stage, StageState, State
-from app.melts.results import read_result
-from app.melts.text import forecast_lines
+from app.builds.forecast import Forecast
+from app.builds.progress import Melt, Stage, StageState, State
+from app.builds.results import read_result
+from app.builds.text import forecast_lines
 from app.tui.app import IngotApp
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.quantize import QuantizeScreen
@@ -27,7 +27,7 @@ from app.tui.widgets.quantize_form import QuantizeForm
 from app.tui.widgets.quantize_recipes import RecipeTable
 from app.tui.widgets.quantize_result import QuantizeResult
 from app.tui.widgets.quantize_run import QuantizeRun
-from quantize.workspace import Workspace
+from quantize.build.workspace import Workspace
 from tests.app.tui.conftest import SIZES, wait_until
 
 

@@ -11,10 +11,10 @@ import psutil
 import pytest
 from textual.widgets import OptionList
 
-from app import models
 from app.chat.host import HostState
-from app.options import ModelOptions
-from app.store.records import Role, State
+from app.chat.store.records import Role, State
+from app.cli.options import ModelOptions
+from app.models import resolve as models
 from app.tui import app as shell
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen, groups
@@ -115,7 +115,7 @@ async def test_what_was_named_is_offered_though_it_did_not_load(
 ) -> None:
     """A folder that has no file of the recipe that was asked for: its others are in the list."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("app.catalog._ROOT", tmp_path)
+    monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
     services.start = Start(str(pebble_built), ModelOptions(recipe="q2_k"))
     app = IngotApp(services)
     async with app.run_test(size=(80, 24), notifications=True) as pilot:

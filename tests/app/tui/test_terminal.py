@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.store.records import State
-from app.store.store import Store
+from app.chat.store.records import State
+from app.chat.store.store import Store
 from tests.app.tui.terminal import Terminal, generating
 
 # Parameters of "select graphic rendition" that are colours, defaults and bright ones included.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.store.store import Store
+from app.chat.store.store import Store
 from tests.app.endless import ENVIRONMENT
 from tests.app.tui.tmux import Tmux
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from runtimes.errors import IngotError
-from runtimes.installed import find_installed
 from runtimes.llamacpp import build, source
 from runtimes.llamacpp.toolchain import GCC_AMX_FLAGS, ToolchainError, find_compiler, plan_build
+from runtimes.machine.installed import find_installed
 
 VERSION = source.TESTED_VERSION
 PLAIN = {"PATH": os.environ["PATH"]}

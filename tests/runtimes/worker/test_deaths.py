@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from runtimes.errors import ModelError
-from runtimes.remembered import recall
+from runtimes.machine.selftest import ensure
+from runtimes.machine.state_file import recall
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
-from runtimes.selftest import ensure
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine

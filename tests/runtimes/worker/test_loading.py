@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from runtimes.errors import ModelError
-from runtimes.remembered import recall
+from runtimes.machine.selftest import ensure
+from runtimes.machine.state_file import recall
 from runtimes.request import SamplingParams
-from runtimes.selftest import ensure
 from runtimes.settings import RunnerSettings
 from runtimes.worker import life
 from runtimes.worker.engine import WorkerEngine

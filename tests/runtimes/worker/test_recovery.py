@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.metrics import Metrics, Occupancy
-from runtimes.modelfile import ModelFile
+from runtimes.engine.metrics import Metrics, Occupancy
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtimes.engine import Engine
+from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings

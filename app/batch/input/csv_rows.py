@@ -1,0 +1,132 @@
+"""Rows of a CSV file (RFC 4180) with a header: each cell a text under its column's name."""
+
+from __future__ import annotations
+
+import csv
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.batch.input.lines import MAX_LINE, decode, numbered_lines
+from app.batch.input.raw import Raw
+from app.batch.input.streams import InputStream
+from app.batch.input.tasks import BadRowError, RowProblem
+from runtimes.errors import RequestError
+
+_DELIMITERS = ",;\t"
+
+
+class _Lines:
+    """Lines for Python's reader, which goes on after an exception; a generator would not.
+
+    Those of the row in work are kept, so that they can be read again when a quote that opens in the
+    first of them turns out to be a mistake.
+    """
+
+    def __init__(self, stream: InputStream) -> None:
+        self._lines = numbered_lines(stream)
+        self._again: deque[tuple[int, str | RowProblem]] = deque()
+        self._taken: list[tuple[int, str | RowProblem]] = []
+        self.number = 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        item = self._again.popleft() if self._again else self._read()
+        self._taken.append(item)
+        self.number, line = item
+        if isinstance(line, RowProblem):
+            raise BadRowError(line.code, line.message)
+        return line
+
+    def begin_row(self) -> None:
+        """What was taken is done with."""
+        self._taken.clear()
+
+    @property
+    def first(self) -> int:
+        """The number of the row's first line."""
+        return self._taken[0][0]
+
+    def only_first(self) -> tuple[int, int]:
+        """Give all but the first line of this row back; the numbers of its first and last."""
+        first, last = self._taken[0][0], self._taken[-1][0]
+        self._again.extendleft(reversed(self._taken[1:]))
+        return first, last
+
+    def _read(self) -> tuple[int, str | RowProblem]:
+        number, raw = next(self._lines)
+        if isinstance(raw, RowProblem):
+            return number, raw
+        try:
+            return number, decode(raw)
+        except BadRowError as error:
+            return number, error.problem
+
+
+def csv_rows(path: Path, name: str) -> Iterator[Raw]:
+    """Rows below the header, numbered by the line where they begin. Columns are separated by a
+    comma, semicolon or tab, whichever the header has most of.
+
+    A row that is no CSV ends with its first line: a quote that is never closed costs one row.
+    Raises RequestError for a header that cannot be read or names a column twice.
+    """
+    with InputStream(path, name) as stream:
+        lines = _Lines(stream)
+        try:
+            first = next(lines, None)
+            if first is None:
+                return
+            delimiter = max(_DELIMITERS, key=first.count)
+            header = _header(next(csv.reader([first], delimiter=delimiter, strict=True)), name)
+        except (BadRowError, csv.Error, StopIteration) as error:
+            raise RequestError(f"{name}: its first line does not name columns: {error}") from error
+        csv.field_size_limit(MAX_LINE)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        yield from _rows(reader, lines, header)
+
+
+def _rows(reader: Iterator[list[str]], lines: _Lines, header: list[str]) -> Iterator[Raw]:
+    while True:
+        lines.begin_row()
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except BadRowError as error:
+            first, last = lines.only_first()
+            yield Raw(first, problem=error.problem if first == last else _unclosed(last))
+            continue
+        except csv.Error as error:
+            first, last = lines.only_first()
+            plain = first == last and "unexpected end" not in str(error)
+            reason = RowProblem("invalid_csv", f"not CSV: {error}")
+            yield Raw(first, problem=reason if plain else _unclosed(last))
+            continue
+        if not any(cells):  # a blank line, or one of delimiters alone
+            continue
+        line = lines.first
+        fields = {key: cell for key, cell in zip(header, cells, strict=False) if key}
+        if len(cells) == len(header):
+            yield Raw(line, fields)
+        else:
+            message = f"the row has {len(cells)} cells; the header has {len(header)}"
+            yield Raw(line, fields, RowProblem("invalid_csv", message))
+
+
+def _unclosed(last: int) -> RowProblem:
+    return RowProblem("invalid_csv", f"a quote is not closed rightly (looked up to line {last})")
+
+
+def _header(names: list[str], name: str) -> list[str]:
+    """Column names; columns without one are left out of the rows."""
+    header = [text.strip() for text in names]
+    seen: set[str] = set()
+    for text in header:
+        if text and text in seen:
+            raise RequestError(f"{name} has two columns called {text[:60]!r}; rename one of them")
+        seen.add(text)
+    if not any(header):
+        raise RequestError(f"{name}: its first line must name the columns; it is blank")
+    return header

@@ -1,0 +1,86 @@
+"""The files of a folder, one row each, its path below the folder as its id."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from app.batch.input import lines
+from app.batch.input.raw import Raw
+from app.batch.input.streams import InputStream
+from app.batch.input.tasks import BadRowError, RowProblem
+from runtimes.errors import RequestError
+
+
+def folder_rows(folder: Path, name: str) -> Iterator[Raw]:
+    """A row for each file at any depth, in the order of the paths' parts. Fields are ``id`` (the
+    path with slashes), ``name``, and ``prompt`` (the text). Hidden files are left out.
+
+    A link that leads out of the folder, or to a folder, is a row with a problem, as is a file that
+    is no text. Raises RequestError when the folder itself cannot be listed.
+    """
+    root = folder.resolve()
+    for number, path in enumerate(_files(root, name), 1):
+        relative = path.relative_to(root).as_posix()
+        fields: dict[str, Any] = {"id": relative, "name": path.name}
+        try:
+            text = _text(path, root)
+        except BadRowError as error:
+            yield Raw(number, fields, error.problem)
+        except OSError as error:
+            reason = f"it cannot be read: {error.strerror or error}"
+            yield Raw(number, fields, RowProblem("unreadable_file", reason))
+        else:
+            yield Raw(number, {**fields, "prompt": text})
+
+
+def listing(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time (ns) of each file, to tell whether anything changed."""
+    for path in _files(folder, name):
+        try:
+            status = path.stat()
+        except OSError:  # a broken link
+            yield str(path), -1, 0
+        else:
+            yield str(path), status.st_size, status.st_mtime_ns
+
+
+def _files(folder: Path, name: str) -> Iterator[Path]:
+    """Files and links, depth first; one folder's names are held at a time."""
+    try:
+        entries = sorted(
+            (entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder)
+        )
+    except OSError as error:
+        raise RequestError(f"{name}: {folder} cannot be listed: {error.strerror}") from error
+    for entry, is_folder in entries:
+        if entry.startswith("."):
+            continue
+        if is_folder:
+            yield from _files(folder / entry, name)
+        else:
+            yield folder / entry
+
+
+def _text(path: Path, root: Path) -> str:
+    """The file's text, unpacked where it is compressed. Raises BadRowError or OSError."""
+    if path.is_symlink():
+        try:
+            target = path.resolve(strict=True)
+        except RuntimeError as error:  # how Python 3.11 tells of links in a ring
+            raise BadRowError("refused_link", "it is a link that leads nowhere") from error
+        if not target.is_relative_to(root):
+            raise BadRowError("refused_link", "it is a link that leads out of the folder")
+        if target.is_dir():
+            raise BadRowError("refused_link", "it is a link to a folder, which is not followed")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise BadRowError("unreadable_file", "it is not a regular file")
+    with InputStream(path, str(path)) as stream:
+        data = stream.read(lines.MAX_LINE + 1)
+    if len(data) > lines.MAX_LINE:
+        problem = lines.too_long("file")
+        raise BadRowError(problem.code, problem.message)
+    return lines.decode(data.removeprefix(lines.UTF8_BOM), "file")

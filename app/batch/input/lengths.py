@@ -1,0 +1,106 @@
+"""How long an input's prompts are, counted with the model's tokenizer, without its weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from app.batch.input.source import Source
+from app.batch.input.tasks import RowProblem, Task
+from app.prompts import PromptStyle, PromptTooLongError, encode
+from runtimes.chat import Message
+from runtimes.engine.request_checks import check_params
+from runtimes.engine.tokenizer import NamedTokenizer, encode_chat, load_tokenizer
+from runtimes.errors import RequestError
+from runtimes.models.memory import DEFAULT_CONTEXT
+from runtimes.models.modelfile import ModelFile
+from runtimes.request import SamplingParams
+from runtimes.settings import RunnerSettings
+
+_PROBLEMS_KEPT = 5
+_NOTE_SECONDS = 10.0
+
+
+class FileEncoder:
+    """Turns text into the tokens that an engine would; an ``app.prompts.Encoder``.
+
+    Raises ModelError when the file's tokenizer cannot be read.
+    """
+
+    def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:
+        self.model = model
+        self.tokenizer: NamedTokenizer = load_tokenizer(model.path)
+        context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
+        self.context = min(context, settings.kv_tokens or context)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of raw text."""
+        return self.tokenizer.encode(text, add_special=True, parse_special=True)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation, by the model's chat template."""
+        return encode_chat(self.tokenizer, self.model.chat_template, messages)
+
+
+@dataclass(slots=True)
+class Lengths:
+    """Tokens over the rows that can be asked. Of a conversation's later turns only their own text
+    counts, since the answers between are not there yet. ``longest`` is the longest first prompt and
+    ``longest_where`` its place; ``answer_tokens`` are those of all answers if each were as long as
+    it may be. ``unfit`` rows are valid but cannot be asked of this model in this context."""
+
+    rows: int = 0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    longest: int = 0
+    longest_where: str = ""
+    unfit: int = 0
+    problems: list[tuple[str, RowProblem]] = field(default_factory=list)
+
+
+def measure(
+    source: Source,
+    encoder: FileEncoder,
+    style: PromptStyle,
+    sampling: SamplingParams,
+    note: Callable[[str], None],
+) -> Lengths:
+    """Tokenize every valid row, with a ``note`` now and then."""
+    found = Lengths()
+    noted = time.monotonic()
+    for row in source.rows():
+        if isinstance(row.task, RowProblem):
+            continue
+        params = row.task.sampling or sampling
+        own_style = PromptStyle(None, True) if row.task.style == "openai-completions" else style
+        try:
+            check_params(params, encoder.tokenizer.vocab_size)
+            first, later = _tokens(row.task, encoder, own_style)
+        except RequestError as error:
+            found.unfit += 1
+            if len(found.problems) < _PROBLEMS_KEPT:
+                long = isinstance(error, PromptTooLongError)
+                code = "context_length_exceeded" if long else "invalid_request"
+                found.problems.append((row.where, RowProblem(code, str(error))))
+            continue
+        found.rows += 1
+        found.prompt_tokens += first + later
+        answer = min(params.max_tokens, encoder.context - first)
+        found.answer_tokens += answer * params.samples * len(row.task.turns)
+        if first > found.longest:
+            found.longest, found.longest_where = first, row.where
+        if time.monotonic() - noted > _NOTE_SECONDS:
+            noted = time.monotonic()
+            note(f"{found.rows:,} rows counted, {found.prompt_tokens:,} tokens")
+    return found
+
+
+def _tokens(task: Task, encoder: FileEncoder, style: PromptStyle) -> tuple[int, int]:
+    """Of the first prompt, and of the texts of later turns. Raises RequestError."""
+    messages = [{"role": m.role, "content": m.content} for m in task.history]
+    messages.append({"role": "user", "content": task.turns[0]})
+    first = len(encode(encoder, style, messages))
+    if len(task.turns) > 1 and style.raw:
+        raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
+    return first, sum(len(encoder.encode(text)) for text in task.turns[1:])

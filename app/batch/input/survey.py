@@ -1,0 +1,155 @@
+"""A first pass over the input, before any model is loaded: what is there, what is still to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+
+from app.batch.input.ids import IdIndex, Repeats
+from app.batch.input.source import Source, Stamp
+from app.batch.input.tasks import RowProblem
+from app.batch.journal.journal import Entries
+from app.batch.journal.matching import Matcher
+from app.batch.settings import row_key
+from runtimes.errors import RequestError
+from runtimes.request import Priority
+
+_FIELDS_SHOWN = 12
+_PROBLEMS_KEPT = 5
+_INVALID_KEPT = 1000
+_REPEATS_SHOWN = 3
+
+
+@dataclass(slots=True)
+class Survey:
+    """Counts over the input. ``requests`` are lines of an OpenAI batch; ``problems`` are the first
+    few of the invalid rows, each with its place; ``repeats`` are rows that are valid though an
+    earlier row has their id; ``input_rows`` counts those of other shards too; ``invalid_rows`` has
+    the indexes of the first thousand that are invalid; ``skipped`` of the reusable rows stay
+    failed; ``characters`` are those of the pending rows' prompts."""
+
+    stamp: Stamp
+    input_rows: int = 0
+    rows: int = 0
+    requests: int = 0
+    invalid: int = 0
+    reusable: int = 0
+    skipped: int = 0
+    characters: int = 0
+    priorities: set[Priority] = field(default_factory=set)
+    problems: list[tuple[str, RowProblem]] = field(default_factory=list)
+    repeats: Repeats = field(default_factory=Repeats)
+    invalid_rows: list[int] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        """Rows that the model has to answer."""
+        return self.rows - self.invalid - self.reusable
+
+    def notes(self, name: str) -> list[str]:
+        """What is wrong with the input called ``name``, a line for each of the first few rows."""
+        lines = [f"{name}, {where}: {problem.message}" for where, problem in self.problems]
+        if self.invalid > len(self.problems):
+            lines.append(f"and {self.invalid - len(self.problems):,} more rows that are not valid")
+        if len(self.repeats):
+            pairs = zip(self.repeats.lines, self.repeats.first_lines, strict=True)
+            first = ", ".join(
+                f"line {line} that of line {before}"
+                for line, before in islice(pairs, _REPEATS_SHOWN)
+            )
+            more = ", ..." if len(self.repeats) > _REPEATS_SHOWN else ""
+            lines.append(
+                f"{len(self.repeats):,} rows repeat an earlier row's id ({first}{more}); "
+                "`index` tells them apart"
+            )
+        return lines
+
+
+def survey(source: Source, entries: Entries, digest: bytes, *, strict: bool = False) -> Survey:
+    """Read every row, and tell ``source`` which repeat an id. ``entries`` are of the journal whose
+    settings have ``digest``.
+
+    Raises RequestError for an empty input or a field that no row has; if ``strict``, also for any
+    row that is not valid or repeats an id.
+    """
+    ids = IdIndex()
+    found = _read(source, entries, digest, ids)
+    source.repeats = found.repeats = ids.repeats()
+    if found.requests and len(source.repeats):
+        # Rare: rows that counted as valid are not, and other rows get the answers that they took.
+        found = _read(source, entries, digest, None)
+    if strict and (found.invalid or len(found.repeats)):
+        raise RequestError(
+            "\n".join([*found.notes(source.name), "--strict: nothing was done; mend these rows"])
+        )
+    return found
+
+
+def _read(source: Source, entries: Entries, digest: bytes, ids: IdIndex | None) -> Survey:
+    """One reading; ``ids`` are collected in the first."""
+    matcher = Matcher(entries)
+    found = Survey(source.stamp())
+    fields: dict[str, None] = {}
+    lacking = 0
+    refused = set()
+    for row in source.all_rows():
+        found.input_rows += 1
+        if ids is not None:
+            ids.add(row.id, row.line)
+        if not source.takes(row):
+            continue
+        found.rows += 1
+        found.requests += row.task.style != "flat"
+        if len(fields) < _FIELDS_SHOWN:
+            fields.update(dict.fromkeys(row.fields))
+        if isinstance(row.task, RowProblem):
+            found.invalid += 1
+            if len(found.invalid_rows) < _INVALID_KEPT:
+                found.invalid_rows.append(row.index)
+            lacking += row.task.code == "missing_field"
+            if row.task.code == "duplicate_id":
+                refused.add(row.index)
+            if len(found.problems) < _PROBLEMS_KEPT:
+                found.problems.append((row.where, row.task))
+            continue
+        found.priorities.add(row.task.priority)
+        key = row_key(digest, row.task)
+        if (offset := matcher.take(key)) is not None:
+            found.reusable += 1
+            found.skipped += offset == matcher.failure(key)
+        else:
+            found.characters += row.task.characters
+    if not found.input_rows:
+        raise RequestError(_no_rows(source))
+    if lacking and found.invalid == found.rows and fields:
+        raise RequestError(_no_field(source, list(fields), found.problems))
+    found.repeats = source.repeats.without(refused)
+    return found
+
+
+def _no_rows(source: Source) -> str:
+    match source.format:
+        case "folder":
+            hint = "put a text file for each prompt into it"
+        case "csv":
+            hint = "below the line that names the columns, write a line for each prompt"
+        case "parquet":
+            hint = "write one row for each prompt"
+        case "jsonl":
+            hint = 'write one object a line, such as {"prompt": "What is 2 + 2?"}'
+        case _:
+            hint = "write one prompt a line"
+    return f"{source.name} has no rows: {hint}"
+
+
+def _no_field(source: Source, fields: list[str], problems: list[tuple[str, RowProblem]]) -> str:
+    shown = ", ".join(repr(name)[1:-1][:40] for name in fields[:_FIELDS_SHOWN])
+    prompting = source.prompting
+    if prompting.template is not None:
+        return f"no row of {source.name} fits the template; {problems[0][1].message}"
+    if prompting.field is None:
+        return (
+            f"no row of {source.name} has a 'prompt' or 'messages'; name the field that holds the "
+            f"prompt with --field. The rows have: {shown}"
+        )
+    return f"no row of {source.name} has the field {prompting.field!r}; the rows have: {shown}"

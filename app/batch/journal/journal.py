@@ -1,0 +1,304 @@
+"""The append-only journal beside the output: every finished row, safe from a crash at once, and
+from a power cut from the moment it is synced.
+
+The first line is a header with the job's settings; each later line is one finished row, or a note
+on a run. A line counts while its seal is right: what a crash tore off at the end, and what was
+damaged later, is left out, told, and stays where it is. Rows are found again by their key, so that
+an edited input never misaligns with old answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import time
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from app.batch.journal.lines import (
+    DAMAGE,
+    HEADER,
+    VERSION,
+    VERSIONS,
+    Damaged,
+    LineReader,
+    lines_of,
+    sealed_line,
+)
+from app.batch.report.answer_lengths import LengthCounts
+from app.batch.settings import comparable
+from runtimes.errors import IngotError, OutOfMemoryError, RequestError
+
+_MAGIC = b'{"ingot":"batch-journal"'
+# A group is synced when it is this large or this old: a power cut costs at most so much work,
+# and a fast job does not wait for the disk at every row.
+_GROUP_ROWS = 64
+_GROUP_SECONDS = 1.0
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class JournalBusyError(RequestError):
+    """Another job is writing to the same output."""
+
+
+@dataclass(slots=True)
+class Entries:
+    """Where each row's record lies: parallel arrays, 25 bytes a row, so that millions fit.
+
+    ``keep_failures`` lets a row's failure stand as its result, so that it is not tried again.
+    """
+
+    keys: array[int] = field(default_factory=lambda: array("Q"))
+    indexes: array[int] = field(default_factory=lambda: array("q"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    answered: array[int] = field(default_factory=lambda: array("b"))
+    keep_failures: bool = False
+
+    def add(self, key: bytes, index: int, offset: int, answered: bool) -> None:
+        """Note one record."""
+        self.keys.append(short_key(key))
+        self.indexes.append(index)
+        self.offsets.append(offset)
+        self.answered.append(answered)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def short_key(key: bytes) -> int:
+    """The part of a key that the index holds; records carry the whole."""
+    return int.from_bytes(key[:8], "big")
+
+
+def journal_path(out: Path) -> Path:
+    """Where the journal of an output file lies."""
+    return out.with_name(out.name + ".journal.jsonl")
+
+
+class Journal:
+    """An open journal, locked against other jobs. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create ``path`` and index what is there; nothing is changed before ``begin``.
+
+        Raises JournalBusyError when another job holds it, RequestError when the file is not a
+        journal, OutOfMemoryError when the disk is full.
+        """
+        self.path = path
+        self.entries = Entries()
+        self.lengths = LengthCounts()  # of the answers that are there
+        self.settings: dict[str, Any] | None = None
+        self._version = VERSION  # of the last header
+        self._lines = LineReader()
+        self._ended = True  # whether the last line has its newline
+        self._forgotten = False
+        self._unsynced = 0  # rows that were written since the last sync
+        self._reader: IO[bytes] | None = None
+        self._descriptor = _open(path)
+        try:
+            _lock(self._descriptor, path)
+            self._end = self._scan()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._synced_at = time.monotonic()
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """Lines that say nothing any more, as long as no run has noted that it told of them."""
+        return self._lines.damaged
+
+    @property
+    def settings_lost(self) -> bool:
+        """Whether a damaged line keeps from us what the last answers were made with."""
+        return self._lines.settings_lost
+
+    def begin(self, settings: dict[str, Any]) -> None:
+        """Write a header, unless the last one says the same: what follows was made so. Damaged
+        lines count as told from here on."""
+        if self._forgotten:
+            os.ftruncate(self._descriptor, 0)
+            self._end, self._forgotten = 0, False
+            self._lines, self._ended = LineReader(), True
+        if not self._ended:
+            self._write(b"\n")
+            self._ended = True
+        if self.settings != settings or self._version != VERSION:
+            if self._lines.sealed_from is None:
+                self._lines.sealed_from = self._end
+            self._write(sealed_line({"ingot": HEADER, "version": VERSION, "settings": settings}))
+            self.settings, self._version = settings, VERSION
+            self._fsync()
+        if self.damaged:
+            self.note(DAMAGE, {"offsets": [one.offset for one in self.damaged]})
+
+    def note(self, kind: str, values: dict[str, Any], *, sync: bool = True) -> None:
+        """Write a note on this run, of one of the kinds in app.batch.journal.lines; without
+        ``sync`` a power cut may take it away."""
+        self._write(sealed_line({"ingot": kind, **values}))
+        if sync:
+            self._fsync()
+
+    def append(self, key: bytes, index: int, answer: dict[str, Any], *, answered: bool) -> int:
+        """Add a finished row; return its offset. It is on the disk after the next ``sync``; until
+        then only a power cut or a crash of the system can take it away."""
+        offset = self._end
+        record = {"key": key.hex(), "index": index, "ok": answered, "answer": answer}
+        self._write(sealed_line(record))
+        self._unsynced += 1
+        self.entries.add(key, index, offset, answered)
+        if self._unsynced >= _GROUP_ROWS:
+            self._fsync()
+        return offset
+
+    @property
+    def synced(self) -> bool:
+        """Whether every row is on the disk."""
+        return not self._unsynced
+
+    def sync_if_due(self) -> None:
+        """Sync when the group has waited long enough; to be called now and then."""
+        if self._unsynced and time.monotonic() - self._synced_at >= _GROUP_SECONDS:
+            self._fsync()
+
+    def sync(self) -> None:
+        """Put every appended row on the disk. Raises OutOfMemoryError when the disk is full."""
+        if self._unsynced:
+            self._fsync()
+
+    def _write(self, line: bytes) -> None:
+        """Append a line; one that does not fit whole is taken back."""
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._descriptor, memoryview(line)[written:])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            raise _write_error(error, self.path) from error
+        self._end += len(line)
+
+    def _fsync(self) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise _write_error(error, self.path) from error
+        self._unsynced = 0
+        self._synced_at = time.monotonic()
+
+    def read(self, offset: int, key: bytes) -> dict[str, Any]:
+        """The answer at ``offset``; raises IngotError if it is not that of ``key``."""
+        if self._reader is None:
+            self._reader = self.path.open("rb")
+        self._reader.seek(offset)
+        record = self._lines.again(offset, self._reader.readline())
+        if record is None or record.get("key") != key.hex():
+            raise IngotError(
+                f"{self.path} was damaged at byte {offset} while the job ran; the same command "
+                "tells what is lost and goes on with the rest"
+            )
+        answer: dict[str, Any] = record["answer"]
+        return answer
+
+    def forget(self) -> None:
+        """Ignore what is there; ``begin`` will drop it."""
+        self.entries = Entries(keep_failures=self.entries.keep_failures)
+        self.settings, self.lengths = None, LengthCounts()
+        self._forgotten = True
+
+    def close(self) -> None:
+        """Sync and unlock. A journal that never got its header leaves no file behind."""
+        try:
+            self.sync()
+        finally:
+            if self._end == 0:
+                with contextlib.suppress(OSError):
+                    self.path.unlink()
+            if self._reader is not None:
+                self._reader.close()
+            os.close(self._descriptor)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _scan(self) -> int:
+        """Index every whole line; return the end of the file."""
+        offset, line, end = 0, b"\n", 0
+        for offset, line in lines_of(self.path):
+            record = self._lines.take(offset, line)
+            end = offset + len(line)
+            if record is None:
+                continue
+            if record.get("ingot") == HEADER:
+                self._take_header(record)
+            elif "ingot" not in record:
+                key = bytes.fromhex(record["key"])
+                self.entries.add(key, record["index"], offset, record["ok"])
+                if record["ok"]:
+                    self.lengths.add_record(record["answer"])
+        self._ended = line.endswith(b"\n")
+        if self.settings_lost:
+            self.settings = None
+        if end and not self._lines.good and not _torn_header(line, offset):
+            raise RequestError(
+                f"{self.path} is not a journal of ingot batch, or none of its lines is whole; "
+                "move it out of the way"
+            )
+        return end
+
+    def _take_header(self, record: dict[str, Any]) -> None:
+        self._version = record.get("version", 0)
+        if self._version not in VERSIONS:
+            raise RequestError(
+                f"{self.path} was written by another version of Ingot; "
+                "move it out of the way, or name another output"
+            )
+        if self.settings is not None and comparable(self.settings) != comparable(
+            record["settings"]
+        ):
+            self.lengths = LengthCounts()
+        self.settings = record["settings"]
+
+
+def _open(path: Path) -> int:
+    try:
+        binary = getattr(os, "O_BINARY", 0)  # Windows would turn \n into \r\n
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | binary, 0o644)
+    except OSError as error:
+        raise _write_error(error, path) from error
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    # Windows refuses to delete or truncate a file that another process holds.
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalBusyError(f"another job is writing to {path}") from error
+
+
+def _write_error(error: OSError, path: Path) -> IngotError:
+    reason = error.strerror or str(error)
+    if error.errno in _NO_ROOM:
+        return OutOfMemoryError(
+            f"{path} cannot grow: {reason}. Every row written so far is kept; "
+            "make room and run the same command again"
+        )
+    return RequestError(f"{path} cannot be written: {reason}")
+
+
+def _torn_header(line: bytes, offset: int) -> bool:
+    """Whether a file's last line is all of it, and what a crash may leave of a journal's first: a
+    piece, or zeros."""
+    piece = line.rstrip(b"\0")
+    ours = piece.startswith(_MAGIC) or _MAGIC.startswith(piece)
+    return offset == 0 and ours and not line.endswith(b"\n")

@@ -1,0 +1,174 @@
+"""The lines of a journal: headers, finished rows, and notes on the runs that wrote them.
+
+The format is JSON lines. A header is ``{"ingot":"batch-journal","version":3,"settings":{...}}``; a
+row ``{"key":...,"index":...,"ok":...,"answer":{...}}``; a note has its kind as ``ingot``. Each line
+ends with ``"crc"``, its seal: the CRC-32 of what stands before it. Version 2 had no seals; a
+journal that was begun so goes on with a header of version 3.
+
+A line whose seal is wrong or missing says nothing. It stays where it is: nothing is ever cut out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.batch.output.wire import exact_line
+from app.batch.settings import KEY_BYTES
+
+VERSION = 3
+VERSIONS = frozenset({2, VERSION})
+HEADER = "batch-journal"
+RUN, END, DAMAGE, LEFT = "batch-run", "batch-end", "batch-damage", "batch-left"
+
+_SEAL = b',"crc":"'
+_SEAL_BYTES = len(_SEAL) + 8 + len(b'"}\n')
+_INDEX = re.compile(rb'"index":(\d{1,18})')
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A line that says nothing any more: its ``number`` from 1, its ``offset`` in bytes."""
+
+    number: int
+    offset: int
+    header: bool  # whether it seems to have been one
+    index: int | None  # of the row whose record it seems to have been
+    whole: bool  # False for a last line without its newline
+
+    def __str__(self) -> str:
+        what = "is damaged" if self.whole else "is not whole, as after a crash of the machine"
+        seems = ""
+        if self.header:
+            seems = " (the job's settings)"
+        elif self.index is not None:
+            seems = f" (it seems to be the answer of index {self.index})"
+        return f"line {self.number} {what}{seems}"
+
+
+LEFT_OUT = "this is left out, and stays in the file; rows without another record are computed again"
+LOST = "the next run leaves this out; it computes again the rows that have no other record"
+
+
+def told(path: Path, damaged: Sequence[Damaged], then: str) -> list[str]:
+    """What is said of damaged lines, and what happens ``then``; empty for none."""
+    if not damaged:
+        return []
+    lines = [f"{path}: {one}" for one in damaged[:_SHOWN]]
+    if len(damaged) > _SHOWN:
+        lines.append(f"{path}: and {len(damaged) - _SHOWN:,} more damaged lines")
+    return [*lines, f"{path}: {then}"]
+
+
+class LineReader:
+    """Tells whole lines from damaged ones while a journal is read from its beginning."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.good = 0
+        self.settings_lost = False  # the last header is damaged, or the first line is no header
+        self.sealed_from: int | None = None  # the offset from which on each line has a seal
+        self._damaged: dict[int, Damaged] = {}
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """The damaged lines that no run has told of."""
+        return list(self._damaged.values())
+
+    def take(self, offset: int, line: bytes) -> dict[str, Any] | None:
+        """The next line, or None for one that is damaged."""
+        self.lines += 1
+        record = self.again(offset, line)
+        if record is None:
+            self._note(offset, line)
+            return None
+        self.good += 1
+        kind = record.get("ingot")
+        if self.sealed_from is None and _sealed(line):
+            self.sealed_from = offset
+        if kind == HEADER:
+            self.settings_lost = False
+        elif offset == 0:
+            self.settings_lost = True
+        if kind == DAMAGE:
+            for known in record.get("offsets", ()):
+                self._damaged.pop(known, None)
+        return record
+
+    def again(self, offset: int, line: bytes) -> dict[str, Any] | None:
+        """A line that was read before, if it is still whole."""
+        sealed = _sealed(line)
+        needed = self.sealed_from is not None and offset >= self.sealed_from
+        if sealed is False or (needed and sealed is None):
+            return None
+        record = parse_line(line)
+        if record is not None and sealed is None and record.get("version") == VERSION:
+            return None
+        return record
+
+    def _note(self, offset: int, line: bytes) -> None:
+        # Two marks, so that one damaged byte cannot hide both.
+        header = b'"batch-journal"' in line or b'"settings":{' in line
+        found = _INDEX.search(line)
+        self._damaged[offset] = Damaged(
+            number=self.lines,
+            offset=offset,
+            header=header,
+            index=int(found[1]) if found else None,
+            whole=line.endswith(b"\n"),
+        )
+        self.settings_lost |= header or offset == 0
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Every line with its offset in bytes; the last may lack its newline."""
+    offset = 0
+    with path.open("rb", buffering=1 << 20) as file:
+        for line in file:
+            yield offset, line
+            offset += len(line)
+
+
+def sealed_line(record: dict[str, Any]) -> bytes:
+    """A record as a line with its seal."""
+    body = exact_line(record)[: -len(b"}\n")]
+    return body + _SEAL + b'%08x"}\n' % zlib.crc32(body)
+
+
+def _sealed(line: bytes) -> bool | None:
+    """Whether the seal is right; None if there is none."""
+    body, seal = line[:-_SEAL_BYTES], line[-_SEAL_BYTES:]
+    if not (seal.startswith(_SEAL) and seal.endswith(b'"}\n')):
+        return None
+    return seal[len(_SEAL) : -len(b'"}\n')] == b"%08x" % zlib.crc32(body)
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """A whole journal line, or None for one that is torn or not ours. A wrong seal is no seal."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    kind = value.get("ingot")
+    if kind == HEADER:
+        return value if isinstance(value.get("settings"), dict) else None
+    if kind is not None:
+        return value if _sealed(line) or kind in (RUN, END) else None
+    key, index, good, answer = (value.get(name) for name in ("key", "index", "ok", "answer"))
+    if not (isinstance(key, str) and isinstance(index, int) and isinstance(good, bool)):
+        return None
+    try:
+        whole = len(bytes.fromhex(key)) == KEY_BYTES
+    except ValueError:
+        return None
+    return value if whole and isinstance(answer, dict) else None

@@ -1,0 +1,97 @@
+"""The output file: one record for each row, in the order of the input, put in place in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import filecmp
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from app.batch.input.source import Source, Stamp
+from app.batch.journal.answers import Published, answers
+from app.batch.journal.journal import Journal
+from app.batch.output.formats import RecordForm
+from app.batch.output.writers import Records, write_records
+from runtimes.errors import IngotError, OutOfMemoryError, RequestError
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def publish(
+    source: Source, stamp: Stamp, journal: Journal, digest: bytes, out: Path, form: RecordForm
+) -> Published:
+    """Write ``out`` from the journal, in place of an older one unless nothing changed.
+
+    Raises RequestError when the input is no longer what ``stamp`` says, OutOfMemoryError when the
+    disk is full; the journal keeps every row in both cases.
+    """
+    journal.sync()
+    published = Published()
+
+    def records() -> Iterator[dict[str, Any]]:
+        nonlocal published
+        published = Published()  # tables are written in two passes
+        for found in answers(source, journal, digest):
+            published.count(found)
+            if found.answer is not None:
+                yield form.record(found.row, found.answer, found.key)
+
+    try:
+        write_output(out, form, records, lambda: check_unchanged(source, stamp))
+    except OSError as error:
+        raise output_error(error, out, f"Every row is in {journal.path}") from error
+    return published
+
+
+def write_output(
+    out: Path, form: RecordForm, records: Records, check: Callable[[], None] | None = None
+) -> None:
+    """Write ``out`` beside itself and put it in place, unless it has the same content already.
+    ``check`` is called before that. A link stays one: what it leads to is written. Raises
+    OSError."""
+    out = out.resolve()
+    partial = out.with_name(out.name + ".partial")
+    try:
+        write_records(partial, form.format, records)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        if check is not None:
+            check()
+        if not (out.exists() and filecmp.cmp(partial, out, shallow=False)):
+            os.replace(partial, out)
+            sync_folder(out.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def check_unchanged(source: Source, stamp: Stamp) -> None:
+    """Raises RequestError when the input is no longer what ``stamp`` says."""
+    if source.stamp() != stamp:
+        raise RequestError(
+            f"{source.name} changed while the job ran; run the same command again "
+            "(rows that stayed the same are not computed again)"
+        )
+
+
+def output_error(error: OSError, out: Path, kept: str) -> IngotError:
+    """What is told when ``out`` cannot be written; ``kept`` says where the answers are."""
+    reason = error.strerror or str(error)
+    if error.errno in NO_ROOM:
+        return OutOfMemoryError(
+            f"{out} cannot be written: {reason}. {kept}; make room and run the same command again"
+        )
+    return RequestError(f"{out} cannot be written: {reason}")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` survive a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

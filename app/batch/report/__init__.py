@@ -1,0 +1,1 @@
+"""What a job tells while it runs and when it has ended."""

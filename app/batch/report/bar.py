@@ -1,0 +1,79 @@
+"""The live display of a job on a terminal."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+from app.batch.report.progress import Lines, Progress, Silent, Snapshot, occupancy, speeds
+from app.cli import console
+
+
+def make_progress(*, quiet: bool, bar: bool) -> Progress:
+    """The view that fits where stderr goes; ``bar`` only if nothing else writes to the terminal."""
+    if quiet:
+        return Silent()
+    if bar and console.messages().is_terminal:
+        return Bar()
+    return Lines()
+
+
+class Bar(Silent):
+    """Three lines, so that they fit a terminal of 80 columns: the bar, the speeds, the memory."""
+
+    def __init__(self) -> None:
+        self._progress = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("[dim]{task.fields[cached]}"),
+            TextColumn("[red]{task.fields[failed]}"),
+            console=console.messages(),
+        )
+        self._task = self._progress.add_task("rows", total=None, left="", cached="", failed="")
+        self._speeds = Text("", style="dim", no_wrap=True, overflow="ellipsis")
+        self._occupancy = Text("", style="dim", no_wrap=True, overflow="ellipsis")
+        self._live = Live(
+            Group(self._progress, self._speeds, self._occupancy),
+            console=console.messages(),
+            transient=True,
+            redirect_stdout=False,
+        )
+
+    def __enter__(self) -> Progress:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def doing(self, text: str) -> AbstractContextManager[object]:
+        """See Progress."""
+        return console.doing(text)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """See Progress."""
+        self._progress.update(
+            self._task,
+            description="finishing" if snapshot.draining else "rows",
+            total=snapshot.rows,
+            completed=snapshot.done,
+            left=snapshot.left_text,
+            cached=f"{snapshot.cached:,} cached" if snapshot.cached else "",
+            failed=f"{snapshot.failed:,} failed" if snapshot.failed else "",
+        )
+        self._speeds.plain = speeds(snapshot)
+        self._occupancy.plain = occupancy(snapshot)

@@ -1,0 +1,142 @@
+"""A running job's time left: what is known of its rows, gathered for ``time_left``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.batch.report.time_left import Left, Pace, Rest, time_left
+from app.batch.schedule.lane import Active, Lane
+from app.batch.schedule.work import Counts, Work
+from runtimes.engine.metrics import EngineStats
+from runtimes.request import SamplingParams
+
+_WINDOW_S = 20.0  # speeds are those of the last so many seconds, or of half the run
+
+
+@dataclass(slots=True)
+class Begun:
+    """Sums over the rows that were asked: how many, the characters and tokens of their first
+    prompts (``cross`` and ``squares`` for the line through both), how many answers they get, and
+    the most tokens of all of these."""
+
+    rows: int = 0
+    characters: int = 0
+    tokens: int = 0
+    squares: int = 0
+    cross: int = 0
+    answers: int = 0
+    most: int = 0
+
+    def add(self, work: Work, tokens: int, params: SamplingParams) -> None:
+        """Count a row that is asked for the first time."""
+        characters, answers = work.task.characters, len(work.task.turns) - 1 + params.samples
+        self.rows += 1
+        self.characters += characters
+        self.tokens += tokens
+        self.squares += characters * characters
+        self.cross += characters * tokens
+        self.answers += answers
+        self.most += answers * params.max_tokens
+
+    def prompt_tokens(self, rows: int, characters: int) -> float:
+        """Of so many rows with so many characters together: each has some of the template's own."""
+        spread = self.rows * self.squares - self.characters**2
+        if spread <= 0:
+            return rows * self.tokens / max(1, self.rows)
+        each = max(0.0, (self.rows * self.cross - self.characters * self.tokens) / spread)
+        own = max(0.0, (self.tokens - each * self.characters) / self.rows)
+        return each * characters + own * rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at: float
+    decode_tokens: int
+    decode_s: float
+    prefill_s: float
+    decoding: int
+
+
+class Forecast:
+    """Keeps the speeds of the last seconds. ``rows`` and ``characters`` are those of all rows that
+    the model has to answer."""
+
+    def __init__(self, rows: int, characters: int, began: float) -> None:
+        """``began`` is when the first row could, in the seconds that ``left`` is called with."""
+        self._rows, self._characters, self._began = rows, characters, began
+        self._samples: deque[_Sample] = deque()
+
+    def left(
+        self,
+        now: float,
+        stats: EngineStats,
+        lanes: Sequence[Lane],
+        counts: Counts,
+        begun: Begun,
+        *,
+        draining: bool,
+    ) -> Left | None:
+        """None before any speed is measured."""
+        pace = self._pace(now, stats)
+        if pace is None or not begun.rows:
+            return None
+        working = [active for lane in lanes for active in lane.by_slot()[: lane.engine.slots]]
+        rest = self._rest(working, stats, counts, begun)
+        if draining:
+            rest = Rest(rest.running, 0, rest.most, _unread(working), rest.slots)
+        return time_left(rest, counts.lengths, pace)
+
+    def _rest(
+        self, working: Sequence[Active], stats: EngineStats, counts: Counts, begun: Begun
+    ) -> Rest:
+        running = [part for active in working for part in active.so_far()]
+        done = counts.answered + counts.failed
+        rows = max(0, self._rows - done - len(working))
+        each = begun.answers / begun.rows
+        later = sum(active.turns_left for active in working)
+        characters = max(0, self._characters - begun.characters)
+        # Rows that wait in an engine are begun, and have not been read.
+        waiting = begun.rows - done - len(working)
+        unread = begun.prompt_tokens(max(0, self._rows - begun.rows), characters)
+        unread += max(0, waiting) * begun.tokens / begun.rows
+        found = stats.prompt_tokens + stats.cached_tokens
+        computed = stats.prompt_tokens / found if found else 1.0
+        return Rest(
+            running=running,
+            waiting=round(rows * each) + later,
+            most=round(begun.most / begun.answers),
+            prompt_tokens=unread * computed + _unread(working),
+            slots=max(1, stats.slots),
+        )
+
+    def _pace(self, now: float, stats: EngineStats) -> Pace | None:
+        samples = self._samples
+        if samples and stats.decode_tokens < samples[-1].decode_tokens:
+            samples.clear()  # a process that was started anew counts anew
+        sample = _Sample(now, stats.decode_tokens, stats.decode_s, stats.prefill_s, stats.decoding)
+        samples.append(sample)
+        window = max(_WINDOW_S, (now - self._began) / 2)
+        while len(samples) > 2 and samples[1].at <= now - window:
+            samples.popleft()
+        first = samples[0]
+        tokens = sample.decode_tokens - first.decode_tokens
+        decode_s = sample.decode_s - first.decode_s
+        rows = [one.decoding for one in samples if one.decoding]
+        if tokens <= 0 or decode_s <= 0 or not rows:
+            return None
+        occupied = sum(rows) / len(rows)
+        steps_s = decode_s + sample.prefill_s - first.prefill_s
+        overhead = (now - first.at) / steps_s if steps_s else 1.0
+        return Pace(
+            prefill_tps=stats.prefill_tps,
+            row_tps=tokens / decode_s / occupied,
+            rows=occupied,
+            overhead=min(max(overhead, 1.0), 3.0),
+        )
+
+
+def _unread(working: Iterable[Active]) -> int:
+    """Prompt tokens of rows that have a slot and no answer's first token yet."""
+    return sum(active.prompt_tokens for active in working if not active.tokens)

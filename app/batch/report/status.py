@@ -1,0 +1,105 @@
+"""`ingot batch status OUT`: how far a job is, from its journal alone."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from app.batch.journal.journal import journal_path
+from app.batch.journal.lines import LOST, told
+from app.batch.journal.runlog import RECENT_S, read_runs
+from app.batch.report.time_left import Left, left_json
+from app.figures import duration, rate
+from runtimes.errors import RequestError
+
+State = Literal["running", "finished", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """``done`` rows have an answer, ``cached`` of them from earlier runs; ``failed`` rows an error;
+    ``left`` rows neither. A job is ``stopped`` when its process is gone and rows are left. Rates
+    are per second: of the run so far, and over its last minute. ``notes`` say what is damaged in
+    the journal."""
+
+    output: str
+    state: State
+    rows: int
+    done: int
+    cached: int
+    failed: int
+    left: int
+    shard: str | None
+    elapsed_s: float
+    rows_per_s: float
+    rows_per_s_now: float
+    decode_tps: float
+    decode_tps_now: float
+    time_left: Left | None
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        values = {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+        }
+        del values["time_left"]
+        return values | left_json(self.time_left)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        part = f" (part {self.shard})" if self.shard else ""
+        counts = (
+            f"{self.output}{part}: {self.state}; {self.rows:,} rows: {self.done:,} done "
+            f"({self.cached:,} cached), {self.failed:,} failed, {self.left:,} left"
+        )
+        if not self.rows_per_s:
+            return [counts, *self.notes]
+        decode, elapsed = rate(self.decode_tps), duration(self.elapsed_s)
+        pace = f"{self.rows_per_s:.2f} rows/s and {decode} in {elapsed}"
+        if self.state == "running":
+            pace += (
+                f"; in the last minute {self.rows_per_s_now:.2f} rows/s and "
+                f"{rate(self.decode_tps_now)}"
+            )
+        if self.time_left is not None:
+            pace += f"; {self.time_left}"
+        return [counts, pace, *self.notes]
+
+
+def status_of(out: Path) -> Status:
+    """Reads what another process may be writing. Raises RequestError when there is no job."""
+    path = journal_path(out)
+    if not path.is_file():
+        raise RequestError(f"{out}: no job here (there is no {path.name})")
+    log = read_runs(path)
+    run = log.run
+    if run is None:
+        raise RequestError(f"{path} tells of no run yet: the model is being loaded, or never was")
+    failed = log.failed + run["invalid"]
+    done = log.done + run["reused"]
+    left = max(0, run["rows"] - done - failed)
+    running = log.running
+    now = time.time() if running else max(log.last, run["at"])
+    elapsed = max(now - run["at"], 1e-3)
+    recent, (recent_rows, recent_tokens) = min(RECENT_S, elapsed), log.recent(now)
+    return Status(
+        output=str(out),
+        state="running" if running else "stopped" if left else "finished",
+        rows=run["rows"],
+        done=done,
+        cached=run["reused"],
+        failed=failed,
+        left=left,
+        shard=run["shard"],
+        elapsed_s=elapsed,
+        rows_per_s=log.done / elapsed,
+        rows_per_s_now=recent_rows / recent,
+        decode_tps=log.tokens / elapsed,
+        decode_tps_now=recent_tokens / recent,
+        time_left=log.left_at(now) if running and left else None,
+        notes=tuple(told(path, log.damaged, LOST)),
+    )

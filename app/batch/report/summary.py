@@ -1,0 +1,80 @@
+"""What a job did, as a sentence for people and as an object for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from app.batch.report.engine_figures import EngineFigures
+from app.figures import duration, rate
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Figures of one run. ``reused`` rows were in the journal already; ``unfinished`` rows are left
+    for the next run. Tokens, times and rates are of this run's own work; ``prefill_tps`` and
+    ``decode_tps`` are over the time that each took, ``output_tps`` is answers over wall time;
+    ``crashes`` are deaths of the worker process. ``ended`` says what ended the run early;
+    ``engines`` are those of a run with several."""
+
+    rows: int
+    answered: int
+    failed: int
+    reused: int
+    unfinished: int
+    retried: int = 0
+    crashes: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    load_s: float = 0.0
+    run_s: float = 0.0
+    prefill_tps: float = 0.0
+    decode_tps: float = 0.0
+    slots: int = 0
+    memory_bytes: int = 0
+    model: str = ""
+    runtime: str = ""
+    ended: str | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+    engines: tuple[EngineFigures, ...] = ()
+
+    @property
+    def output_tps(self) -> float:
+        """Answer tokens per second of wall time."""
+        return self.completion_tokens / self.run_s if self.run_s > 0 else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json`` and ``--report``."""
+        values = {**asdict(self), "output_tps": self.output_tps}
+        values["engines"] = [engine.as_json() for engine in self.engines]
+        return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
+
+    def lines(self) -> list[str]:
+        """The rows, what their computing took, and the errors that there were."""
+        counts = f"{self.rows:,} rows: {self.answered:,} answered"
+        if self.reused:
+            counts += f" ({self.reused:,} of them earlier)"
+        if self.failed:
+            counts += f", {self.failed:,} failed"
+        if self.unfinished:
+            counts += f", {self.unfinished:,} to do"
+        lines = [counts]
+        if self.slots:
+            cached = f" ({self.cached_tokens:,} of them cached)" if self.cached_tokens else ""
+            lines.append(
+                f"{self.prompt_tokens:,} prompt{cached} and {self.completion_tokens:,} answer "
+                f"tokens in {duration(self.run_s)}: prefill {rate(self.prefill_tps)}, decode "
+                f"{rate(self.decode_tps)}, {rate(self.output_tps)} overall "
+                f"({self.slots} slots, {self.model} on {self.runtime})"
+            )
+        lines += [engine.line() for engine in self.engines]
+        if self.errors:
+            said = ", ".join(f"{count:,} {code}" for code, count in self.errors.items())
+            lines.append(f"errors: {said}")
+        if self.crashes:
+            lines.append(
+                f"the worker process died {self.crashes} times; "
+                f"{self.errors.get('worker_crash', 0)} rows were to blame"
+            )
+        return lines

@@ -1,0 +1,153 @@
+"""How long a job still takes, from what is known of its rows: a pure function.
+
+The rest of the job is played through: each slot takes the next row when its row ends, as the
+scheduler does, at the measured speeds. How long answers become is drawn evenly from what is known
+of their lengths: by the answers that are there, and by those that run with their tokens so far.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.batch.report.answer_lengths import LengthCounts, LengthModel, fit
+from app.figures import duration
+
+# What a step with hardly any rows takes of the time of a full one: reading the weights. Between a
+# processor's fifth and a GPU's nearly all; told by no measurement before rows run out.
+_EMPTY_STEP = 0.4
+_PLAYED = 256  # answers that are played through; more of them go into the mean speed
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_SPREAD = 1.3  # standard deviations that a range has on each side: four of five fall into it
+_SURE = 1.5  # a number that may be further off than by this factor is told as a range
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Measured speeds: prompt tokens a second of prefill, tokens a second of one row while ``rows``
+    decode, and what wall time is of the time in steps (from 1 on)."""
+
+    prefill_tps: float
+    row_tps: float
+    rows: float
+    overhead: float = 1.0
+
+    def token_s(self, rows: int) -> float:
+        """Seconds for a token of each of ``rows`` rows."""
+        share = min(1.0, rows / max(self.rows, 1.0))
+        return (_EMPTY_STEP + (1 - _EMPTY_STEP) * share) / self.row_tps
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is left to do. ``running`` has an item for each answer in a slot: its tokens so far and
+    the most that it may have; ``waiting`` answers have at most ``most`` tokens each, on the mean;
+    ``prompt_tokens`` are still to be read for all of them."""
+
+    running: Sequence[tuple[int, int]]
+    waiting: int
+    most: int
+    prompt_tokens: float
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Seconds to the end: what is likely (None: unknown), at least and at most."""
+
+    low_s: float
+    likely_s: float | None
+    high_s: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether the likely figure can stand alone."""
+        return self.likely_s is not None and self.high_s <= _SURE**2 * max(self.low_s, 1.0)
+
+    def after(self, seconds: float) -> Left:
+        """The same, so much later. A clock that was set back, or a time that was rounded up, adds
+        nothing."""
+        seconds = max(0.0, seconds)
+        likely = None if self.likely_s is None else max(0.0, self.likely_s - seconds)
+        return Left(max(0.0, self.low_s - seconds), likely, max(0.0, self.high_s - seconds))
+
+    def __str__(self) -> str:
+        if self.likely_s is None:
+            return f"at most {duration(self.high_s)} left"
+        if self.sure:
+            return f"about {duration(self.likely_s)} left"
+        return f"{duration(self.low_s)} to {duration(self.high_s)} left"
+
+
+def left_json(left: Left | None) -> dict[str, float | None]:
+    """As events, the journal and the status have it."""
+    values = (None,) * 3 if left is None else (left.likely_s, left.low_s, left.high_s)
+    names = ("left_s", "left_least_s", "left_most_s")
+    return {
+        name: None if value is None else round(value, 1)
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def left_of(values: Mapping[str, Any]) -> Left | None:
+    """What ``left_json`` made."""
+    low, high = values.get("left_least_s"), values.get("left_most_s")
+    return None if low is None or high is None else Left(low, values.get("left_s"), high)
+
+
+def time_left(rest: Rest, counts: LengthCounts, pace: Pace) -> Left:
+    """Before any answer is there, only the limits of answers tell something: the most it takes."""
+    longest = _played(rest, None, pace)
+    if not counts.total:
+        return Left(0.0, None, longest)
+    model = fit(counts, [tokens for tokens, _ in rest.running], rest.most)
+    likely = min(longest, _played(rest, model, pace))
+    # Sums of many answers scatter less than one, but all share the error of the model.
+    alone = model.scatter / math.sqrt(max(1, rest.waiting + len(rest.running)))
+    off = math.exp(min(_SPREAD * math.hypot(model.error, alone), 3.0))
+    return Left(likely / off, likely, min(longest, likely * off))
+
+
+def _played(rest: Rest, model: LengthModel | None, pace: Pace) -> float:
+    """Seconds; with no model each answer takes all that it may."""
+    lengths = _Lengths(model)
+    running = [lengths.next(most, tokens) - tokens for tokens, most in rest.running]
+    waiting, reading_s = rest.waiting, 0.0
+    if rest.prompt_tokens and pace.prefill_tps:
+        reading_s = rest.prompt_tokens / pace.prefill_tps
+    seconds = reading_s
+    if waiting > _PLAYED:
+        mean = sum(lengths.next(rest.most) for _ in range(_PLAYED)) / _PLAYED
+        seconds += (waiting - _PLAYED) * mean * pace.token_s(rest.slots) / rest.slots
+        waiting = _PLAYED
+    ends = [max(0.0, left) for left in running]
+    while waiting and len(ends) < rest.slots:
+        ends.append(lengths.next(rest.most))
+        waiting -= 1
+    heapq.heapify(ends)
+    now = 0.0
+    while ends:
+        end = heapq.heappop(ends)
+        seconds += (end - now) * pace.token_s(len(ends) + 1)
+        now = end
+        if waiting:
+            heapq.heappush(ends, now + lengths.next(rest.most))
+            waiting -= 1
+    return seconds * pace.overhead
+
+
+class _Lengths:
+    """Draws that fill the distribution evenly, the same in each estimate."""
+
+    def __init__(self, model: LengthModel | None) -> None:
+        self._model, self._place = model, 0.5
+
+    def next(self, most: int, above: int = 0) -> float:
+        """The next answer's length."""
+        if self._model is None:
+            return float(most)
+        self._place = (self._place + _GOLDEN) % 1.0
+        return min(float(most), self._model.quantile(self._place, above))

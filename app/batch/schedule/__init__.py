@@ -1,0 +1,1 @@
+"""Rows on engines: how many, in which order, what came of them."""

@@ -1,0 +1,127 @@
+"""Runs on a node of the cluster: an engine in its own worker process, behind asynchronous calls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+from app.models.resolve import fingerprint, load_engine
+from runtimes.chat import Message
+from runtimes.engine.metrics import EngineStats
+from runtimes.errors import IngotError, ModelError
+from runtimes.machine.cpu import available_cores
+from runtimes.models.modelfile import ModelFile
+from runtimes.request import Completion, Request
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.problems import pack
+from runtimes.worker.wire import Problem
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an actor loads. ``fingerprint`` is that of the file that the job was begun with;
+    ``cpus`` are the processors that the actor was given."""
+
+    path: str
+    fingerprint: str
+    version: str
+    settings: RunnerSettings
+    scheduling: SchedulerSettings
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What an actor has loaded, on which node and in which process."""
+
+    node: str
+    process: int
+    model: ModelFile
+    context: int
+    slots: int
+    vocab_size: int
+    stats: EngineStats
+
+
+class EngineActor:
+    """Made into a Ray actor by ``app.batch.schedule.cluster.engine``. Its calls run side by side;
+    what they raise goes back as a ``Problem``."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._engine: WorkerEngine | None = None
+
+    async def load(self) -> Loaded | Problem:
+        """Load the model, once."""
+        return await _answer(self._load)
+
+    async def encode(self, text: str) -> list[int] | Problem:
+        """See EngineApi."""
+        return await _answer(lambda: self._loaded.encode(text))
+
+    async def encode_chat(self, messages: Sequence[Message]) -> list[int] | Problem:
+        """See EngineApi."""
+        return await _answer(lambda: self._loaded.encode_chat(messages))
+
+    async def ask(self, request: Request) -> Completion | Problem:
+        """Submit a request and wait for its end."""
+        try:
+            return await self._loaded.submit(request)
+        except IngotError as error:
+            return pack(error)
+
+    async def cancel(self, request_id: str) -> None:
+        """See EngineApi."""
+        self._loaded.cancel(request_id)
+
+    async def stats(self) -> EngineStats | Problem:
+        """See EngineApi."""
+        return await _answer(lambda: self._loaded.stats())
+
+    @property
+    def _loaded(self) -> WorkerEngine:
+        assert self._engine is not None
+        return self._engine
+
+    def _load(self) -> Loaded:
+        import ray
+
+        order, node = self._order, ray.util.get_node_ip_address()
+        try:
+            _check(order)
+            threads = min(order.settings.threads or order.cpus, order.cpus, available_cores())
+            settings = replace(order.settings, threads=max(1, threads))
+            engine = load_engine(ModelFile.read(Path(order.path)), settings, order.scheduling)
+        except IngotError as error:
+            raise type(error)(f"node {node}: {error}") from error
+        self._engine = engine
+        process, stats = os.getpid(), engine.stats()
+        sizes = engine.context, engine.slots, engine.vocab_size
+        return Loaded(node, process, engine.model, *sizes, stats)
+
+
+def _check(order: Order) -> None:
+    """Raises ModelError unless this node has the job's Ingot and model."""
+    here = version("ingot")
+    if here != order.version:
+        raise ModelError(f"Ingot {here} is installed; the job runs {order.version}")
+    if not Path(order.path).exists():
+        raise ModelError(f"there is no {order.path}; every node needs the model at that path")
+    if fingerprint(ModelFile.read(Path(order.path))) != order.fingerprint:
+        raise ModelError(f"{order.path} is another model than the job's; copy the job's there")
+
+
+async def _answer(call: Callable[[], T]) -> T | Problem:
+    """What ``call`` returns, without keeping other calls waiting, or the problem that it raised."""
+    try:
+        return await asyncio.to_thread(call)
+    except IngotError as error:
+        return pack(error)

@@ -1,0 +1,199 @@
+"""Several engines on one machine: how many, where each of them runs, whether they fit, and their
+loading."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from app.batch.schedule.slots import free_memory
+from app.models.planning import Choice
+from app.models.resolve import load_engine
+from runtimes.api import EngineApi
+from runtimes.errors import OutOfMemoryError, RequestError
+from runtimes.machine.gpus import Gpu, find_gpus
+from runtimes.machine.topology import Core, cores, shares
+from runtimes.models.memory import estimate_settings, gib
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.place import Place
+from runtimes.worker.recovery import DeathLimit
+
+_log = logging.getLogger(__name__)
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+Count = int | Literal["auto"]
+
+# Which deaths end a job is the job's own to say, by what comes of the rows between them.
+_DEATHS = DeathLimit(deaths=sys.maxsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where one engine runs. ``where`` is for people, empty for one that has the whole machine;
+    ``gpu`` is the place of its GPU among those that this process sees."""
+
+    name: str
+    where: str = ""
+    place: Place = field(default_factory=Place)
+    threads: int | None = None
+    gpu: int | None = None
+
+
+def parse_count(text: str) -> Count:
+    """From `--engines`. Raises RequestError."""
+    if text == "auto":
+        return "auto"
+    if text.isascii() and text.isdigit() and 0 < int(text) < 1000:
+        return int(text)
+    raise RequestError(f"--engines must be a number from 1 on, or auto, not {text[:40]!r}")
+
+
+def seats(wanted: Count, choice: Choice) -> list[Seat]:
+    """A seat for each engine: one a GPU if GPUs are to be used, else one for each share of the
+    cores; as many as GPUs or NUMA nodes for ``auto``.
+
+    Raises RequestError for more engines than the cores can be dealt out to.
+    """
+    gpus = visible_gpus() if choice.settings.gpu_layers != 0 else ()
+    found = cores()
+    nodes = len({core.node for core in found})
+    count = (len(gpus) or max(1, nodes)) if wanted == "auto" else wanted
+    if count == 1:
+        return [Seat("the engine")]
+    if found and count > len(found) and not gpus:
+        raise RequestError(
+            f"--engines {count}: there are {len(found)} cores, and each engine needs one of its own"
+        )
+    # More engines than cores are for GPUs: they share the cores as they like.
+    dealt = shares(found, count) if len(found) >= count else ((),) * count
+    return [_seat(i, share, choice.settings.threads, gpus) for i, share in enumerate(dealt)]
+
+
+def visible_gpus() -> tuple[tuple[str, Gpu], ...]:
+    """The GPUs that a process started here sees, each with its name in CUDA_VISIBLE_DEVICES."""
+    gpus = find_gpus()
+    named = os.environ.get(_VISIBLE)
+    if named is None:
+        return tuple((str(gpu.index), gpu) for gpu in gpus)
+    by_name = {str(gpu.index): gpu for gpu in gpus}
+    names = [name.strip() for name in named.split(",")]
+    # A name that is no number (a UUID) cannot be looked up: it is left to CUDA.
+    return tuple((name, by_name.get(name, gpus[0])) for name in names if name and gpus)
+
+
+def require_room(choice: Choice, settings: RunnerSettings, seated: Sequence[Seat]) -> None:
+    """Raise OutOfMemoryError, saying how many would fit, if there is too little memory for all of
+    the engines together. A single one is checked where it is loaded."""
+    if len(seated) == 1:
+        return
+    need = estimate_settings(choice.file, settings).total
+    gpus = visible_gpus()
+    if any(seat.gpu is not None for seat in seated):
+        if settings.gpu_layers >= 0:
+            return  # how much of it lies on the GPU is not known
+        free = [gpus[i][1].memory_free for i in range(len(gpus))]
+        fit = sum(bytes // need for bytes in free)
+        crowded = [i for i in range(len(gpus)) if sum(s.gpu == i for s in seated) * need > free[i]]
+        said = f"{gib(min(free))} of GPU memory are free" if crowded else ""
+    else:
+        fit, said = free_memory() // need, f"{gib(free_memory())} are free"
+        crowded = [0] if fit < len(seated) else []
+    if not crowded:
+        return
+    raise OutOfMemoryError(
+        f"{len(seated)} engines with {settings.slots} slots each need {gib(need)} each; {said}. "
+        + (f"What fits: --engines {fit}; or try" if fit else "Not even one fits; try")
+        + " fewer --slots or a smaller --context"
+    )
+
+
+def load_engines(
+    choice: Choice,
+    settings: RunnerSettings,
+    scheduling: SchedulerSettings,
+    seated: Sequence[Seat],
+) -> list[EngineApi]:
+    """An engine for each seat. The first is loaded alone, which shows whether it can be at all and
+    brings the file into memory; then the others at the same time.
+
+    Raises as ``load_engine``; none is left then, and none after Ctrl-C.
+    """
+    begun: list[WorkerEngine] = []
+    failed = threading.Event()
+    outcomes: queue.SimpleQueue[tuple[int, EngineApi | BaseException]] = queue.SimpleQueue()
+
+    def begin(engine: WorkerEngine) -> None:
+        begun.append(engine)
+        if failed.is_set():
+            engine.close()
+
+    def load(at: int) -> EngineApi:
+        seat = seated[at]
+        own = replace(settings, threads=seat.threads or settings.threads)
+        return load_engine(
+            choice.file, own, scheduling, begun=begin, place=seat.place, deaths=_DEATHS
+        )
+
+    def attempt(at: int) -> None:
+        try:
+            outcomes.put((at, load(at)))
+        except BaseException as error:
+            outcomes.put((at, error))
+
+    loaded: dict[int, EngineApi] = {}
+    try:
+        loaded[0] = load(0)
+        for at in range(1, len(seated)):
+            name = f"ingot-load-{at + 1}"
+            threading.Thread(target=attempt, args=(at,), name=name, daemon=True).start()
+        while len(loaded) < len(seated):
+            at, outcome = outcomes.get()
+            if isinstance(outcome, BaseException):
+                _log.info("%s (%s) cannot be loaded", seated[at].name, seated[at].where)
+                raise outcome
+            loaded[at] = outcome
+    except BaseException:
+        failed.set()
+        for engine in list(begun):
+            engine.close()
+        raise
+    return [loaded[at] for at in range(len(seated))]
+
+
+def _seat(
+    at: int, share: Sequence[Core], threads: int | None, gpus: Sequence[tuple[str, Gpu]]
+) -> Seat:
+    cpus = tuple(sorted(cpu for core in share for cpu in core.cpus))
+    most = len(share) or None
+    where = f"processors {spans(cpus)}" if cpus else ""
+    gpu = at % len(gpus) if gpus else None
+    environment = {}
+    if gpu is not None:
+        environment = {_VISIBLE: gpus[gpu][0]}
+        where = f"GPU {gpus[gpu][0]}" + (f", {where}" if where else "")
+    return Seat(
+        name=f"engine {at + 1}",
+        where=where,
+        place=Place(cpus, environment),
+        threads=min(threads, most) if threads and most else most or threads,
+        gpu=gpu,
+    )
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Sorted numbers as Linux writes them: ``0-3,8``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)

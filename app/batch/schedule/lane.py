@@ -1,0 +1,221 @@
+"""One engine of a job: what it works on, what it has done, whether it can be given more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Protocol
+
+from app.batch.schedule.work import Counts, Work
+from runtimes.chat import Message
+from runtimes.engine.metrics import EngineStats
+from runtimes.errors import IngotError, ModelError, RequestError
+from runtimes.models.modelfile import ModelFile
+from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
+from runtimes.stream import Stream
+
+# A kill from outside may hit the trial of a process too; one that is broken dies of each.
+_TRIALS = 3
+
+_log = logging.getLogger(__name__)
+
+
+class RowEngine(Protocol):
+    """The part of ``runtimes.api.EngineApi`` that a job needs. ``pid`` is None while there is no
+    process, and another one after each death; ``encode`` waits for the next process."""
+
+    @property
+    def model(self) -> ModelFile:
+        """The loaded file."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that one request may hold."""
+
+    @property
+    def slots(self) -> int:
+        """Requests that run at the same time."""
+
+    @property
+    def pid(self) -> int | None:
+        """What tells its processes apart."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a plain text."""
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation."""
+
+    def submit(self, request: Request) -> Stream:
+        """Queue a request."""
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request."""
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the figures."""
+
+
+class LaneState(StrEnum):
+    """Whether an engine may be given rows."""
+
+    READY = "ready"
+    AWAY = "away"  # its process died, and another one is being started
+    LOST = "lost"  # it cannot be used any more in this job
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """A row between its first turn and its last."""
+
+    work: Work
+    messages: list[Message]
+    completions: list[Completion] = field(default_factory=list)
+    request_id: str = ""
+    process: tuple[int | None, int] = (None, 0)  # that it was given to: its id, its slots
+    retries: int = 0
+    alone: bool = False  # a suspect, which runs with no other row
+    deadline: float | None = None
+    begun: bool = False  # whether it was ever given to an engine
+    params: SamplingParams = field(default_factory=SamplingParams)  # of the turn that is asked
+    prompt_tokens: int = 0
+    stream: Stream | None = None
+    tokens: Counter[int] = field(default_factory=Counter)  # of each sample of this turn, so far
+
+    def so_far(self) -> list[tuple[int, int]]:
+        """Of each answer of this turn: its tokens so far, and the most that it may have."""
+        for chunk in self.stream.take() if self.stream else ():
+            self.tokens[chunk.index] += len(chunk.token_ids)
+        return [(self.tokens[i], self.params.max_tokens) for i in range(self.params.samples)]
+
+    @property
+    def turns_left(self) -> int:
+        """Turns behind this one."""
+        return len(self.work.task.turns) - len(self.completions) - 1
+
+    @property
+    def rank(self) -> int:
+        """Slots are given by this, then by age: a conversation that is under way goes on before a
+        new one starts."""
+        return self.work.task.priority - bool(self.completions)
+
+
+class Lane:
+    """An engine and its rows. Belongs to the thread of the job, but for ``revive``'s own."""
+
+    def __init__(self, engine: RowEngine, name: str = "the engine", where: str = "") -> None:
+        """``where`` it runs is for people, as is its name."""
+        self.engine = engine
+        self.name, self.where = name, where
+        self.state = LaneState.READY
+        self.problem: IngotError | None = None  # why it is lost
+        self.told = False
+        self.counts = Counts()
+        self.active: dict[str, Active] = {}  # in the order in which the rows were started
+        self.reserved = False  # for suspects: it gets no other rows
+        self.failures_in_a_row = 0
+        self.deaths_in_a_row = 0  # of its process, without an answer between them
+        self.trial = SamplingParams(max_tokens=1)  # how a new process is tried
+        # A worker that is started anew may have fewer slots.
+        self.most_slots = engine.slots
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be given rows. Between the death of its process and the news of what was
+        lost with it, it may not: those rows would wait for the next process."""
+        return self.state is LaneState.READY and self.engine.pid is not None
+
+    @property
+    def alone(self) -> bool:
+        """Whether a suspect runs in it."""
+        return any(active.alone for active in self.active.values())
+
+    def lost_with(self, request_id: str) -> list[str]:
+        """The requests that the process of this one had, in the order in which slots are given."""
+        process = self.active[request_id].process
+        return [active.request_id for active in self.by_slot() if active.process == process]
+
+    def by_slot(self) -> list[Active]:
+        """What is in work in the order in which slots are given."""
+        return sorted(self.active.values(), key=lambda active: active.rank)
+
+    def usable(self) -> IngotError | None:
+        """Ask the engine something; what is wrong with it, or None. Waits while it restarts."""
+        try:
+            self.engine.encode(".")
+        except IngotError as error:
+            return error
+        return None
+
+    def lose(self, problem: IngotError) -> None:
+        """Use the engine no more in this job."""
+        self.problem = problem
+        self.state = LaneState.LOST
+
+    def revive(self, wake: Callable[[], None]) -> None:
+        """Have the engine start its process again and answer a single token, on another thread;
+        ``wake`` is called at the end. Other engines go on meanwhile. An engine whose process cannot
+        even do that is lost: no row is to blame for its deaths."""
+        self.state = LaneState.AWAY
+
+        def check() -> None:
+            problem: IngotError | None
+            try:
+                problem = self._tried()
+            except Exception as error:
+                _log.exception("%s cannot be used", self.name)
+                problem = IngotError(f"{self.name} cannot be used: {error}")
+            self.problem = problem
+            self.state = LaneState.READY if problem is None else LaneState.LOST
+            wake()
+
+        threading.Thread(target=check, name="ingot-revive", daemon=True).start()
+
+    def _tried(self) -> IngotError | None:
+        """What is wrong with a process that was started anew, or None."""
+        problem: IngotError | None = None
+        for _ in range(_TRIALS):
+            try:
+                ids = self.engine.encode(".")
+                request = Request(ids, self.trial, priority=Priority.CRITICAL)
+                done = self.engine.submit(request).result()
+            except RequestError as error:  # the engine is closed
+                return error
+            except IngotError as error:
+                problem = error
+                continue
+            if done.finish_reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
+                return None
+            said = done.error or "it was closed"
+            problem = ModelError(f"{self.name} cannot even answer one token any more: {said}")
+        return problem
+
+    def cancel(self) -> None:
+        """Give up everything that is in work."""
+        for request_id in self.active:
+            self.engine.cancel(request_id)
+        self.active.clear()
+
+
+class Crew:
+    """Engines that work together. A context manager that ends them."""
+
+    def __init__(self, lanes: Sequence[Lane], close: Callable[[], None]) -> None:
+        self.lanes = lanes
+        self._close = close
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()

@@ -1,0 +1,67 @@
+"""Rows for several engines: those that begin alike go to one of them, where possible."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+
+from app.batch.schedule.ordering import shared_beginning
+from app.batch.schedule.work import Work
+
+
+class Supply:
+    """Hands out the rows of a stream in which those that begin alike follow each other.
+
+    Each engine has a small store of rows with the same beginning, so that its prefix cache computes
+    it once; one that has nothing left takes from the others. Memory: the stores.
+    """
+
+    def __init__(self, work: Iterator[Work], users: int) -> None:
+        """``users`` engines, called by numbers from 0."""
+        self._work = work
+        self._next: Work | None = None
+        self._ended = False
+        self._stores: list[deque[Work]] = [deque() for _ in range(users)]
+
+    def __len__(self) -> int:
+        """Rows that were taken from the stream and not handed out."""
+        return sum(map(len, self._stores)) + (self._next is not None)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every row has been handed out, as far as ``take`` has found."""
+        return self._ended and not len(self)
+
+    def take(self, user: int, most: int) -> Work | None:
+        """The next row for an engine that likes to have ``most`` rows of a kind; None at the end.
+
+        With a single engine nothing is read ahead.
+        """
+        if len(self._stores) == 1:
+            return self._read()
+        store = self._stores[user]
+        if not store:
+            self._fill(store, most)
+        if not store:
+            store = max(self._stores, key=len)
+            return store.pop() if store else None
+        return store.popleft()
+
+    def _fill(self, store: deque[Work], most: int) -> None:
+        first = self._next or self._read()
+        self._next = None
+        kind: Hashable = shared_beginning(first) if first is not None else None
+        item = first
+        while item is not None:
+            store.append(item)
+            if len(store) >= most:
+                return
+            item = self._read()
+            if item is not None and shared_beginning(item) != kind:
+                self._next = item
+                return
+
+    def _read(self) -> Work | None:
+        item = next(self._work, None) if not self._ended else None
+        self._ended = item is None
+        return item

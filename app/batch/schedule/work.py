@@ -1,0 +1,74 @@
+"""What the parts of a job hand to each other: rows to be asked, how, and what came of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.batch.input.source import Row
+from app.batch.input.tasks import Task
+from app.batch.report.answer_lengths import LengthCounts
+from app.prompts import PromptStyle
+from runtimes.request import Completion, FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A row that the model has to answer, and the key of its answer."""
+
+    row: Row
+    task: Task
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How rows are asked: ``sampling`` and ``style`` are those of rows without their own;
+    ``timeout_s`` is for all turns of a row together; ``retries`` is how often a row is asked again
+    after a timeout or an error of the engine."""
+
+    sampling: SamplingParams
+    style: PromptStyle
+    timeout_s: float | None = None
+    retries: int = 1
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the job has done so far. Tokens are of finished rows; ``retried`` counts rows that were
+    asked again, ``crashes`` deaths of the worker process, ``errors`` failures by their code;
+    ``working`` has the indexes of the rows that have a slot; ``lengths`` are those of all answers
+    that are known, of earlier runs too."""
+
+    answered: int = 0
+    failed: int = 0
+    running: int = 0
+    retried: int = 0
+    crashes: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    working: tuple[int, ...] = ()
+    lengths: LengthCounts = field(default_factory=LengthCounts)
+
+    def finished(self, completions: Iterable[Completion], error: str | None = None) -> None:
+        """Count a row with what it was answered, and the code of its error if it failed."""
+        if error is None:
+            self.answered += 1
+        else:
+            self.failed += 1
+            self.errors[error] += 1
+        for completion in completions:
+            self.prompt_tokens += completion.usage.prompt_tokens
+            self.cached_tokens += completion.usage.cached_tokens
+            for choice in completion.choices:
+                tokens = choice.usage.completion_tokens
+                self.completion_tokens += tokens
+                self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
+
+
+# What becomes of a finished row: its work, its answer or error, and which of the two it is.
+Deliver = Callable[[Work, dict[str, Any], bool], None]

@@ -1,0 +1,302 @@
+"""One job: started, followed, paused, gone on with; or one that runs elsewhere, followed only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from app.batch.journal.journal import journal_path
+from app.batch.watch import process, records
+from app.batch.watch.command import Asked, Command
+from app.batch.watch.events import EventFeed
+from app.batch.watch.feed import JournalFeed
+from app.batch.watch.process import Child
+from app.batch.watch.records import Record
+from app.batch.watch.rows import RowFigures, Rows, RowState
+from app.batch.watch.summing import view_of
+from app.batch.watch.view import JobView, Phase
+from app.cli.exitcodes import ExitCode
+from runtimes.errors import RequestError
+
+_SIGNALS_APART_S = 0.3  # two that come together may count as one
+_READS = 16
+_LOOK_S = 1.0  # how often a foreign process is looked for
+
+
+class JobError(RequestError):
+    """What a job cannot do as it is now."""
+
+
+class Job:
+    """``poll`` reads on and may be called from any thread; the rest takes no time."""
+
+    def __init__(
+        self,
+        output: Path,
+        command: Command | None = None,
+        child: Child | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """See ``start_job`` and ``attach`` below."""
+        self.output = records.absolute(output)
+        self.command = command
+        self._clock = clock
+        self.rows = Rows()
+        self.journal = JournalFeed(journal_path(self.output), self.rows)
+        self.events = EventFeed(self._record(None).events, self.journal)
+        self._child = child
+        self._lock = threading.RLock()
+        self._signals = 0
+        self._signalled = 0.0
+        self._stop = False
+        self._looked = float("-inf")
+        self._looked_for: dict[str, Any] | None = None
+        self._foreign = False  # whether a process that is not ours is at work
+        self._phase = Phase.STARTING if child is not None else Phase.STOPPED
+
+    # What is known
+
+    @property
+    def own(self) -> bool:
+        """Whether its process was started from here, so that it can be told to end."""
+        return self._child is not None
+
+    @property
+    def asked(self) -> Asked | None:
+        """What its command asks for; None when that is not known."""
+        command = self.command or self.journal.command
+        return None if command is None else command.asked()
+
+    def view(self) -> JobView:
+        """How it is, as of the last ``poll``."""
+        with self._lock:
+            return view_of(self, self._phase, self._clock())
+
+    def figures(self, index: int) -> RowFigures | None:
+        """What a finished row took."""
+        with self._lock:
+            return self.journal.figures(index)
+
+    def state(self, index: int) -> RowState:
+        """The state of a row."""
+        with self._lock:
+            return self.rows.state(index)
+
+    def list(self, which: str) -> list[int] | range:
+        """Rows to be shown: ``live`` ones first those in work, ``failed`` ones, or ``all``."""
+        with self._lock:
+            if which == "live":
+                return self.rows.live()
+            if which == "failed":
+                return list(self.rows.failed())
+            asked = self.asked
+            sharded = asked is not None and asked.shard is not None
+            return list(self.rows.known()) if sharded else range(len(self.rows))
+
+    def last_words(self) -> str:
+        """What its process said last on stderr; empty when it was not started from here."""
+        return process.last_words(self._record(None).errors) if self.own else ""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of an own process that has ended, if this one started it."""
+        return None if self._child is None else self._child.code
+
+    @property
+    def signalled(self) -> bool:
+        """Whether it was told to end from here."""
+        return self._signals > 0
+
+    # What happens
+
+    def poll(self) -> bool:
+        """Read what is new; True when there is more to read at once."""
+        more = False
+        for _ in range(_READS):  # one at a time, so that what is shown never waits long
+            with self._lock:
+                more = self.journal.read() and self.journal.behind > 0
+            if not more:
+                break
+        with self._lock:
+            alive = self._alive()  # looked at first: whatever it wrote is there when it has ended
+            if self.own:
+                self.events.read()
+            if self._child is not None and self._stop and self._signals == 1 and alive:
+                self._signal(self._child)
+            if not more:
+                more = self.journal.read() and self.journal.behind > 0
+            self._phase = self._phase_now(alive, more)
+            if self._phase is Phase.DONE and not more:
+                self.rows.close()
+            elif not self._phase.active:
+                self.rows.set_running(())
+            return more
+
+    def _alive(self) -> bool:
+        if self._child is not None:
+            return self._child.alive
+        now, run = time.monotonic(), self.journal.run
+        if run is not self._looked_for or now - self._looked >= _LOOK_S:
+            self._looked, self._looked_for = now, run
+            born = None
+            if run is not None and run.get("host") == socket.gethostname():
+                born = process.born(run["pid"])
+            self._foreign = run is not None and born is not None and abs(born - run["born"]) < 1.0
+        return self._foreign
+
+    def _phase_now(self, alive: bool, more: bool) -> Phase:
+        if self._child is not None:
+            return self._own_phase(alive)
+        run, end = self.journal.run, self.journal.end
+        if run is None:
+            return Phase.STARTING if more else Phase.STOPPED
+        if end is not None:
+            return Phase.STOPPED if end.get("unfinished") else Phase.DONE
+        if run.get("host") != socket.gethostname():
+            return Phase.ELSEWHERE
+        if not alive:
+            return Phase.DIED
+        return Phase.WRITING if self._all_done() else Phase.RUNNING
+
+    def _own_phase(self, alive: bool) -> Phase:
+        events = self.events
+        if alive:
+            if self._stop:
+                return Phase.STOPPING
+            if self._signals or events.draining:
+                return Phase.PAUSING
+            if events.begin is None:
+                return Phase.STARTING
+            run = self.journal.run
+            if run is None or not events.of_this_run(run):
+                return Phase.LOADING
+            return Phase.WRITING if self._all_done() else Phase.RUNNING
+        events.read()
+        if events.end is not None and not events.end.get("ended"):
+            return Phase.DONE
+        code = self.exit_code
+        # Told to end while it loads the model or writes the output, it ends without a word.
+        told = self._signals > 0 and code in (None, ExitCode.INTERRUPTED, -signal.SIGTERM)
+        if events.end is not None or told:
+            return Phase.STOPPED if self._stop else Phase.PAUSED
+        # Without an end there was an error, which the command tells, or nobody could.
+        if code is not None:
+            return Phase.FAILED if code > 0 else Phase.DIED
+        return Phase.FAILED if self.last_words() else Phase.DIED
+
+    def _all_done(self) -> bool:
+        run, journal = self.journal.run, self.journal
+        if run is None or (self.own and not self.events.of_this_run(run)):
+            return False
+        known = run["reused"] + run["invalid"]
+        return bool(known + journal.done + journal.failed >= run["rows"])
+
+    # What a user may do
+
+    def pause(self) -> None:
+        """Finish the rows in work and end; ``resume`` goes on. Raises JobError."""
+        child = self._running()
+        with self._lock:
+            if not self._signals:
+                self._signal(child)
+
+    def stop(self) -> None:
+        """End at once: rows in work are given up, finished ones are kept. Raises JobError."""
+        child = self._running()
+        with self._lock:
+            self._stop = True
+            if not self._signals or time.monotonic() - self._signalled > _SIGNALS_APART_S:
+                self._signal(child)
+
+    def resume(self) -> None:
+        """Run the same command again: what has an answer is not computed again. A job that was
+        only looked at is an own one from then on. Raises JobError, OSError."""
+        command = self.command or self.journal.command
+        if command is None:
+            raise JobError(
+                "the journal does not say how this job was started; run its command again"
+            )
+        self.poll()
+        if self._phase.active:
+            raise JobError("this job runs already")
+        with self._lock:
+            self._start(command.again())
+
+    def _running(self) -> Child:
+        if self._child is None:
+            raise JobError(
+                "this job was started elsewhere and can only be watched: end it with Ctrl-C there"
+            )
+        if not self._child.alive:
+            raise JobError("this job does not run")
+        return self._child
+
+    def _signal(self, child: Child) -> None:
+        now = time.monotonic()
+        if self._signals and now - self._signalled < _SIGNALS_APART_S:
+            return
+        child.ask_to_end()
+        self._signals += 1
+        self._signalled = now
+
+    def _start(self, command: Command) -> None:
+        """Its process, and the record by which it is found again."""
+        record = self._record(command)
+        record.folder.mkdir(parents=True, exist_ok=True)
+        for path in (record.events, record.errors):
+            path.write_bytes(b"")
+        child = process.start(command.events(), command.folder, record.events, record.errors)
+        replace(record, pid=child.pid, born=child.born).save()
+        self.command, self._child = command, child
+        self.events = EventFeed(record.events, self.journal)
+        self._signals, self._stop = 0, False
+        self._phase = Phase.STARTING
+
+    def _record(self, command: Command | None) -> Record:
+        return Record(self.output, self._clock(), command)
+
+
+def start_job(command: Command, *, clock: Callable[[], float] = time.time) -> Job:
+    """Start a job in a process that outlives this one. Raises JobError when one runs already on
+    the same output, or the command has no output file; OSError when no process can be started."""
+    asked = command.asked()
+    if asked is None:
+        raise JobError(f"{command.text}: no job with an output file")
+    job = Job(asked.output, command, clock=clock)
+    if _running_child(records.record_of(job.output)) is not None:
+        raise JobError(f"a job runs on {asked.output} already; attach to it")
+    job._start(command)
+    return job
+
+
+def attach(output: Path, *, clock: Callable[[], float] = time.time) -> Job:
+    """Follow the job of ``output``: as an own one if it was started from here (also by an earlier
+    session) and no other process has gone on with it since. Raises JobError when there is none."""
+    output = records.absolute(output)
+    record = records.record_of(output)
+    child = _running_child(record)
+    if not journal_path(output).is_file() and child is None:
+        if os.path.exists(output):
+            raise JobError(
+                f"{output} has no journal beside it, so that nothing is known of its job"
+            )
+        raise JobError(f"{output}: no job here (there is no {journal_path(output).name})")
+    records.seen(output)
+    if record is not None and child is not None:
+        return Job(output, record.command, child, clock=clock)
+    return Job(output, clock=clock)
+
+
+def _running_child(record: Record | None) -> Child | None:
+    if record is None or record.pid is None or record.born is None:
+        return None
+    child = Child(record.pid, record.born)
+    return child if child.alive else None

@@ -1,0 +1,91 @@
+"""The process of a job: started so that it outlives the one that started it, told apart from a
+process that got its number later, and asked to end by the signals of the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from runtimes.machine import processes
+
+PLAIN = {"NO_COLOR": "1"}  # what is written to stderr is read
+_TAIL = 16_384  # bytes of stderr that are looked at
+_FRAME = " \t│╭╮╰╯─"
+
+
+def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) -> Child:
+    """Start `ingot ARGUMENTS` in ``folder``, its stdout and stderr in files, so that nothing is
+    lost and nothing breaks when whoever reads them goes away. Raises OSError."""
+    with events.open("ab") as out, errors.open("ab") as err:
+        process = processes.Child(
+            *("-m", "app", *arguments),
+            environment=PLAIN,
+            outlives=True,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,  # Ctrl-C and a closed terminal are not for it
+        )
+    return Child(process.pid, born(process.pid) or 0.0, process)
+
+
+class Child:
+    """A process by its number and when it was born; ``process`` if this one started it."""
+
+    def __init__(self, pid: int, born: float, process: processes.Child | None = None) -> None:
+        self.pid = pid
+        self.born = born
+        self._process = process
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        if self._process is not None:
+            return self._process.poll() is None
+        now = born(self.pid)
+        return now is not None and abs(now - self.born) < 1.0
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code (negative: the signal that killed it); None while it runs, or when this
+        process did not start it."""
+        return None if self._process is None else self._process.poll()
+
+    def ask_to_end(self) -> None:
+        """Once: finish the rows in work. Twice: stop at once. SIGTERM does what Ctrl-C does, and
+        unlike SIGINT no shell has it ignored from birth."""
+        if self.alive:
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def born(pid: int) -> float | None:
+    """When a process was started, in Unix seconds; None when there is none, or it has ended and
+    only its parent has not noticed."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
+def last_words(errors: Path) -> str:
+    """What the command said last on stderr: its error, with all of its lines, else the last line;
+    empty if nothing."""
+    try:
+        with errors.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip(_FRAME) for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    for at in range(len(lines) - 1, -1, -1):
+        if lines[at].startswith("ingot: "):
+            return "\n".join([lines[at].removeprefix("ingot: "), *lines[at + 1 :]])
+    return lines[-1] if lines else ""

@@ -1,0 +1,168 @@
+"""What a run will need, before it is started: sizes, disk, memory, and why it would be refused.
+
+Nothing is loaded: the headers of the weight files tell the sizes. Of a model on the hub, which is
+not downloaded for this, the list of files does.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.builds.settings import Settings, estimated_size
+from quantize.build.preflight import memory_parts, require_memory, require_space, space_parts
+from quantize.build.requirements import require_fitting, unlisted
+from quantize.build.stages import stages_size
+from quantize.build.workspace import WORK
+from quantize.gguf.imatrixfile import is_matrix
+from quantize.hub.client import Hub, RemoteFile
+from quantize.hub.names import parse_hub_name
+from quantize.hub.store import Store
+from quantize.options import Options
+from quantize.progress.console import SilentReporter
+from quantize.recipes.recipe import Recipe, require_matrix
+from quantize.source import SourceModel, open_source
+from quantize.source.files import wanted
+from runtimes.errors import IngotError, ModelError
+from runtimes.machine.hardware import memory_now
+from runtimes.machine.locks import holder_of
+from runtimes.paths import cache_dir
+
+_WEIGHTS = (".safetensors", ".bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Bytes, by what they are for. ``disk`` is written at most, on the disk of ``out``; of
+    ``memory`` the largest part is needed at one time. ``there`` are recipes whose files an earlier
+    run has made, which ``disk`` leaves out. ``download`` is fetched first, to the cache's disk.
+    ``builder`` is the process of a run that writes into ``out`` now.
+
+    ``problems`` are reasons why the run would be refused; it can be started when there are none.
+    """
+
+    name: str
+    architecture: str
+    parameters: int
+    bytes: int
+    out: Path
+    disk: Mapping[str, int]
+    disk_free: int
+    memory: Mapping[str, int]
+    memory_free: int
+    there: tuple[str, ...] = ()
+    download: int = 0
+    download_free: int = 0
+    builder: int | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def disk_needed(self) -> int:
+        """All parts together."""
+        return sum(self.disk.values())
+
+    @property
+    def memory_needed(self) -> int:
+        """The largest part."""
+        return max(self.memory.values(), default=0)
+
+    def size_of(self, recipe: Recipe) -> int:
+        """About how many bytes the recipe's file will have."""
+        return estimated_size(self.parameters, recipe)
+
+
+def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
+    """Look at the model and the machine; some milliseconds, for a hub model as long as it answers.
+
+    Raises an IngotError for what is missing or not a model; what would be refused although the
+    model is fine is among the ``problems``.
+    """
+    options = settings.options()
+    if settings.from_hub:
+        source, download = _remote(settings, hub or Hub())
+    else:
+        source, download = open_source(options.source), 0
+    out = options.out or source.default_out
+    recipes = unlisted(out, options)
+    disk = space_parts(source, recipes, options) if recipes else {}
+    memory = memory_parts(source, recipes, options) if recipes else {}
+    reusable = stages_size(out / WORK)
+    builder = holder_of(out)
+    problems = _problems(options, source, out, disk, memory, reusable)
+    if builder is not None:
+        # Nothing else is certain while that run fills the disk and frees it again.
+        problems = [
+            f"process {builder} builds into {out} now: wait for it, or choose another folder"
+        ]
+    return Forecast(
+        name=source.name,
+        architecture=source.architecture,
+        parameters=source.parameters,
+        bytes=source.bytes,
+        out=out,
+        disk=disk,
+        disk_free=_free(out) + reusable,
+        memory=memory,
+        memory_free=memory_now()[1],
+        there=tuple(r.name for r in options.recipes if r not in recipes),
+        download=download,
+        download_free=_free(cache_dir()),
+        builder=builder,
+        problems=tuple(problems),
+    )
+
+
+def _problems(
+    options: Options,
+    source: SourceModel,
+    out: Path,
+    disk: Mapping[str, int],
+    memory: Mapping[str, int],
+    reusable: int,
+) -> list[str]:
+    found = []
+    for check in (
+        lambda: require_matrix(options.recipes, options.imatrix),
+        lambda: options.imatrix is not None and is_matrix(options.imatrix),
+        lambda: require_fitting(options, source, out),
+        lambda: require_space(out, disk, reusable=reusable),
+        lambda: require_memory(memory),
+    ):
+        try:
+            check()
+        except IngotError as error:
+            found.append(str(error))
+    return found
+
+
+def _remote(settings: Settings, hub: Hub) -> tuple[SourceModel, int]:
+    """A model on the hub by its list of files, and the bytes that are still to be downloaded. Its
+    weights are taken to have 16 bits, as nearly all have."""
+    name = parse_hub_name(settings.source)
+    assert name is not None
+    store = Store(name)
+    listing = store.listing(hub, SilentReporter())
+    names = wanted((file.path for file in listing.files), pickle=False, code=False)
+    files: list[RemoteFile] = [file for file in listing.files if file.path in names]
+    weights = sum(file.bytes for file in files if file.path.endswith(_WEIGHTS))
+    if not weights:
+        raise ModelError(f"{name} has no weights in safetensors; it cannot be built from")
+    missing = sum(file.bytes for file in store.missing(listing, files))
+    source = SourceModel(
+        store.folder(listing.commit),
+        "on the hub",
+        (),
+        weights // 2,
+        name=name.model,
+        bytes=weights,
+        beside=Path.cwd(),
+    )
+    return source, missing
+
+
+def _free(folder: Path) -> int:
+    """Free bytes on the disk that ``folder``, which need not exist, is or will be on."""
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    return shutil.disk_usage(existing).free

@@ -1,0 +1,122 @@
+"""What a folder of built files amounts to: its table, and its chart of size against quality."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+
+from app.builds.plot import draw
+from quantize.manifest import FileEntry, load_manifest
+from quantize.report.chart import Chart, make_chart
+from quantize.report.facts import (
+    comparable_parts,
+    is_steady,
+    megabytes,
+    recommended,
+    sentence,
+)
+
+REPORT = "report.html"
+
+# Heading, and how an entry shows it; "" where it was not measured.
+_COLUMNS: tuple[tuple[str, Callable[[FileEntry], str]], ...] = (
+    ("MB", lambda e: megabytes(e.bytes)),
+    ("bits", lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else ""),
+    ("KL", lambda e: f"{e.fidelity.kl_mean:.2g}" if e.fidelity else ""),
+    ("same top", lambda e: f"{e.fidelity.same_top:.1%}" if e.fidelity else ""),
+    ("accuracy", lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else ""),
+    ("tok/s", lambda e: _speed(e, "decode_tps_1")),
+    ("x16 tok/s", lambda e: _speed(e, "decode_tps_16")),
+    ("peak MB", lambda e: _peak(e)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A file: the letter that it has in the chart ("" without one), its cells, where it is."""
+
+    mark: str
+    recipe: str
+    cells: tuple[str, ...]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The files of ``folder``. ``advice`` recommends one of them, where they were measured."""
+
+    folder: Path
+    model: str
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    advice: str
+    chart: Chart | None
+
+    @property
+    def report(self) -> Path | None:
+        """The page with all figures, if it is there."""
+        path = self.folder / REPORT
+        return path if path.is_file() else None
+
+    def plot(self, width: int, height: int) -> list[str]:
+        """The chart as lines of text; none without measurements or in too little room."""
+        marks = {row.recipe: row.mark for row in self.rows}
+        return draw(self.chart, marks, width, height) if self.chart else []
+
+
+def read_result(folder: Path) -> Result:
+    """What ``folder`` holds now; figures that may not be compared with the others are left to the
+    report. Raises ModelError without a readable manifest."""
+    main, *apart = comparable_parts(load_manifest(folder))
+    bare = [_unmeasured(entry) for part in apart for entry in part.files]
+    manifest = dataclasses.replace(main, files=(*main.files, *bare))
+    chart = make_chart(manifest.files)
+    order = [point.label for point in chart.points] if chart else []
+    marks = dict(zip(order, ascii_uppercase, strict=False))  # from the smallest file on
+    entries = sorted(manifest.files, key=lambda e: (e.bytes, e.recipe))
+    columns = _shown(entries)
+    best = recommended(manifest.files)
+    return Result(
+        folder=folder,
+        model=manifest.model.name,
+        headings=tuple(heading for heading, _ in columns),
+        rows=tuple(
+            Row(
+                marks.get(e.recipe, ""),
+                e.recipe,
+                tuple(of(e) or "-" for _, of in columns),
+                folder / e.path,
+            )
+            for e in entries
+        ),
+        advice=sentence(manifest, best) + _remark(entries) if best else "",
+        chart=chart,
+    )
+
+
+def _shown(entries: Sequence[FileEntry]) -> list[tuple[str, Callable[[FileEntry], str]]]:
+    """The columns that at least one file has."""
+    return [(heading, of) for heading, of in _COLUMNS if any(of(e) for e in entries)]
+
+
+def _unmeasured(entry: FileEntry) -> FileEntry:
+    return dataclasses.replace(entry, quality=None, fidelity=None, speed=None)
+
+
+def _remark(entries: Sequence[FileEntry]) -> str:
+    steady = all(is_steady(entry.speed) for entry in entries if entry.speed)
+    return "" if steady else "; speeds with * were measured on a busy machine and are not compared"
+
+
+def _speed(entry: FileEntry, name: str) -> str:
+    """Tokens a second, with a star where they may not be compared with others."""
+    if entry.speed is None:
+        return ""
+    return f"{getattr(entry.speed, name):,.0f}{'' if is_steady(entry.speed) else '*'}"
+
+
+def _peak(entry: FileEntry) -> str:
+    return megabytes(entry.speed.peak_bytes) if entry.speed and entry.speed.peak_bytes else ""

@@ -1,0 +1,96 @@
+"""What one run is asked to do: checked, and written as the command that does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantize.errors import UsageError
+from quantize.hub.names import parse_hub_name
+from quantize.options import MeasureOptions, Options, SourceOptions
+from quantize.recipes.presets import PRESETS
+from quantize.recipes.recipe import RECIPES, Recipe, choose_recipes, find_recipe
+
+DEFAULT_RECIPES = tuple(recipe.name for recipe in choose_recipes())
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``model``, ``out``, ``imatrix`` and ``lora`` as the user typed them; "" is left to quantize.
+
+    ``limit`` is the most tokens that files are compared on (None: the usual number).
+    """
+
+    model: str
+    recipes: tuple[str, ...] = DEFAULT_RECIPES
+    out: str = ""
+    imatrix: str = ""
+    lora: str = ""
+    measure: bool = True
+    fresh: bool = False
+    limit: int | None = None
+
+    def options(self) -> Options:
+        """What the command makes of this. Raises UsageError that says what to change."""
+        if not self.model.strip():
+            raise UsageError("name a model: a folder, a .gguf file of floats, or ORG/NAME")
+        if not self.recipes:
+            raise UsageError("choose at least one recipe")
+        if self.imatrix and not _path(self.imatrix).is_file():
+            raise UsageError(f"there is no file {self.imatrix} for the importance matrix")
+        if not self.from_hub and not _path(self.model).exists():
+            raise UsageError(f"there is no folder {self.model}; on the hub models are ORG/NAME")
+        return Options(
+            SourceOptions(self.source, lora=_given(self.lora)),
+            tuple(find_recipe(name) for name in self.recipes),
+            out=_path(self.out) if self.out.strip() else None,
+            measure=MeasureOptions(enabled=self.measure, limit=self.limit),
+            imatrix=_path(self.imatrix) if self.imatrix.strip() else None,
+            fresh=self.fresh,
+        )
+
+    @property
+    def source(self) -> str:
+        """MODEL for the command: ~ means the home folder, as in a shell."""
+        return self.model.strip() if self.from_hub else str(_path(self.model))
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether it is a name on the hub; a folder of that name comes first."""
+        return not _path(self.model).exists() and parse_hub_name(self.model.strip()) is not None
+
+    def arguments(self) -> list[str]:
+        """Of the `quantize` command; raises UsageError as ``options``."""
+        options = self.options()
+        found = [self.source, "--recipe", ",".join(recipe.name for recipe in options.recipes)]
+        if options.out is not None:
+            found += ["--out", str(options.out)]
+        if options.imatrix is not None:
+            found += ["--imatrix", str(options.imatrix)]
+        if options.source.lora is not None:
+            found += ["--lora", options.source.lora]
+        if self.limit is not None:
+            found += ["--limit", str(self.limit)]
+        return found + ["--no-measure"] * (not self.measure) + ["--fresh"] * self.fresh
+
+
+def offered() -> tuple[Recipe, ...]:
+    """Every recipe: the usual ones first, then llama.cpp's further types, then floats."""
+    others = sorted(RECIPES, key=lambda name: RECIPES[name].is_float)
+    return tuple(RECIPES[name] for name in dict.fromkeys((*DEFAULT_RECIPES, *PRESETS, *others)))
+
+
+def estimated_size(parameters: int, recipe: Recipe) -> int:
+    """Bytes of a file by its bits a weight. Small models' files are larger: their embedding, which
+    keeps more bits, is more of them."""
+    return int(parameters * recipe.bits_per_weight / 8)
+
+
+def _path(text: str) -> Path:
+    return Path(text.strip()).expanduser()
+
+
+def _given(text: str) -> str | None:
+    """A folder or a name on the hub."""
+    path = _path(text)
+    return (str(path) if path.exists() else text.strip()) if text.strip() else None

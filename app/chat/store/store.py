@@ -1,0 +1,389 @@
+"""The chats of the user: what every front end reads and writes them through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from app.chat.store import answers
+from app.chat.store.answers import Saved
+from app.chat.store.database import Database
+from app.chat.store.errors import StoreError
+from app.chat.store.records import Attachment, Chat, Figures, Hit, Message, Role, State
+from app.chat.store.rows import (
+    CHAT,
+    chat_of,
+    clean,
+    pack_attachments,
+    pack_figures,
+    pack_sampling,
+)
+from app.chat.store.search import search
+from app.chat.store.steps import (
+    empty_chats,
+    insert_message,
+    read_chat,
+    read_message,
+    read_messages,
+    require_in_chat,
+    state_of,
+    title_of,
+    touch,
+)
+from runtimes.paths import data_dir
+
+KEEP_DELETED_S = 30 * 86400.0
+_KEEP_EMPTY_S = 86400.0
+
+
+def default_path() -> Path:
+    """Where the chats are when nobody says otherwise."""
+    return data_dir() / "chats.db"
+
+
+class Store:
+    """The chats in one file; every method may be called from any thread, and several programs may
+    have the same file open.
+
+    Methods raise StoreError: for a number that is not there, and for a file that cannot be read or
+    written. What was saved before stays.
+    """
+
+    def __init__(self, database: Database) -> None:
+        """See ``open``."""
+        self._database = database
+        self._saved: dict[int, Saved] = {}  # by message; only touched while writing
+
+    @classmethod
+    def open(cls, path: Path | None = None) -> Self:
+        """Open the chats, made when there are none.
+
+        Answers that were being written by a program that is gone become LOST, with the text that
+        it saved; what was deleted 30 days ago goes for good.
+        """
+        store = cls(Database(default_path() if path is None else path))
+        try:
+            store._tidy()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close the file; closing twice does nothing."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._database.path
+
+    # Chats
+
+    def new_chat(
+        self,
+        model: str | None = None,
+        system: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        title: str | None = None,
+    ) -> Chat:
+        """An empty chat. Without a title, the first message gives it one."""
+        now = time.time()
+        with self._database.writing() as db:
+            row = db.execute(
+                "INSERT INTO chats (title, created, updated, model, system, sampling)"
+                " VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
+                (
+                    clean(title or ""),
+                    now,
+                    now,
+                    model,
+                    None if system is None else clean(system),
+                    pack_sampling(sampling),
+                ),
+            ).fetchone()
+            return read_chat(db, row[0])
+
+    def chats(self, limit: int = 100, offset: int = 0) -> list[Chat]:
+        """Those that are not deleted, the one with the newest message first."""
+        with self._database.reading() as db:
+            rows = db.execute(
+                f"SELECT {CHAT} FROM chats WHERE deleted_at IS NULL"
+                " ORDER BY updated DESC, id DESC LIMIT ? OFFSET ?",
+                (limit, offset),
+            )
+            return [chat_of(row) for row in rows]
+
+    def chat(self, id: int) -> Chat:
+        """One chat; a deleted one too."""
+        with self._database.reading() as db:
+            return read_chat(db, id)
+
+    def update_chat(self, id: int, **changes: Any) -> Chat:
+        """Change ``title``, ``model``, ``system``, ``sampling`` or ``leaf``. Its place in the list
+        stays: that is the messages' doing."""
+        unknown = changes.keys() - {"title", "model", "system", "sampling", "leaf"}
+        if unknown:
+            raise TypeError(f"a chat has no {', '.join(sorted(unknown))} to change")
+        values = dict(changes)
+        for name in ("title", "system"):
+            if values.get(name) is not None:
+                values[name] = clean(values[name])
+        if "title" in values:
+            values["title"] = values["title"] or ""
+        if "sampling" in values:
+            values["sampling"] = pack_sampling(values["sampling"])
+        with self._database.writing() as db:
+            read_chat(db, id)
+            if values.get("leaf") is not None:
+                require_in_chat(db, id, values["leaf"])
+            if values:
+                names = ", ".join(f"{name} = ?" for name in values)
+                db.execute(f"UPDATE chats SET {names} WHERE id = ?", (*values.values(), id))
+            return read_chat(db, id)
+
+    def draft(self, id: int) -> str:
+        """What was typed in a chat and not sent, as ``keep_draft`` was given it last."""
+        with self._database.reading() as db:
+            row = db.execute("SELECT text FROM drafts WHERE id = ?", (id,)).fetchone()
+            return row[0] if row else ""
+
+    def keep_draft(self, id: int, text: str) -> None:
+        """Store a draft, which makes the chat the last one; a blank one goes."""
+        with self._database.writing() as db:
+            read_chat(db, id)
+            db.execute("DELETE FROM drafts WHERE id = ?", (id,))
+            if text.strip():
+                db.execute("INSERT INTO drafts (id, text) VALUES (?, ?)", (id, clean(text)))
+                db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), id))
+
+    def delete_chat(self, id: int) -> None:
+        """Hide a chat; ``restore_chat`` brings it back for 30 days."""
+        with self._database.writing() as db:
+            read_chat(db, id)
+            db.execute(
+                "UPDATE chats SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL",
+                (time.time(), id),
+            )
+
+    def restore_chat(self, id: int) -> None:
+        """Undo ``delete_chat``."""
+        with self._database.writing() as db:
+            read_chat(db, id)
+            db.execute("UPDATE chats SET deleted_at = NULL WHERE id = ?", (id,))
+
+    def deleted(self) -> list[Chat]:
+        """The chats that can be restored, the last deleted first."""
+        with self._database.reading() as db:
+            rows = db.execute(
+                f"SELECT {CHAT} FROM chats WHERE deleted_at IS NOT NULL"
+                " ORDER BY deleted_at DESC, id DESC"
+            )
+            return [chat_of(row) for row in rows]
+
+    def purge(self, older_than_s: float = KEEP_DELETED_S) -> int:
+        """Remove for good what was deleted longer ago; how many chats that were."""
+        with self._database.writing() as db:
+            gone = db.execute(
+                "DELETE FROM chats WHERE deleted_at IS NOT NULL AND deleted_at <= ?",
+                (time.time() - older_than_s,),
+            )
+            return gone.rowcount
+
+    # Messages
+
+    def messages(self, chat_id: int) -> list[Message]:
+        """Every branch of a chat, in the order in which they came. Of an answer that streams, what
+        was saved last."""
+        with self._database.reading() as db:
+            read_chat(db, chat_id)
+            return read_messages(db, "chat = ?", chat_id)
+
+    def message(self, id: int) -> Message:
+        """One message."""
+        with self._database.reading() as db:
+            return read_message(db, id)
+
+    def add_message(
+        self,
+        chat_id: int,
+        parent: int | None,
+        role: Role,
+        text: str,
+        *,
+        attachments: Sequence[Attachment] = (),
+    ) -> Message:
+        """Store a message that is whole, and show its branch. It is on disk when this returns."""
+        with self._database.writing() as db:
+            chat = read_chat(db, chat_id)
+            message = insert_message(db, chat_id, parent, role, State.DONE, clean(text))
+            db.execute(
+                "UPDATE messages SET attachments = ? WHERE id = ?",
+                (pack_attachments(attachments), message),
+            )
+            if not chat.title and role is Role.USER:
+                title = _title(text, attachments)
+                db.execute("UPDATE chats SET title = ? WHERE id = ?", (title, chat_id))
+            return read_message(db, message)
+
+    def take_back(self, id: int, leaf: int | None) -> Chat:
+        """Remove a message that nothing follows, as if it had not been said; ``leaf`` is shown
+        again."""
+        with self._database.writing() as db:
+            message = read_message(db, id)
+            if db.execute("SELECT 1 FROM messages WHERE parent = ? LIMIT 1", (id,)).fetchone():
+                raise StoreError(f"message {id} has been answered")
+            db.execute("DELETE FROM messages WHERE id = ?", (id,))
+            db.execute("UPDATE chats SET leaf = ? WHERE id = ?", (leaf, message.chat))
+            chat = read_chat(db, message.chat)
+            if not chat.count and chat.title == _title(message.text, message.attachments):
+                db.execute("UPDATE chats SET title = '' WHERE id = ?", (chat.id,))
+            return read_chat(db, chat.id)
+
+    def begin_answer(
+        self,
+        chat_id: int,
+        parent: int | None,
+        *,
+        model: str | None = None,
+        file: str | None = None,
+        runtime: str | None = None,
+    ) -> Message:
+        """An answer without text that streams from now on, and show its branch."""
+        with self._database.writing() as db:
+            message = insert_message(db, chat_id, parent, Role.ASSISTANT, State.STREAMING, "")
+            db.execute(
+                "UPDATE messages SET model = ?, file = ?, runtime = ? WHERE id = ?",
+                (model, file, runtime, message),
+            )
+            answers.begin(db, message)
+            self._saved[message] = Saved("", 0)
+            return read_message(db, message)
+
+    def resume_answer(self, id: int) -> Message:
+        """Let an answer that has ended stream again: it keeps its text, and goes on from there."""
+        with self._database.writing() as db:
+            message = read_message(db, id)
+            if message.role is not Role.ASSISTANT or message.state is State.STREAMING:
+                raise StoreError(f"message {id} is no answer that has ended; it cannot go on")
+            answers.begin(db, id)
+            touch(db, message.chat, id)
+            self._saved[id] = Saved(message.text, len(message.token_ids))
+            return read_message(db, id)
+
+    def save_answer(
+        self, id: int, text: str, token_ids: Sequence[int], figures: Figures | None = None
+    ) -> None:
+        """Save all that an answer has so far; only what is new since the last save is written.
+
+        With ``figures``, an answer that is lost has those of its last save.
+        """
+        text = clean(text)
+        with self._database.writing(durable=False) as db:
+            saved = self._saved.get(id)
+            state = state_of(db, id)
+            if state is State.LOST and saved is not None:
+                # Another program took this one for dead, as it may from within a container.
+                answers.begin(db, id)
+                saved = None
+            elif state is not State.STREAMING:
+                raise StoreError(f"message {id} has ended; nothing can be added to it")
+            answers.append(db, id, saved, text, token_ids)
+            if figures is not None:
+                db.execute(
+                    "UPDATE messages SET figures = ? WHERE id = ?", (pack_figures(figures), id)
+                )
+        self._saved[id] = Saved(text, len(token_ids))
+
+    def end_answer(
+        self,
+        id: int,
+        text: str,
+        token_ids: Sequence[int],
+        state: State,
+        figures: Figures | None = None,
+        error: str | None = None,
+    ) -> Message:
+        """Store an answer as it ended."""
+        if state is State.STREAMING:
+            raise ValueError("an answer does not end in the state STREAMING")
+        with self._database.writing() as db:
+            chat = read_message(db, id).chat
+            answers.end(db, id, clean(text), token_ids, state)
+            db.execute(
+                "UPDATE messages SET figures = coalesce(?, figures), error = ? WHERE id = ?",
+                (pack_figures(figures), None if error is None else clean(error), id),
+            )
+            db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), chat))
+            self._saved.pop(id, None)
+            return read_message(db, id)
+
+    def set_dropped(self, ids: Iterable[int], dropped: bool) -> None:
+        """Whether these messages are left out of what the model is sent."""
+        with self._database.writing() as db:
+            for id in ids:
+                changed = db.execute(
+                    "UPDATE messages SET dropped = ? WHERE id = ?", (int(dropped), id)
+                )
+                if not changed.rowcount:
+                    raise StoreError(f"there is no message {id}")
+
+    # Across chats
+
+    def search(self, query: str, limit: int = 50) -> list[Hit]:
+        """Chats in which all words of ``query`` are; see ``app.chat.store.search``."""
+        with self._database.reading() as db:
+            return search(db, query, limit)
+
+    def prompts(self, limit: int = 500) -> list[str]:
+        """What the user has said, newest first, each text once."""
+        found: dict[str, None] = {}
+        with self._database.reading() as db:
+            rows = db.execute(
+                "SELECT messages.text FROM messages JOIN chats ON chats.id = messages.chat"
+                " WHERE role = 'user' AND deleted_at IS NULL ORDER BY messages.id DESC"
+            )
+            for row in rows:
+                if len(found) >= limit:
+                    break
+                found.setdefault(row[0])
+        return list(found)
+
+    def _tidy(self) -> None:
+        now = time.time()
+        with self._database.reading() as db:
+            lost = bool(answers.orphans(db))
+            old = db.execute(
+                "SELECT 1 FROM chats WHERE deleted_at <= ? LIMIT 1", (now - KEEP_DELETED_S,)
+            ).fetchone()
+            empty = empty_chats(db, now - _KEEP_EMPTY_S)
+        if lost:
+            with self._database.writing() as db:
+                answers.mark_lost(db, answers.orphans(db))
+        if old:
+            self.purge()
+        if empty:
+            with self._database.writing() as db:
+                db.executemany(
+                    "DELETE FROM chats WHERE id = ?",
+                    [(id,) for id in empty_chats(db, now - _KEEP_EMPTY_S)],
+                )
+
+
+def _title(text: str, attachments: Sequence[Attachment]) -> str:
+    """What a first message names its chat."""
+    return clean(title_of(text) or next((a.name for a in attachments), ""))

@@ -1,0 +1,1 @@
+"""The command line: Typer's commands and options, the console, exit codes."""

@@ -1,0 +1,251 @@
+"""`ingot bench`: how fast model files are here, as ratios measured in one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.options import ModelOptions, with_groups
+
+if TYPE_CHECKING:
+    from app.bench.options import BenchOptions
+    from app.bench.speed import FileSpeed
+
+_COMPARISONS = "Comparisons"
+_SPEED = "speed"
+
+
+@with_groups
+def bench(
+    options: ModelOptions,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+            " `ingot models` lists."
+        ),
+    ] = None,
+    random: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHAPE",
+            help="Instead of MODEL: a model of random weights, made once, e.g. qwen2-0.5b.",
+        ),
+    ] = None,
+    what: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="speed (the default), native, churn, server, genai, prefix, strategies, "
+            "reproducible, sampling, device, constrained, worker, batch, memory, plan or tui; "
+            "repeatable, or separated by commas.",
+        ),
+    ] = None,
+    batch_sizes: Annotated[
+        str, typer.Option(help="speed: rows that decode together, separated by commas.")
+    ] = "1,16",
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 128,
+    decode_tokens: Annotated[int, typer.Option(min=2, help="Tokens a row decodes.")] = 32,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each; medians are shown.")] = 5,
+    kernels: Annotated[
+        bool,
+        typer.Option(
+            "--kernels",
+            help="speed: also compare llama.cpp's fast kernels with its safe ones (prefill).",
+        ),
+    ] = False,
+    rows: Annotated[
+        int, typer.Option(min=1, max=256, help="Slots.", rich_help_panel=_COMPARISONS)
+    ] = 16,
+    requests: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Requests of server and batch (without --prompts), prefix, strategies and"
+            " reproducible.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = 64,
+    steps: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="genai: decode steps over which memory is watched.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = 2000,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=5, help="tui: length of each recorded stream.", rich_help_panel=_COMPARISONS
+        ),
+    ] = 60.0,
+    batched_bench: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="INGOT_BATCHED_BENCH",
+            help="native: the program llama-batched-bench.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = None,
+    llama_server: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="INGOT_LLAMA_SERVER",
+            help="server and batch: the program llama-server.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="server and batch: prompts, one a line, or .jsonl; random ones without.",
+            rich_help_panel=_COMPARISONS,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Figures as JSON on stdout.")] = False,
+) -> None:
+    """Measure prefill and decode speed of a model's files, or compare them with something else.
+
+    Every file in the folder, or the one that --recipe or --file names; run it on a quiet machine.
+    docs/benchmarks.md says what each comparison is, and how to build the programs it needs.
+    """
+    from app.bench.options import BenchOptions
+
+    names = _names(what)
+    sizes = _sizes(batch_sizes)
+    work = BenchOptions(
+        rows=rows,
+        prompt_tokens=prompt_tokens,
+        decode_tokens=decode_tokens,
+        requests=requests,
+        repeats=repeats,
+        steps=steps,
+        seconds=seconds,
+        threads=options.threads,
+        batched_bench=batched_bench,
+        llama_server=llama_server,
+        prompts=prompts,
+    )
+    files = _files(model, random, options)
+    report: list[dict[str, Any]] = []
+    for name in names:
+        if name == _SPEED:
+            report += _speed(files, work, sizes, kernels=kernels, as_json=as_json)
+        else:
+            report += _compare(name, files, work, as_json=as_json)
+    if as_json:
+        from app.cli.console import emit
+
+        if names != (_SPEED,):
+            report = [{"what": _SPEED, **entry} for entry in report]
+        emit(json.dumps(report, indent=2) + "\n")
+
+
+def _compare(
+    name: str, files: list[Path], options: BenchOptions, *, as_json: bool
+) -> list[dict[str, Any]]:
+    """One benchmark on every file that it is for."""
+    from app.bench.suite import BENCHMARKS
+    from app.cli.console import emit, note
+    from runtimes.models.modelfile import ModelFile
+
+    benchmark = BENCHMARKS[name]
+    fitting = [path for path in files if ModelFile.read(path).runtime in benchmark.runtimes]
+    if benchmark.folder:
+        if len(files) < 2:
+            raise typer.BadParameter(f"{name} compares the files of a folder", param_hint="--what")
+        fitting = [files[0].parent]
+    if not fitting:
+        raise typer.BadParameter(
+            f"{name} needs a file for {' or '.join(benchmark.runtimes)}", param_hint="--what"
+        )
+    report = []
+    for path in fitting:
+        note(f"{name}: measuring {path.name}")
+        result = benchmark.run(path, options)
+        report.append({"what": name, "file": path.name, **result.to_json()})
+        if not as_json:
+            emit("\n".join([f"{name}, {path.name}", *result.lines()]) + "\n")
+    return report
+
+
+def _speed(
+    files: list[Path],
+    options: BenchOptions,
+    sizes: tuple[int, ...],
+    *,
+    kernels: bool,
+    as_json: bool,
+) -> list[dict[str, Any]]:
+    """Prefill and decode of every file, as one table."""
+    from app.bench.speed import bench_file, table
+    from app.bench.table import aligned
+    from app.cli.console import emit, note
+    from runtimes.planner.measure import Workload
+
+    results: list[FileSpeed] = []
+    for path in files:
+        note(f"measuring {path.name}")
+        work = Workload(sizes, options.prompt_tokens, options.decode_tokens)
+        results.append(
+            bench_file(
+                path, work, repeats=options.repeats, threads=options.threads, kernels=kernels
+            )
+        )
+    if not as_json:
+        emit("\n".join(aligned(table(results, sizes))) + "\n")
+        for result in results:
+            if result.fast_over_safe is not None:
+                emit(
+                    f"{result.name}: prefill with the fast kernels is "
+                    f"{result.fast_over_safe:.2f}x that with the safe ones\n"
+                )
+    return [result.to_json() for result in results]
+
+
+def _names(what: list[str] | None) -> tuple[str, ...]:
+    """The benchmarks asked for, each once."""
+    if not what:
+        return (_SPEED,)
+    from app.bench.suite import BENCHMARKS
+
+    names = dict.fromkeys(name.strip() for part in what for name in part.split(","))
+    unknown = [name for name in names if name != _SPEED and name not in BENCHMARKS]
+    if unknown:
+        known = ", ".join((_SPEED, *BENCHMARKS))
+        raise typer.BadParameter(f"{unknown[0]!r} is none of: {known}", param_hint="--what")
+    return tuple(names)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        rows = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        rows = ()
+    if not rows or rows[0] < 1 or rows[-1] > 256:
+        raise typer.BadParameter(
+            "numbers from 1 to 256, such as 1,8,16", param_hint="--batch-sizes"
+        )
+    return rows
+
+
+def _files(model: str | None, random: str | None, options: ModelOptions) -> list[Path]:
+    from app.models.library import locate
+    from quantize.manifest import NAME, entry_path, load_manifest
+    from quantize.resolve import resolve
+
+    if (model is None) == (random is None):
+        raise typer.BadParameter("name a MODEL, or a shape with --random", param_hint="MODEL")
+    if random is not None:
+        from app.bench.synthetic import ensure_built
+
+        model = str(ensure_built(random))
+    model = locate(str(model))
+    folder = Path(model)
+    if options.recipe or options.file or not (folder / NAME).is_file():
+        return [resolve(model, recipe=options.recipe, file=options.file)]
+    return [entry_path(folder, entry) for entry in load_manifest(folder).files]

@@ -1,0 +1,72 @@
+"""`ingot chat`: the terminal app."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.cli.options import ModelOptions, PlanOptions, with_groups
+
+
+@with_groups
+def chat(
+    options: ModelOptions,
+    settings: PlanOptions,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+            " `ingot models` lists. Without it the app begins with the list.",
+        ),
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(help="A system message before the conversation.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last chat.")] = False,
+    chat: Annotated[
+        int | None, typer.Option("--chat", metavar="ID", help="Go on with this chat.")
+    ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help="Send text as it is, without the chat template: the model goes on with it. Models"
+            " that have no template are always asked so.",
+        ),
+    ] = False,
+    no_mouse: Annotated[
+        bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")
+    ] = False,
+) -> None:
+    """Talk with a model; compare files, run batch jobs and quantize, all in the terminal.
+
+    Needs a terminal: `ingot run` answers one prompt and `ingot batch` a file of them without one.
+    """
+    from app.tui import terminal
+    from runtimes.errors import RequestError
+
+    if resume and chat is not None:
+        raise RequestError("--resume is the last chat, --chat another one; give one of them")
+    if raw and system is not None:
+        raise RequestError("--system needs the chat template, which --raw leaves out")
+    missing = terminal.problem()
+    if missing is not None:
+        name = model or "MODEL"
+        raise RequestError(
+            f"`ingot chat` draws on a terminal, but {missing}. Without one:\n"
+            f'  ingot run {name} "What is ...?"              one answer on stdout\n'
+            f"  ingot batch IN OUT --model {name}            a file of prompts"
+        )
+
+    from app.cli import console
+    from app.prompts import clean_argument
+    from app.tui.run import run
+    from app.tui.services import Start
+
+    system = clean_argument(system, console.note)
+    start = Start(model, options, settings, system, chat, resume, raw)
+    code = run(start, mouse=not no_mouse)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,207 @@
+"""`ingot chats`: the stored chats without the terminal app."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from app.chat.store.records import Chat
+
+chats = typer.Typer(
+    help="List, search and export the chats that `ingot chat` has stored.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+IdsArgument = Annotated[
+    list[int], typer.Argument(metavar="ID...", help="Chats, by the numbers that the list shows.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+LimitOption = Annotated[int, typer.Option(min=1, help="At most so many.")]
+
+
+@chats.callback(invoke_without_command=True)
+def show(
+    context: typer.Context,
+    limit: LimitOption = 50,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Those that `restore` can bring back.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List, search and export the chats that `ingot chat` has stored.
+
+    Without a command: the list, the one with the newest message first.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from app.chat.store import Store
+    from app.chat.store.store import default_path
+    from app.cli import console
+
+    console.prepare_stdout()
+    where = default_path()
+    found: list[Chat] = []
+    if where.exists():
+        with Store.open() as store:
+            found = store.deleted()[:limit] if deleted else store.chats(limit)
+    if as_json:
+        _emit_json({"file": str(where), "chats": [_chat_json(chat) for chat in found]})
+    elif found:
+        for chat in found:
+            console.emit(_line(chat) + "\n")
+    else:
+        console.note(f"no {'deleted ' if deleted else ''}chats in {where}")
+
+
+@chats.command()
+def search(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT...", help="Words that a message or a title has, in any case."),
+    ],
+    limit: LimitOption = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the chats in which all the words are; the last may be the start of one."""
+    from app.chat.store import Store
+    from app.cli import console
+
+    console.prepare_stdout()
+    with Store.open() as store:
+        hits = store.search(" ".join(words), limit)
+    if as_json:
+        rows = [
+            {
+                **_chat_json(hit.chat),
+                "message": hit.message,
+                "snippet": hit.snippet,
+                "marks": [list(mark) for mark in hit.marks],
+            }
+            for hit in hits
+        ]
+        _emit_json({"hits": rows})
+        return
+    for hit in hits:
+        console.emit(_line(hit.chat) + "\n")
+        if hit.message is not None:
+            console.emit(f"        {_plain(hit.snippet)}\n")
+    if not hits:
+        console.note("no chat has that")
+
+
+@chats.command()
+def export(
+    id: Annotated[int, typer.Argument(metavar="ID", help="A chat, by its number in the list.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Every branch as JSON, not the shown one as Markdown.")
+    ] = False,
+) -> None:
+    """Print a whole chat."""
+    from app.chat.conversation import Conversation
+    from app.chat.export import as_json as json_of
+    from app.chat.export import as_markdown
+    from app.chat.store import Store
+    from app.cli import console
+
+    console.prepare_stdout()
+    with Store.open() as store:
+        conversation = Conversation.open(store, id)
+    console.emit(json_of(conversation) if as_json else as_markdown(conversation))
+
+
+@chats.command()
+def rm(ids: IdsArgument) -> None:
+    """Delete chats; for 30 days `ingot chats restore` brings them back."""
+    from app.chat.store import Store
+    from app.cli import console
+
+    with Store.open() as store:
+        found = [store.chat(id) for id in ids]  # all of them or none
+        for chat in found:
+            store.delete_chat(chat.id)
+            console.note(f"deleted {chat.id}, {_title(chat)}; `ingot chats restore {chat.id}`")
+
+
+@chats.command()
+def restore(ids: IdsArgument) -> None:
+    """Bring back chats that were deleted."""
+    from app.chat.store import Store
+    from app.cli import console
+
+    with Store.open() as store:
+        found = [store.chat(id) for id in ids]
+        for chat in found:
+            store.restore_chat(chat.id)
+            console.note(f"{chat.id}, {_title(chat)}, is back")
+
+
+@chats.command()
+def repair(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Check the file of the chats; set a damaged one aside and save what can be read of it."""
+    from app.chat.store.repair import is_whole
+    from app.chat.store.repair import repair as mend
+    from app.chat.store.store import default_path
+    from app.cli import console
+    from runtimes.errors import RequestError
+
+    where = default_path()
+    if not where.exists():
+        console.note(f"there is no {where}")
+        return
+    if not is_whole(where) and not yes:
+        if not sys.stdin.isatty():
+            raise RequestError(f"{where} is damaged; it is set aside only with --yes")
+        console.note(f"{where} is damaged. It is renamed, and a new one made of what can be read.")
+        if not typer.confirm("Do that? (End every other Ingot first.)", err=True):
+            raise typer.Exit(1)
+    done = mend(where)
+    what = f"{done.chats:,} chats with {done.messages:,} messages"
+    if done.aside is None:
+        console.note(f"{where} is whole: {what}; its index was made anew")
+    else:
+        console.note(f"saved {what}; the damaged file is {done.aside}")
+
+
+def _line(chat: Chat) -> str:
+    from datetime import datetime
+
+    when = datetime.fromtimestamp(chat.updated).strftime("%Y-%m-%d %H:%M")
+    return f"{chat.id:>5}  {when}  {chat.count:>4}  {_title(chat)}"
+
+
+def _title(chat: Chat) -> str:
+    return _plain(chat.title) or "(no title)"
+
+
+def _plain(text: str) -> str:
+    """Without what would steer the terminal: a model may have written it."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def _chat_json(chat: Chat) -> dict[str, Any]:
+    return {
+        "id": chat.id,
+        "title": chat.title,
+        "created": _when(chat.created),
+        "updated": _when(chat.updated),
+        "messages": chat.count,
+        "model": chat.model,
+    }
+
+
+def _when(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _emit_json(data: Any) -> None:
+    import json
+
+    from app.cli import console
+
+    console.emit(json.dumps(data, indent=1, ensure_ascii=False) + "\n")

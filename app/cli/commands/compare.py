@@ -1,0 +1,124 @@
+"""`ingot compare`: one prompt to several files, and where their answers part."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.options import SamplingOptions, with_groups
+
+if TYPE_CHECKING:
+    from app.compare.records import Contender, Report
+    from app.compare.run import Comparison
+
+
+@with_groups
+def compare(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+            " `ingot models` lists.",
+        ),
+    ],
+    sampling: SamplingOptions,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT", help="Text that is piped in follows it after a blank line."
+        ),
+    ] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A built file of MODEL, such as q8_0; repeatable. The first is what the"
+            " others are compared with. Without any, all files of MODEL."
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--also", metavar="MODEL", help="Another model or file; repeatable."),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="Ask all at once: sooner done, but they slow each other down.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Ask several files the same: answers, speed, memory, and the first token that differs.
+
+    One after another, each in a process of its own. Exits 3 when one of them could not answer.
+    """
+    import json
+
+    from app.cli import console
+    from app.cli.exitcodes import ExitCode
+    from app.compare.records import Question
+    from app.compare.run import Comparison
+    from app.compare.text import as_json as as_object
+    from app.compare.text import lines
+    from app.prompts import PromptStyle, clean_argument, conversation, joined, read_text
+
+    params = sampling.params()
+    piped = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+    text = joined(
+        clean_argument(prompt, console.note),
+        read_text(piped, console.note) if piped is not None else None,
+        "ingot compare MODEL",
+    )
+    style = PromptStyle(clean_argument(system, console.note))
+    messages = conversation(style, [{"role": "user", "content": text}])
+    contenders = _contenders(model, recipe or [], also or [])
+    comparison = Comparison(contenders, Question(tuple(messages), params), together=together)
+    console.prepare_stdout()
+    report, interrupted = _run(comparison)
+    if as_json:
+        console.emit(json.dumps(as_object(report), ensure_ascii=False, allow_nan=False) + "\n")
+    else:
+        for side in report.sides:
+            if side.text:
+                console.emit(f"== {side.label}\n{side.text.rstrip()}\n\n")
+        for line in lines(report):
+            console.note(line)
+    if interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if any(side.error for side in report.sides):
+        raise typer.Exit(ExitCode.MODEL)
+
+
+def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contender]:
+    """The files to ask. Raises ModelError for a MODEL that cannot be read."""
+    from pathlib import Path
+
+    from app.cli.options import ModelOptions
+    from app.compare.records import Contender
+    from app.models.library import locate
+    from quantize.manifest import NAME, load_manifest
+
+    path = Path(locate(model))
+    if not recipes and (path / NAME).is_file() and not also:
+        recipes = [entry.recipe for entry in load_manifest(path).files]
+    name = path.name if path.exists() else model
+    found = [Contender(model, ModelOptions(recipe=r), f"{name} · {r}") for r in recipes]
+    found = found or [Contender(model, label=name)]
+    return found + [Contender(other, label=Path(other).name) for other in also]
+
+
+def _run(comparison: Comparison) -> tuple[Report, bool]:
+    """The report, and whether Ctrl-C ended it early."""
+    comparison.start()
+    interrupted = False
+    while True:
+        try:
+            if comparison.join(0.1):
+                return comparison.poll(), interrupted
+        except KeyboardInterrupt:
+            interrupted = True
+            comparison.stop()

@@ -1,0 +1,142 @@
+"""`ingot config`: what the settings are, and changing one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from app.config.settings import Loaded
+
+config = typer.Typer(
+    help="Show or change the settings: a TOML file, and defaults for what it leaves out.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+KeyArgument = Annotated[
+    str, typer.Argument(metavar="KEY", help="A setting, such as sampling.temperature.")
+]
+
+
+@config.callback(invoke_without_command=True)
+def show(
+    context: typer.Context,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of lines.")
+    ] = False,
+) -> None:
+    """Show or change the settings: a TOML file, and defaults for what it leaves out.
+
+    Without a command: every setting, and where it comes from. INGOT_CONFIG names another file;
+    variables such as INGOT_SAMPLING_TEMPERATURE come before the file.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    import json
+    from dataclasses import replace
+
+    from app.cli import console
+    from app.config.reading import load
+
+    loaded = load()
+    if loaded.config.keymap or loaded.config.theme:
+        from app.tui.settings import problems  # the app's keys: half a second to import
+
+        loaded = replace(loaded, problems=(*loaded.problems, *problems(loaded.config)))
+    rows = _rows(loaded)
+    if as_json:
+        values = {key: {"value": value, "source": source} for key, value, source in rows}
+        told = {"file": str(loaded.path), "settings": values, "problems": list(loaded.problems)}
+        console.emit(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    else:
+        shown = [(f"{key} = {_toml(value)}", source) for key, value, source in rows]
+        wide = max(len(line) for line, _ in shown if len(line) <= 50)
+        for line, source in shown:
+            console.emit(f"{line:<{wide}}  # {source}\n")
+        there = "" if loaded.path.exists() else ", which is not there yet"
+        console.note(f"the file is {loaded.path}{there}")
+    loaded.checked()
+
+
+@config.command()
+def path() -> None:
+    """Print where the file is, or would be."""
+    from app.cli import console
+    from app.config.settings import config_path
+
+    console.emit(f"{config_path()}\n")
+
+
+@config.command()
+def get(key: KeyArgument) -> None:
+    """Print the value of one setting; nothing when it has none."""
+    import json
+
+    from app.cli import console
+    from app.config.reading import load
+    from app.config.values import check_key
+
+    check_key(key)
+    loaded = load()
+    found = next((value for name, value, _ in _rows(loaded) if name == key), None)
+    if found is not None:
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        console.emit(f"{text}\n")
+    loaded.checked()
+
+
+@config.command("set", context_settings={"ignore_unknown_options": True})
+def set_(
+    key: KeyArgument,
+    value: Annotated[
+        str,
+        typer.Argument(help='Its new value; a list as ["a", "b"].'),
+    ],
+) -> None:
+    """Write a setting to the file; its comments and the other settings stay as they are."""
+    from app.cli import console
+    from app.config.values import parse
+    from app.config.writing import set_value
+
+    parsed = parse(key, value)
+    written = set_value(key, parsed)
+    console.note(f"{key} = {_toml(parsed)} in {written}")
+
+
+@config.command()
+def unset(key: KeyArgument) -> None:
+    """Take a setting out of the file, so that its default holds."""
+    from app.cli import console
+    from app.config.settings import config_path
+    from app.config.writing import unset_value
+
+    where = config_path()
+    found = unset_value(key)
+    console.note(f"{key} is no longer in {where}" if found else f"{key} is not in {where}")
+
+
+def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:
+    """Name, value and source of every setting."""
+    from app.config.values import SETTINGS, value_of
+
+    found: list[tuple[str, Any, str]] = []
+    for key in SETTINGS:
+        value = value_of(loaded.config, key)
+        source = loaded.sources.get(key, "default")
+        found.append((key, list(value) if isinstance(value, tuple) else value, source))
+    for id, keys in loaded.config.keymap.items():
+        found.append((f"keymap.{id}", keys, "file"))
+    for preset in loaded.config.presets:
+        start = f"presets.{preset.name}"
+        if preset.system is not None:
+            found.append((f"{start}.system", preset.system, "file"))
+        for name, value in preset.sampling.items():
+            shown = list(value) if isinstance(value, tuple) else value
+            found.append((f"{start}.sampling.{name}", shown, "file"))
+    return found
+
+
+def _toml(value: Any) -> str:
+    import json
+
+    return "(none)" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,33 @@
+"""`ingot pull`: ready model files from the hub into the library."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def pull(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ORG/NAME[:WHAT]",
+            help="A repository on the hub, and which of its models: a type such as Q4_K_M, a file,"
+            " or an ONNX folder. @REVISION may follow NAME.",
+        ),
+    ],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Download a ready GGUF file or ONNX folder; an interrupted download goes on.
+
+    Without WHAT, the only model there is, or a list of them. HF_TOKEN opens private and gated
+    repositories.
+    """
+    from app.cli import console
+    from app.models.pulling import parse_wish
+    from app.models.pulling import pull as bring
+    from quantize.progress.console import ConsoleReporter, SilentReporter
+
+    wish = parse_wish(name)
+    path = bring(wish, SilentReporter() if quiet else ConsoleReporter())
+    console.emit(f"{path}\n")

@@ -1,0 +1,107 @@
+"""`ingot run`: one prompt from the shell, its answer on stdout as it comes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from app.cli.constraints import ConstraintOptions
+from app.cli.options import ModelOptions, PlanOptions, Reproducible, SamplingOptions, with_groups
+
+
+@with_groups
+def run(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+            " `ingot models` lists.",
+        ),
+    ],
+    sampling: SamplingOptions,
+    constraints: ConstraintOptions,
+    options: ModelOptions,
+    settings: PlanOptions,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT", help="Text that is piped in follows it after a blank line."
+        ),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")
+    ] = False,
+    context_shift: Annotated[
+        bool,
+        typer.Option(
+            "--context-shift",
+            help="When the context is full, forget its oldest half and go on (llama.cpp). Without"
+            " it the answer ends there.",
+        ),
+    ] = False,
+    reproducible: Reproducible = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout instead of the text.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures on stderr.")] = False,
+) -> None:
+    """Answer one prompt; the figures go to stderr."""
+    from app.cli import console
+    from app.cli.exitcodes import ExitCode
+    from app.figures import figures_line
+    from app.models.planning import choose
+    from app.models.resolve import load_engine
+    from app.oneshot import ask, result_json
+    from app.prompts import PromptStyle, clean_argument, joined, read_text
+    from runtimes.errors import RequestError
+
+    params = replace(sampling.params(), constraint=constraints.constraint())
+    style = PromptStyle(clean_argument(system, console.note), raw)
+    # Nothing is read from a terminal: it would wait for text that nobody knows to type.
+    piped = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+    text = joined(
+        clean_argument(prompt, console.note),
+        read_text(piped, console.note) if piped is not None else None,
+        "ingot run MODEL",
+    )
+    choice = choose(model, options, settings, "chat", slots=1, reproducible=reproducible)
+    file = choice.file
+    if context_shift and file.runtime != "llamacpp":
+        raise RequestError(
+            f"--context-shift: {file.path.name} runs on ONNX Runtime, whose graphs cannot forget"
+            " a context's beginning; choose a .gguf file"
+        )
+    runner = replace(choice.settings, context_shift=context_shift)
+    console.prepare_stdout()
+    with console.doing(f"loading {file.path.name}", quiet=quiet):
+        engine = load_engine(file, runner, choice.scheduling)
+
+    def now() -> str:
+        if engine.stats().compiling:
+            return console.COMPILING
+        return "answering" if as_json else "reading the prompt"
+
+    waiting = console.doing(now, quiet=quiet)
+    with engine, waiting as begun:
+
+        def show(piece: str) -> None:
+            begun()
+            console.emit(piece)
+
+        answer = ask(engine, text, style, params, emit=None if as_json else show)
+    if as_json:
+        report = result_json(answer.completion, file)
+        console.emit(json.dumps(report, ensure_ascii=False, allow_nan=False) + "\n")
+    if answer.failure is not None:
+        console.note(f"ingot: {answer.failure}", style="red")
+        raise typer.Exit(ExitCode.MODEL)
+    if not quiet:
+        console.note(f"{figures_line(answer.completion)} · {file.path.name} on {file.runtime}")
+    if answer.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)

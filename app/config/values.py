@@ -1,0 +1,169 @@
+"""What each setting may be, by its dotted name, such as ``sampling.temperature``."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from types import MappingProxyType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from app.config.settings import ChatSettings, Config, ConfigError, Sampling
+from runtimes.errors import RequestError
+from runtimes.settings import MOST_THREADS
+
+TABLES = ("chat", "sampling", "keymap", "presets")
+
+
+def _table(section: str, owner: type[Any]) -> dict[str, Any]:
+    prefix = f"{section}." if section else ""
+    hints = get_type_hints(owner)
+    names = [item.name for item in dataclasses.fields(owner) if section or item.name not in TABLES]
+    return {prefix + name: hints[name] for name in names}
+
+
+# The settings whose names are fixed, with their types. Those below ``keymap`` and ``presets`` have
+# names that the user gives.
+SETTINGS: Mapping[str, Any] = MappingProxyType(
+    _table("", Config) | _table("chat", ChatSettings) | _table("sampling", Sampling)
+)
+_LEAST = {"chat.context": 8, "chat.threads": 1}
+_MOST = {"chat.threads": MOST_THREADS}
+_preset = re.compile(r"presets\.(?P<name>.+?)\.(?P<inner>system|sampling\.\w+)")
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a setting of SETTINGS."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def preset_name(key: str) -> str | None:
+    """The preset to which ``key`` belongs."""
+    match = _preset.fullmatch(key)
+    return match["name"] if match else None
+
+
+def parts_of(key: str) -> tuple[str, ...]:
+    """The tables of a TOML file that lead to ``key``, and its name in the last."""
+    if match := _preset.fullmatch(key):
+        return ("presets", match["name"], *match["inner"].split("."))
+    first, _, rest = key.partition(".")
+    return (first, rest) if rest else (first,)
+
+
+def parse(key: str, text: str) -> Any:
+    """A setting's value from the command line or the environment. Raises ConfigError for a setting
+    that there is not, and for a text that is no such value."""
+    plain = _without_none(_hint(key))
+    value: Any = text
+    if plain is bool:
+        value = _BOOLEANS.get(text.strip().lower(), text)
+    elif plain in (int, float):
+        value = _number(text)
+    elif get_origin(plain) is tuple:
+        value = _list(text)
+    return check(key, value)
+
+
+def check(key: str, value: Any) -> Any:
+    """``value`` as the setting ``key`` has it. Raises ConfigError that says what is expected."""
+    plain = _without_none(_hint(key))
+    good = value
+    if isinstance(value, list):
+        joined = key.startswith("keymap.") and all(isinstance(item, str) for item in value)
+        good = ",".join(value) if joined else tuple(value)
+    elif plain is float and isinstance(value, int) and not isinstance(value, bool):
+        good = float(value)
+    if not _is(plain, good):
+        raise ConfigError(f"{key} must be {_expected(plain)}, not {value!r}")
+    least = _LEAST.get(key)
+    if least is not None and good < least:
+        raise ConfigError(f"{key} must be at least {least}, not {value!r}")
+    most = _MOST.get(key)
+    if most is not None and good > most:
+        raise ConfigError(f"{key} must be at most {most}, not {value!r}")
+    _, found, name = key.rpartition("sampling.")
+    if found:
+        try:
+            Sampling().params(**{name: good})
+        except RequestError as error:
+            raise ConfigError(f"{key}: {error}") from error
+    return good
+
+
+def check_key(key: str) -> None:
+    """Raises ConfigError for a setting that there is not."""
+    _hint(key)
+
+
+def _hint(key: str) -> Any:
+    if key in SETTINGS:
+        return SETTINGS[key]
+    if key.startswith("keymap."):
+        return str
+    if match := _preset.fullmatch(key):
+        inner = match["inner"]
+        if inner == "system":
+            return str
+        if inner in SETTINGS:
+            return SETTINGS[inner]
+    if key in TABLES or key.rpartition(".")[0] == "presets":
+        raise ConfigError(f"{key} must be a table, written as [{key}]")
+    near = difflib.get_close_matches(key, SETTINGS, n=1)
+    if not near:  # the right name in the wrong table, or in none
+        near = [name for name in SETTINGS if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    told = f"did you mean {near[0]}?" if near else "`ingot config` lists those that there are"
+    raise ConfigError(f"there is no setting {key}; {told}")
+
+
+def _without_none(hint: Any) -> Any:
+    arms = [arm for arm in get_args(hint) if arm is not type(None)]
+    return arms[0] if get_origin(hint) in (Union, UnionType) and len(arms) == 1 else hint
+
+
+def _is(hint: Any, value: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    if isinstance(value, bool):
+        return hint is bool
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return isinstance(value, hint)
+
+
+def _expected(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(get_args(hint))
+    if get_origin(hint) is tuple:
+        return "a list of texts"
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[hint]
+
+
+def _number(text: str) -> int | float | str:
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _list(text: str) -> Any:
+    if not text.lstrip().startswith("["):
+        return [text]
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text

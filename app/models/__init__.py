@@ -1,0 +1,1 @@
+"""Model files that can be chosen: pulled, found, described, resolved, planned."""

@@ -1,0 +1,205 @@
+"""Every model file that can be chosen: pulled ones, folders that `quantize` wrote, loose files.
+
+Fast on purpose: manifests and the library's records are read, the files themselves are not; what
+takes longer is in ``app.models.fitting``. A file that cannot be used is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from app.models import library
+from app.models.entries import Entry, Measured, Origin
+from app.models.recent import recently_used
+from quantize.manifest import NAME as MANIFEST
+from quantize.manifest import FileEntry, entry_path, load_manifest
+from quantize.resolve import is_onnx_folder
+from runtimes.errors import IngotError
+from runtimes.machine.installed import RUNTIMES, find_installed
+from runtimes.models.gguf_split import gguf_files, named_parts
+from runtimes.models.modelfile import RuntimeName
+from runtimes.planner.known import MadePlan, made_plans
+
+_ROOT = Path(__file__).resolve().parents[2]
+_DEMO = Path("assets") / "pebble-built"  # where `make demo` puts it
+_BITS = re.compile(r"(?:^|[-_/])(?:UD-)?(?:I?Q|TQ|BF|F|FP|MXFP|NVFP|INT|W)(\d+)", re.IGNORECASE)
+
+
+def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
+    """Everything there is, sorted by name and size, each file once.
+
+    ``given`` are files and folders that were named by the user: they are listed even if they cannot
+    be read. Takes milliseconds; damage shows in ``Entry.broken`` and is never raised.
+    """
+    plans = made_plans()
+    found: list[Entry] = []
+    for path in given:
+        found += _at(Path(path), plans) or [_broken(Path(path), "no model is there")]
+    for path in [*recently_used(), _DEMO, _ROOT / _DEMO]:
+        found += _at(path, plans)
+    for model in library.models():
+        found += _pulled(model, plans)
+    once: dict[Path, Entry] = {}
+    for entry in found:
+        once.setdefault(entry.path.resolve(), entry)
+    missing = {runtime: _unusable(runtime) for runtime in RUNTIMES}
+    listed = [replace(e, broken=e.broken or missing[e.runtime]) for e in once.values()]
+    return sorted(listed, key=lambda e: (e.name.lower(), e.model, e.bytes or 0, e.recipe))
+
+
+def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
+    """The models at ``path``; none when there is none."""
+    try:
+        if (path.parent / MANIFEST).is_file():
+            # One of the files of a folder is listed with all that is known of it.
+            beside = _built(path.parent, plans)
+            if same := [entry for entry in beside if entry.path.resolve() == path.resolve()]:
+                return same
+        if path.is_file():
+            return [_loose(path, plans)] if path.suffix.lower() == ".gguf" else []
+        if (path / MANIFEST).is_file():
+            return _built(path, plans)
+        if is_onnx_folder(path):
+            return [_loose(path, plans)]
+        return [_loose(file, plans) for file in gguf_files(path)]
+    except OSError as error:
+        return [_broken(path, error.strerror or str(error))]
+
+
+def _built(folder: Path, plans: Sequence[MadePlan]) -> list[Entry]:
+    """The files of a folder that `quantize` wrote."""
+    # A file of the library is the library's business.
+    if folder.resolve().is_relative_to(library.library_dir().resolve()):
+        return []
+    try:
+        manifest = load_manifest(folder)
+    except IngotError as error:
+        return [_broken(folder, str(error))]
+    return [
+        _described(
+            Entry(
+                str(folder),
+                manifest.model.name,
+                one.recipe,
+                Origin.BUILT,
+                folder,
+                picked=one.recipe,
+            ),
+            one,
+            plans,
+        )
+        for one in manifest.files
+    ]
+
+
+def _described(base: Entry, listed: FileEntry, plans: Sequence[MadePlan]) -> Entry:
+    """``base``, whose ``path`` is the manifest's folder, with what the manifest says of a file."""
+    folder = base.path
+    try:
+        path, broken = entry_path(folder, listed), None
+    except IngotError as error:
+        path, broken = folder / Path(listed.path).name, str(error)
+    return replace(
+        base,
+        path=path,
+        format=listed.format,
+        bits=listed.bits,
+        bits_per_weight=listed.bits_per_weight,
+        bytes=listed.bytes,
+        quality=listed.quality,
+        fidelity=listed.fidelity,
+        parity=listed.token_parity,
+        speed=listed.speed,
+        notes=listed.notes,
+        measured=None if broken else _measured(path, plans),
+        broken=broken,
+    )
+
+
+def _loose(path: Path, plans: Sequence[MadePlan]) -> Entry:
+    """A .gguf file or an ONNX folder by itself."""
+    gguf = path.is_file()
+    files = named_parts(path) if gguf else [file for file in path.iterdir() if file.is_file()]
+    name = path.stem if gguf else path.name
+    return Entry(
+        model=str(path),
+        name=name,
+        recipe="",
+        origin=Origin.FILE,
+        path=path,
+        format="gguf" if gguf else "onnx",
+        bits=_bits(name),
+        bytes=sum(file.stat().st_size for file in files if file.is_file()),
+        measured=_measured(path, plans),
+    )
+
+
+def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[Entry]:
+    """What was pulled of one repository."""
+    if not model.builds:
+        again = f"nothing of it is whole; `ingot pull {model.repo}` gets it again"
+        return [Entry(model.repo, model.repo, "", Origin.LIBRARY, model.folder, broken=again)]
+    try:
+        manifest = load_manifest(model.folder) if (model.folder / MANIFEST).is_file() else None
+    except IngotError:
+        manifest = None  # the library's own record is enough to load the file
+    found = []
+    for build in model.builds:
+        name = f"{model.repo}:{build.label}"
+        base = Entry(name, model.repo, build.label, Origin.LIBRARY, model.folder)
+        listed = manifest.entry(build.label) if manifest else None
+        if listed is not None:
+            base = _described(base, listed, plans)
+        whole = model.is_whole(build)
+        again = f"a file is missing or has another size; `ingot pull {name}` gets it again"
+        found.append(
+            replace(
+                base,
+                path=model.path(build),
+                format=build.kind,
+                bits=base.bits or _bits(build.label),
+                bytes=build.size,
+                measured=_measured(model.path(build), plans) if whole else None,
+                broken=None if whole else again,
+            )
+        )
+    return found
+
+
+def _broken(path: Path, why: str) -> Entry:
+    return Entry(str(path), path.name or str(path), "", Origin.FILE, path, broken=why)
+
+
+def _bits(label: str) -> int | None:
+    """Bits of a weight, from a name such as Q4_K_M, int4-block-32 or BF16."""
+    found = _BITS.search(label)
+    return int(found[1]) if found else None
+
+
+def _measured(path: Path, plans: Sequence[MadePlan]) -> Measured | None:
+    """Figures of ``path`` among ``plans`` (the latest first) that are younger than the file."""
+    whole = path.resolve()
+    try:
+        changed = max((f.stat().st_mtime for f in (whole, *whole.glob("*.onnx*"))), default=0.0)
+    except OSError:
+        return None
+    for one in plans:
+        if one.made < changed or one.plan.workload != "chat":
+            continue
+        if one.path == whole:
+            return Measured(one.plan.figures, one.made, chosen=True)
+        for other in one.plan.alternatives:
+            if one.path.with_name(other.file) == whole and other.figures is not None:
+                return Measured(other.figures, one.made, chosen=False)
+    return None
+
+
+def _unusable(runtime: RuntimeName) -> str | None:
+    """Why files of this runtime cannot be loaded here, if its library is missing."""
+    if find_installed(runtime):
+        return None
+    name = "llama.cpp (llama-cpp-python)" if runtime == "llamacpp" else "ONNX Runtime"
+    return f"{name} is not installed; `ingot doctor` says how to install it"

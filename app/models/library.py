@@ -1,0 +1,207 @@
+"""Models that were pulled: what is there, by which name, and how it goes away again.
+
+::
+
+    models/ORG/NAME/library.json      the builds that are whole, with sizes and checksums
+    models/ORG/NAME/...               their files, by their paths in the repository
+    models/ORG/NAME/manifest.json     when the repository was written by `quantize`: the pulled part
+
+A build is listed after its files are in place, and unlisted before they go.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.models.ready import Build, pick
+from quantize.hub.names import parse_hub_name
+from quantize.manifest import NAME as MANIFEST
+from quantize.manifest import load_manifest, write_manifest
+from runtimes.errors import ModelError, RequestError
+from runtimes.paths import data_dir
+
+logger = logging.getLogger(__name__)
+
+_RECORD = "library.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A build in the library. ``bytes`` and ``sha256`` have one item for each of its files."""
+
+    label: str
+    kind: Literal["gguf", "onnx"]
+    main: str
+    commit: str
+    bytes: dict[str, int]
+    sha256: dict[str, str]
+
+    @property
+    def build(self) -> Build:
+        """What it is called and consists of."""
+        return Build(self.label, self.kind, self.main, tuple(self.bytes))
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(self.bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A repository of which something was pulled."""
+
+    repo: str
+    builds: tuple[Kept, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return library_dir() / self.repo
+
+    def path(self, build: Kept) -> Path:
+        """What a runtime loads."""
+        return self.folder / build.main
+
+    def is_whole(self, build: Kept) -> bool:
+        """Whether all files are there with their sizes."""
+        files = ((self.folder / name, size) for name, size in build.bytes.items())
+        return all(path.is_file() and path.stat().st_size == size for path, size in files)
+
+    def without(self, build: Kept) -> Model:
+        """A copy that does not list ``build``."""
+        return Model(self.repo, tuple(b for b in self.builds if b.main != build.main))
+
+
+def library_dir() -> Path:
+    """The folder of all pulled models."""
+    return data_dir() / "models"
+
+
+def models() -> list[Model]:
+    """Everything in the library, by name."""
+    return [read(repo) for repo in _repos()]
+
+
+def read(repo: str) -> Model:
+    """The record of ``repo``; an empty one when nothing of it was pulled, or it is damaged: then
+    the files are as good as not there, and pulling or removing mends it."""
+    path = library_dir() / repo / _RECORD
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Model(repo, tuple(Kept(**item) for item in data["builds"]))
+    except FileNotFoundError:
+        return Model(repo)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s is damaged (%s); pull the model again", path, error)
+        return Model(repo)
+
+
+def write(model: Model) -> None:
+    """Replace the record in one step."""
+    model.folder.mkdir(parents=True, exist_ok=True)
+    partial = model.folder / f".{_RECORD}.{os.getpid()}.partial"
+    data = {"builds": [asdict(build) for build in model.builds]}
+    partial.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    partial.replace(model.folder / _RECORD)
+
+
+def find(text: str) -> tuple[Model, Kept | None] | None:
+    """The model in the library that ``text`` names, as ORG/NAME or NAME, and the build, when it
+    says one as in NAME:Q4_K_M. None when the library has no such model.
+
+    Raises RequestError for a NAME that several have, or for a build that is not there.
+    """
+    name, _, what = text.partition(":")
+    wanted = name.lower()
+    found = [repo for repo in _repos() if wanted in (repo.lower(), repo.lower().split("/")[1])]
+    found = [repo for repo in found if repo.lower() == wanted] or found
+    if not found:
+        return None
+    if len(found) > 1:
+        raise RequestError(f"{name} may be {' and '.join(found)}; give the whole name")
+    model = read(found[0])
+    if what and not model.builds:
+        raise RequestError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
+    if not what:
+        return model, None
+    chosen = pick([kept.build for kept in model.builds], what, model.repo, _listing(model))
+    return model, next(kept for kept in model.builds if kept.main == chosen.main)
+
+
+def locate(text: str) -> str:
+    """MODEL as a path: what is on disk stays as it is, a name in the library becomes its file, or
+    its folder when several files of a `quantize` run were pulled.
+
+    Raises ModelError for a model that must be pulled first, and RequestError as ``find``.
+    """
+    if Path(text).exists():
+        return text
+    found = find(text)
+    if found is None:
+        if parse_hub_name(text.partition(":")[0]):
+            raise ModelError(
+                f"{text}: no such file or folder, and not in the library: `ingot pull {text}` gets"
+                " ready files, `quantize` builds them from the original"
+            )
+        return text
+    model, build = found
+    if build is None and (model.folder / MANIFEST).is_file() and len(model.builds) > 1:
+        return str(model.folder)
+    if build is None and not model.builds:
+        raise ModelError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
+    if build is None:
+        pick([kept.build for kept in model.builds], None, model.repo, _listing(model))
+        build = model.builds[0]
+    if not model.is_whole(build):
+        raise ModelError(
+            f"{model.path(build)} is not what was pulled: a file is missing or has another size;"
+            f" `ingot pull {model.repo}:{build.label}` gets it again"
+        )
+    return str(model.path(build))
+
+
+def remove(model: Model, build: Kept | None = None) -> None:
+    """Take a build, or the whole model, out of the library."""
+    if build is None or len(model.builds) <= 1:
+        trash = model.folder.with_name(f".{model.folder.name}.{os.getpid()}.removed")
+        model.folder.rename(trash)  # gone in one step, then slowly
+        shutil.rmtree(trash)
+        if not any(model.folder.parent.iterdir()):
+            model.folder.parent.rmdir()
+        return
+    left = model.without(build)
+    write(left)
+    if (model.folder / MANIFEST).is_file():
+        write_manifest(model.folder, load_manifest(model.folder).without(build.label))
+    shared = {name for other in left.builds for name in other.bytes}
+    for name in build.bytes.keys() - shared:
+        (model.folder / name).unlink(missing_ok=True)
+    folder = model.path(build)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _listing(model: Model) -> str:
+    return table([(b.label, b.size, b.main) for b in model.builds])
+
+
+def table(rows: Sequence[tuple[str, int, str]]) -> str:
+    """Lines of label, size and path."""
+    from quantize.hub.store import human
+
+    wide = max((len(label) for label, _, _ in rows), default=0)
+    return "\n".join(f"  {label:<{wide}}  {human(size):>7}  {path}" for label, size, path in rows)
+
+
+def _repos() -> list[str]:
+    """ORG/NAME of everything that has a record."""
+    found = library_dir().glob(f"*/*/{_RECORD}")
+    return sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in found)

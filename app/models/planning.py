@@ -1,0 +1,186 @@
+"""From MODEL on the command line to the files that a plan may choose among, and to the choice."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from app.cli.options import ModelOptions, PlanOptions
+from runtimes.errors import IngotError, ModelError, RequestError
+from runtimes.machine.installed import find_installed
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.candidates import Overrides, Task
+from runtimes.planner.known import recall_plan
+from runtimes.planner.plan import STALL_S, PlanWorkload, Profile
+from runtimes.settings import RunnerSettings, SchedulerSettings
+
+logger = logging.getLogger(__name__)
+
+Bits = Literal["4", "8", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFiles:
+    """Files to choose among, of the widths ``bits``; the folder has more of the widths ``left``.
+    ``unreadable`` pairs a name with what is wrong with it.
+
+    ``accuracy`` has the task accuracy (0 to 1) of those whose manifest says one, by path.
+    """
+
+    models: tuple[ModelFile, ...]
+    unreadable: tuple[tuple[str, str], ...]
+    accuracy: dict[str, float]
+    bits: tuple[int, ...]
+    left: tuple[int, ...] = ()
+
+
+def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFiles:
+    """The files of one bit width: ``bits``, or 4, or the least that the folder has.
+
+    A file that --recipe or --file names, or that MODEL is, stands by itself. Raises ModelError when
+    the folder has no file of that width, or none can be read, and RequestError as ``model_file``.
+    """
+    from app.models.library import locate
+    from app.models.resolve import model_file
+    from quantize.manifest import NAME, entry_path, load_manifest
+
+    model = locate(model)
+    folder = Path(model)
+    if options.recipe or options.file or not (folder / NAME).is_file():
+        return PlanFiles((model_file(model, options),), (), {}, ())
+    entries = load_manifest(folder).files
+    widths = sorted({entry.bits for entry in entries})
+    wanted = _widths(widths, bits)
+    chosen = [entry for entry in entries if entry.bits in wanted]
+    if not chosen:
+        raise ModelError(
+            f"{model} has no file of {bits} bits; it has {', '.join(map(str, widths)) or 'none'}"
+        )
+    models, unreadable, accuracy = [], [], {}
+    for entry in chosen:
+        try:
+            path = entry_path(folder, entry)
+            models.append(ModelFile.read(path))
+        except IngotError as error:
+            unreadable.append((Path(entry.path).name, str(error)))
+            continue
+        if entry.quality:
+            accuracy[str(path)] = entry.quality.task_accuracy
+    if not models:
+        said = "; ".join(why for _, why in unreadable)
+        raise ModelError(f"no file of {model} can be read: {said}")
+    left = tuple(width for width in widths if width not in wanted)
+    return PlanFiles(tuple(models), tuple(unreadable), accuracy, tuple(wanted), left)
+
+
+def task_for(workload: PlanWorkload, profile: Profile, overrides: Overrides | None = None) -> Task:
+    """The task on this machine as it is now."""
+    from runtimes.machine.cpu import available_cores
+    from runtimes.machine.gpus import find_gpus
+    from runtimes.machine.hardware import detect
+
+    return Task(
+        workload,
+        profile,
+        cores=available_cores(),
+        free=detect().ram_available,
+        has_gpu=bool(find_gpus()),
+        overrides=overrides or Overrides(),
+    )
+
+
+def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -> Overrides:
+    """What the user has fixed. Raises RequestError for a budget that no layout could have."""
+    if settings.kv_tokens is not None and not settings.unified_kv:
+        raise RequestError("--kv-tokens is for one cache of all slots: give --unified-kv with it")
+    return Overrides(
+        slots,
+        options.context,
+        options.threads,
+        settings.batch_tokens,
+        settings.kv_type,
+        settings.unified_kv,
+        settings.gpu_layers,
+        settings.kv_tokens,
+        settings.device_sampling,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a command loads. ``planned`` says whether `ingot plan` has chosen it."""
+
+    file: ModelFile
+    settings: RunnerSettings
+    scheduling: SchedulerSettings
+    planned: bool
+
+
+def choose(
+    model: str,
+    options: ModelOptions,
+    settings: PlanOptions,
+    workload: PlanWorkload,
+    slots: int | None = None,
+    *,
+    reproducible: bool = False,
+) -> Choice:
+    """The file and settings of MODEL: as `ingot plan` has chosen for this workload, profile and
+    width, with what the user fixes on top; without a plan the defaults. ``reproducible`` excludes
+    what lets rows depend on each other. Takes milliseconds.
+
+    Raises ModelError or RequestError.
+    """
+    from app.models.resolve import model_file
+
+    if reproducible and settings.unified_kv:
+        raise RequestError(
+            "--reproducible: in one cache of all slots a row depends on the others; leave"
+            " --unified-kv out"
+        )
+    files = plan_files(model, options, settings.bits)
+    fixed = overrides(options, settings, slots)
+    # A plan made with the same settings fixed (slots are a front end's, not always the user's),
+    # else the one made without any.
+    asked = dict.fromkeys((fixed, replace(fixed, slots=None), Overrides()))
+    tasks = (task_for(workload, settings.profile, some) for some in asked)
+    plan = next((found for t in tasks if (found := recall_plan(files.models, t))), None)
+    if plan is not None:
+        file, base, scheduling = ModelFile.read(plan.path), plan.settings(), plan.scheduling()
+        logger.info("planned: %s on %s: %s", plan.name, plan.runtime, "; ".join(plan.reasons))
+    else:
+        usable = (one for one in files.models if find_installed(one.runtime))
+        file = next(usable, files.models[0]) if settings.bits else model_file(model, options)
+        base = RunnerSettings()
+        scheduling = SchedulerSettings(max_stall_s=STALL_S[settings.profile])
+        logger.info(
+            "not planned: %s on %s with the defaults; `ingot plan` measures what is best here",
+            file.path.name,
+            file.runtime,
+        )
+    note_context(options, file)
+    base = replace(base, **{k: v for k, v in asdict(fixed).items() if v is not None})
+    if reproducible:
+        base = replace(base, unified_kv=False, device_sampling=False, reproducible=True)
+    return Choice(file, base, scheduling, plan is not None)
+
+
+def note_context(options: ModelOptions, file: ModelFile) -> None:
+    """Say so when --context asks for more than the model has."""
+    if options.context is not None and options.context > file.context_length:
+        logger.warning(
+            "--context %s: %s has %s tokens, which is what it gets",
+            f"{options.context:,}",
+            file.path.name,
+            f"{file.context_length:,}",
+        )
+
+
+def _widths(there: list[int], bits: Bits | None) -> list[int]:
+    if bits == "any":
+        return there
+    if bits is not None:
+        return [int(bits)]
+    return [4] if 4 in there else there[:1]

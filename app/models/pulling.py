@@ -1,0 +1,212 @@
+"""Ready model files from a repository on the hub into the library."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from app.models import library
+from app.models.ready import Build, find_builds, pick
+from quantize.hub.client import Hub, Listing, RemoteFile
+from quantize.hub.names import HubName, parse_hub_name
+from quantize.hub.store import full_disk_explained, human, require_room
+from quantize.hub.transfer import Fetch, fetch
+from quantize.manifest import NAME as MANIFEST
+from quantize.manifest import Manifest, load_manifest, write_manifest
+from runtimes.errors import ModelError, RequestError
+
+if TYPE_CHECKING:
+    from quantize.progress.console import Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for: ORG/NAME[@REVISION][:WHAT]."""
+
+    name: HubName
+    what: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model of a repository: ``bytes`` to download, of which ``arrived`` are here already from
+    an interrupted download. ``kept`` says that it is in the library."""
+
+    label: str
+    kind: Literal["gguf", "onnx"]
+    main: str
+    bytes: int
+    arrived: int
+    kept: bool
+
+
+def parse_wish(text: str) -> Wish:
+    """Read the argument of `ingot pull`. Raises RequestError for what cannot be one."""
+    name, _, what = text.partition(":")
+    parsed = parse_hub_name(name)
+    if parsed is None:
+        raise RequestError(f"{text!r} is no name on the hub; write ORG/NAME or ORG/NAME:Q4_K_M")
+    return Wish(parsed, what or None)
+
+
+def pull(wish: Wish, progress: Reporter, hub: Hub | None = None) -> Path:
+    """Bring what ``wish`` names into the library; the path that a runtime loads.
+
+    A download that was interrupted goes on where it stopped; every file is checked against the
+    checksum that the hub keeps. Raises RequestError with a list when it is not clear what is meant,
+    HubError, DiskFullError.
+    """
+    hub = hub or Hub()
+    listing, builds, manifest = _look(wish.name, progress, hub)
+    there = {file.path: file for file in listing.files}
+    rows = [(b.label, sum(there[f].bytes for f in b.files), b.main or ".") for b in builds]
+    build = pick(builds, wish.what, str(wish.name), library.table(rows))
+    model = library.read(listing.repo)
+    kept = _kept(build, [there[name] for name in build.files], listing)
+    if kept in model.builds and model.is_whole(kept):
+        progress.note(f"{wish.name}:{build.label} is in the library already")
+        return model.path(kept)
+    _bring(hub, wish.name, listing, [there[name] for name in build.files], progress)
+    return _publish(model, kept, [there[name] for name in build.files], manifest)
+
+
+def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Offer]:
+    """What ``pull`` could bring of ``name``. Raises HubError, or ModelError when nothing is ready
+    to run."""
+    hub = hub or Hub()
+    listing, builds, _ = _look(name, progress, hub)
+    there = {file.path: file for file in listing.files}
+    model, waiting = library.read(listing.repo), _waiting(listing.repo)
+    found = []
+    for build in builds:
+        files = [there[path] for path in build.files]
+        kept = _kept(build, files, listing)
+        parts = [part for file in files for part in _with_partial(waiting / file.key)]
+        found.append(
+            Offer(
+                build.label,
+                build.kind,
+                build.main or ".",
+                kept.size,
+                sum(part.stat().st_size for part in parts if part.exists()),
+                kept in model.builds and model.is_whole(kept),
+            )
+        )
+    return found
+
+
+def _look(
+    name: HubName, progress: Reporter, hub: Hub
+) -> tuple[Listing, list[Build], Manifest | None]:
+    """What a repository holds, the models in it, and its manifest if `quantize` wrote it."""
+    with progress.stage(f"looking at {name}"):
+        listing = hub.listing(name, progress)
+    there = {file.path: file for file in listing.files}
+    manifest = _manifest(name, listing, hub, progress) if MANIFEST in there else None
+    builds = _from_manifest(manifest, there) if manifest else find_builds(there)
+    if not builds:
+        original = any(path.endswith(".safetensors") for path in there)
+        hint = f"; `quantize {name}` builds them from it" if original else ""
+        raise ModelError(f"{name} holds no ready files, GGUF or ONNX{hint}")
+    return listing, builds, manifest
+
+
+def _bring(
+    hub: Hub, name: HubName, listing: Listing, files: list[RemoteFile], progress: Reporter
+) -> None:
+    waiting = _waiting(listing.repo)
+    total, done = sum(file.bytes for file in files), 0
+
+    def moved(count: int) -> None:
+        nonlocal done
+        done += count
+        progress.advance(done, total, "bytes")
+
+    here = [waiting / file.key for file in files]
+    arrived = sum(p.stat().st_size for path in here for p in _with_partial(path) if p.exists())
+    require_room(library.library_dir(), total - arrived, f"pulling {name}")
+    with progress.stage(f"pulling {name}: {human(total)}"), full_disk_explained(waiting):
+        for file, target in zip(files, here, strict=True):
+            fetch(hub, Fetch(name, file, hub.url(listing, file), target, moved), progress)
+
+
+def _with_partial(path: Path) -> tuple[Path, Path]:
+    return path, path.with_name(f"{path.name}.partial")
+
+
+def _publish(
+    model: library.Model, kept: library.Kept, files: list[RemoteFile], manifest: Manifest | None
+) -> Path:
+    """Unlist an older copy, move the files to their places, list them."""
+    model = model.without(kept)
+    library.write(model)
+    for file in files:
+        target = model.folder / _place(kept.build, file.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (_waiting(model.repo) / file.key).replace(target)
+    if manifest:
+        labels = {build.label for build in (*model.builds, kept)}
+        entries = tuple(entry for entry in manifest.files if entry.recipe in labels)
+        write_manifest(model.folder, replace(manifest, files=entries))
+    library.write(replace(model, builds=(*model.builds, kept)))
+    with contextlib.suppress(OSError):  # other downloads may be under way there
+        _waiting(model.repo).rmdir()
+    return model.path(kept)
+
+
+def _kept(build: Build, files: list[RemoteFile], listing: Listing) -> library.Kept:
+    places = {_place(build, file.path): file for file in files}
+    return library.Kept(
+        label=build.label,
+        kind=build.kind,
+        main=_place(build, build.main),
+        commit=listing.commit,
+        bytes={place: file.bytes for place, file in places.items()},
+        sha256={place: file.key for place, file in places.items()},
+    )
+
+
+def _place(build: Build, path: str) -> str:
+    """Where a file of the repository goes: a model at the root of it gets a folder of its own."""
+    if build.kind == "onnx" and build.main == "":
+        return f"onnx/{path}" if path else "onnx"
+    return path
+
+
+def _waiting(repo: str) -> Path:
+    """Where files of ``repo`` lie until the build is whole."""
+    return library.library_dir() / ".arriving" / repo.replace("/", "--")
+
+
+def _manifest(name: HubName, listing: Listing, hub: Hub, progress: Reporter) -> Manifest | None:
+    """The manifest of a repository that `quantize --push` wrote; None when it is something else's
+    of the same name."""
+    file = next(file for file in listing.files if file.path == MANIFEST)
+    waiting = _waiting(listing.repo) / file.key
+    folder = waiting.with_suffix(".manifest")
+    fetch(
+        hub, Fetch(name, file, hub.url(listing, file), folder / MANIFEST, lambda _: None), progress
+    )
+    try:
+        json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return load_manifest(folder)
+    except (ModelError, ValueError, KeyError, TypeError):
+        return None
+    finally:
+        (folder / MANIFEST).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _from_manifest(manifest: Manifest, there: dict[str, RemoteFile]) -> list[Build]:
+    found = []
+    for entry in manifest.files:
+        main = entry.path.strip("/")
+        files = tuple(sorted(p for p in there if p == main or p.startswith(f"{main}/")))
+        if files and {Path(main).parent.joinpath(name).as_posix() for name in entry.sha256} <= set(
+            files
+        ):
+            found.append(Build(entry.recipe, entry.format, main, files))
+    return found

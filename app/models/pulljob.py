@@ -1,0 +1,159 @@
+"""A look at the hub or a download in a thread of its own, for screens that ask how it is."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.models.pulling import Offer, Wish, offers, pull
+from quantize.hub.client import Hub, Patience
+from quantize.progress.pace import Pace
+from runtimes.errors import IngotError
+
+if TYPE_CHECKING:
+    from quantize.manifest import FileEntry
+
+logger = logging.getLogger(__name__)
+
+
+class _CancelledError(BaseException):
+    """Leaves the transfer at the next piece; no ``except Exception`` on the way may keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullState:
+    """How far it is. ``done`` of ``total`` bytes (None: not known yet), at ``rate`` bytes a second,
+    with ``seconds_left``. Exactly one of ``offers``, ``path``, ``error`` and ``cancelled`` is there
+    when it has ended."""
+
+    stage: str
+    done: int
+    total: int | None
+    rate: float | None
+    seconds_left: float | None
+    note: str | None = None
+    offers: tuple[Offer, ...] | None = None
+    path: Path | None = None
+    error: str | None = None
+    cancelled: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return bool(self.cancelled or self.error or self.path) or self.offers is not None
+
+
+@dataclass(frozen=True)
+class _CancellableHub(Hub):
+    """Does not try again once the download was cancelled."""
+
+    check: Callable[[], None] = lambda: None
+
+    def pause_after(self, error: Exception) -> float | None:
+        self.check()
+        return super().pause_after(error)
+
+
+class PullJob:
+    """Looks at a repository (``wish.what`` None and ``looking``), or brings one model of it.
+
+    Every method may be called from any thread and returns at once. What has arrived when it is
+    cancelled or fails stays, and the next download of the same file goes on from there.
+    """
+
+    def __init__(self, wish: Wish, hub: Hub | None = None, *, looking: bool = False) -> None:
+        self.wish = wish
+        patience = hub.patience if hub is not None else Patience()
+        self._hub = _CancellableHub(patience, self._check)
+        self._lock = threading.Lock()
+        self._pace = Pace()
+        self._stages: list[str] = []
+        self._note: str | None = None
+        self._cancel = threading.Event()
+        self._ended: dict[str, object] = {}
+        work = self._look if looking else self._bring
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True, name="pull")
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Stop at the next piece; a connection that stalls is given up when its time is over, and
+        not tried again."""
+        self._cancel.set()
+
+    def poll(self) -> PullState:
+        """How far it is now. A cancelled job has ended for its user at once."""
+        with self._lock:
+            ended = dict(self._ended)
+            if self._cancel.is_set() and not ended:
+                ended = {"cancelled": True}
+            return PullState(
+                self._stages[-1] if self._stages else "",
+                int(self._pace.done),
+                None if self._pace.total is None else int(self._pace.total),
+                self._pace.rate,
+                self._pace.seconds_left,
+                self._note,
+                **ended,  # type: ignore[arg-type]
+            )
+
+    def _run(self, work: Callable[[], dict[str, object]]) -> None:
+        try:
+            ended = work()
+        except _CancelledError:
+            ended = {"cancelled": True}
+        except (IngotError, OSError) as error:
+            ended = {"error": str(error) or type(error).__name__}
+        except Exception as error:
+            logger.exception("the download failed")
+            ended = {"error": f"internal error: {type(error).__name__}: {error}"}
+        with self._lock:
+            self._ended = ended
+
+    def _look(self) -> dict[str, object]:
+        return {"offers": tuple(offers(self.wish.name, self, self._hub))}
+
+    def _bring(self) -> dict[str, object]:
+        return {"path": pull(self.wish, self, self._hub)}
+
+    # quantize.progress.console.Reporter, on the job's thread.
+
+    @contextlib.contextmanager
+    def stage(self, text: str) -> Iterator[None]:
+        """See quantize.progress.console.Reporter."""
+        self._check()
+        with self._lock:
+            self._stages.append(text)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stages.pop()
+
+    def advance(self, done: float, total: float | None, unit: str) -> None:
+        """See quantize.progress.console.Reporter."""
+        self._check()
+        with self._lock:
+            self._pace.update(done, total, unit)
+
+    def step(self, text: str) -> None:
+        """See quantize.progress.console.Reporter; downloads are counted."""
+
+    def note(self, text: str) -> None:
+        """See quantize.progress.console.Reporter."""
+        with self._lock:
+            self._note = text
+
+    def published(self, folder: Path, entry: FileEntry) -> None:
+        """See quantize.progress.console.Reporter; a download publishes nothing."""
+
+    def _check(self) -> None:
+        if self._cancel.is_set():
+            raise _CancelledError

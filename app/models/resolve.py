@@ -1,0 +1,88 @@
+"""From MODEL on the command line to a loaded engine, and to an identity that survives renaming."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli.options import ModelOptions
+from runtimes.errors import RequestError
+from runtimes.models.fingerprint import fingerprint as fingerprint
+from runtimes.models.modelfile import GENAI_CONFIG, ModelFile
+from runtimes.settings import RunnerSettings, SchedulerSettings
+
+if TYPE_CHECKING:
+    from runtimes.worker.engine import WorkerEngine
+    from runtimes.worker.place import Place
+    from runtimes.worker.recovery import DeathLimit
+
+
+def model_file(model: str, options: ModelOptions) -> ModelFile:
+    """What MODEL means, described without loading it: a path, or a name in the library. Raises
+    ModelError or RequestError."""
+    from app.models.library import locate
+    from quantize.manifest import NAME
+    from quantize.resolve import resolve
+
+    if options.recipe is not None and options.file is not None:
+        raise RequestError("--recipe and --file both pick a file; give one of them")
+    model = locate(model)
+    picks = options.recipe is not None or options.file is not None
+    path = Path(model)
+    whole = path.is_file() or (path / GENAI_CONFIG).is_file()
+    if picks and whole and not (path / NAME).is_file():
+        raise RequestError(
+            f"--recipe and --file pick from a folder of several files; {model} is one model"
+        )
+    return ModelFile.read(resolve(model, recipe=options.recipe, file=options.file))
+
+
+def load_engine(
+    model: ModelFile,
+    settings: RunnerSettings,
+    scheduling: SchedulerSettings | None = None,
+    *,
+    begun: Callable[[WorkerEngine], None] | None = None,
+    place: Place | None = None,
+    deaths: DeathLimit | None = None,
+) -> WorkerEngine:
+    """Load ``model`` in a worker process, so that a native crash does not end this one.
+
+    ``begun`` is given the engine before it has loaded, for another thread to close; the process
+    runs at ``place`` and is started again within ``deaths``.
+    INGOT_STEP_LIMIT_S is how many seconds a step may take before the worker counts as hung. Raises
+    ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for a bad limit. Ctrl-C ends
+    the wait (KeyboardInterrupt) at once.
+    """
+    from app.models.recent import note_loaded
+    from runtimes.worker.engine import WorkerEngine
+
+    engine = WorkerEngine.load(
+        model.path,
+        settings,
+        scheduling,
+        step_limit_s=_step_limit(),
+        begun=begun,
+        place=place,
+        deaths=deaths,
+    )
+    note_loaded(model.path)
+    return engine
+
+
+def _step_limit() -> float:
+    from runtimes.worker.engine import STEP_LIMIT, STEP_LIMIT_S
+
+    text = os.environ.get(STEP_LIMIT)
+    if not text:
+        return STEP_LIMIT_S
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < math.inf:
+        raise RequestError(f"{STEP_LIMIT} must be seconds above 0, not {text!r}")
+    return limit

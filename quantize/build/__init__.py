@@ -1,0 +1,1 @@
+"""A model's way through: source, export, quantize, check, measure, publish."""

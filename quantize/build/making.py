@@ -1,0 +1,149 @@
+"""Making each file: source to half-precision export to its type, or source to ONNX."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantize.build.run import Job, Run
+from quantize.build.stages import Stage, stage_key
+from quantize.gguf.convert import export_f16
+from quantize.gguf.imatrix import prepare_imatrix
+from quantize.gguf.quantize import quantize_gguf
+from quantize.onnx.build import build_onnx
+from quantize.quality.tokens import compare_built, require_parity
+from quantize.recipes.keys import calibration, export_key
+
+_EXPORT = "export-f16.gguf"
+
+
+def make_file(run: Run, job: Job) -> tuple[Path, Stage]:
+    """The file or folder of ``job``, and its stage, whose value has ``notes``, ``route``,
+    ``runs_here`` (whether this machine can load it) and ``imatrix`` (the matrix used, in words)."""
+    if job.recipe.format == "gguf":
+        return _make_gguf(run, job)
+    return _make_onnx(run, job)
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The half-precision GGUF file that others are made from, and what the user should know."""
+
+    path: Path
+    sha256: str
+    notes: list[str]
+
+
+def export_gguf(run: Run) -> Export:
+    """The half-precision GGUF file, whose tokens are compared before hours of quantizing. A source
+    that is a GGUF file is its own."""
+    if run.base.kind == "gguf":
+        return Export(run.base.weights[0], run.fingerprint.hash, [])
+    key, work = export_key(run.inputs), run.space.work
+
+    def make(folder: Path) -> list[str]:
+        notes = export_f16(source.folder, folder / _EXPORT, reference, work, run.progress)
+        run.show(notes)
+        return notes
+
+    if run.stages.find("export", key) is None:  # stages of their own, shown before this one
+        source, reference = run.source, run.reference
+    stage = run.stage("export", key, "converting to GGUF, half precision", make)
+    export = Export(stage.folder / _EXPORT, stage.files[_EXPORT].sha256, stage.value)
+    if not run.options.allow_token_mismatch:
+        _require_parity(run, export)
+    return export
+
+
+def prepare_matrix(run: Run, key: str) -> Stage:
+    """The importance matrix: the only file of its stage, called what the value says."""
+    given = run.options.imatrix
+    assert given is not None, "there is a key of it"
+    export = export_gguf(run)
+
+    def make(folder: Path) -> str:
+        return prepare_imatrix(given, run.source, export.path, folder, run.progress).name
+
+    return run.stage("imatrix", key, f"importance matrix from {given.name}", make)
+
+
+def drop_export(run: Run) -> None:
+    """Free the disk of what only GGUF files are made from."""
+    run.stages.drop("export", export_key(run.inputs))
+
+
+def drop_float_graph(run: Run) -> None:
+    """Free the disk of optimum's float export, which ONNX files are made from."""
+    shutil.rmtree(_float_graph(run), ignore_errors=True)
+
+
+def _float_graph(run: Run) -> Path:
+    return run.space.work / "float-graph"
+
+
+def _make_gguf(run: Run, job: Job) -> tuple[Path, Stage]:
+    name = job.recipe.output_name(run.base.name)
+    if run.stages.find("build", job.key) is None:
+        export = export_gguf(run)
+        matrix = prepare_matrix(run, job.imatrix) if job.imatrix else None
+
+    def make(folder: Path) -> dict[str, Any]:
+        own = quantize_gguf(
+            export.path,
+            folder / name,
+            job.recipe,
+            run.space.root,  # where the export is, which may become the file itself
+            imatrix=matrix.folder / matrix.value if matrix else None,
+            overrides=run.options.overrides,
+            progress=run.progress,
+        )
+        run.show(own)
+        used = _described(run, matrix) if matrix else None
+        notes = [*export.notes, *own]
+        return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": used}
+
+    stage = run.stage("build", job.key, f"quantizing to {job.recipe.name}", make)
+    return stage.folder / name, stage
+
+
+def _make_onnx(run: Run, job: Job) -> tuple[Path, Stage]:
+    exports = _float_graph(run)
+    exports.mkdir(exist_ok=True)
+
+    def make(folder: Path) -> dict[str, Any]:
+        made = build_onnx(
+            run.source,
+            job.recipe,
+            folder,
+            run.options.target,
+            run.progress,
+            calibration=calibration(job.recipe, run.options),
+            exports=exports,
+        )
+        run.show(made.notes)
+        return {
+            "notes": made.notes,
+            "route": made.route,
+            "runs_here": made.runs_here,
+            "imatrix": None,
+        }
+
+    stage = run.stage("build", job.key, f"building {job.recipe.name}", make)
+    return stage.folder / job.recipe.name, stage
+
+
+def _described(run: Run, matrix: Stage) -> str:
+    """The matrix by what it was made from and its checksum."""
+    assert run.options.imatrix is not None
+    return f"{run.options.imatrix.name} sha256:{matrix.files[matrix.value].sha256}"
+
+
+def _require_parity(run: Run, export: Export) -> None:
+    def compare(_folder: Path) -> None:
+        comparison = compare_built(export.path, run.reference, "gguf", run.space.work)
+        require_parity(comparison, "the GGUF export")
+
+    key = stage_key("check", {"export": export.sha256, "source": run.inputs})
+    run.stage("check", key, "checking the export: tokens", compare, quiet=True)

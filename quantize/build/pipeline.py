@@ -1,0 +1,245 @@
+"""A model's way through: source, export, quantize, check, measure, publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from quantize.build.making import drop_export, drop_float_graph, make_file
+from quantize.build.publish import open_publisher
+from quantize.build.requirements import require_fitting, require_room, require_sense, unlisted
+from quantize.build.run import Job, Run
+from quantize.build.stages import Stages
+from quantize.build.verify import is_whole
+from quantize.build.workspace import Workspace, disk_errors
+from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
+from quantize.hub.push import push
+from quantize.lora.adapted import adapted_fingerprint
+from quantize.manifest import FileEntry, Manifest, ModelInfo
+from quantize.options import Options
+from quantize.progress.console import Reporter
+from quantize.quality.gates import require_quality
+from quantize.quality.measuring import (
+    Figures,
+    Measuring,
+    check,
+    measure,
+    plan_measuring,
+)
+from quantize.quality.tasks import read_questions
+from quantize.recipes.bits import bits_per_weight
+from quantize.recipes.keys import build_key, imatrix_key, source_inputs, versions
+from quantize.recipes.recipe import RECIPES, Recipe
+from quantize.report.write import FILES, write_report
+from quantize.source import SourceModel, open_source
+from runtimes.errors import IngotError, ModelError, OutOfMemoryError
+
+
+def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
+    """Build every recipe and publish each as soon as it is checked; the folder and its manifest.
+
+    What an earlier run has finished is taken over: files in the folder whose bytes are the ones
+    that it lists, and stages of a run that did not come to its end. Raises an IngotError that says
+    what is wrong and what to do. One that concerns single files comes only after the others, which
+    stay, complete and listed: QualityError for those that are worse than their recipes allow,
+    UnfinishedError where there are several reasons.
+    """
+    require_sense(options)
+    source = open_source(options.source, progress)
+    options = _with_own_text(options, source)
+    out = options.out or source.default_out
+    require_fitting(options, source, out)
+    questions = read_questions(source.graded) if options.measure.enabled and source.graded else ()
+    require_room(out, options, source, unlisted(out, options))
+    with disk_errors(out), Workspace(out) as space:
+        run = _open(options, source, space, progress)
+        plan = plan_measuring(run, questions)
+        jobs = [_job(run, recipe) for recipe in options.recipes]
+        require_room(out, options, source, [job.recipe for job in jobs if job.entry is None])
+        before = run.publisher.manifest
+        failed = _finish_all(run, plan, jobs)
+        _report(run, before)
+        if failed:
+            raise _summary(failed, len(jobs))
+    if options.push is not None:
+        progress.note(f"uploaded to {push(out, options.push, progress)}")
+    return out, run.publisher.manifest
+
+
+def _with_own_text(options: Options, source: SourceModel) -> Options:
+    """Measure on the text that came with the model, unless the user names another."""
+    if options.measure.text is not None or source.evaluation is None:
+        return options
+    return replace(options, measure=replace(options.measure, text=source.evaluation))
+
+
+def _open(options: Options, source: SourceModel, space: Workspace, progress: Reporter) -> Run:
+    with progress.stage("reading the model"):
+        progress.step("computing the checksum of its files")
+        fingerprint = adapted_fingerprint(source, options.source.lora, progress)
+    inputs = source_inputs(source, fingerprint)
+    stages = Stages(space.stages, fingerprint.hash, fresh=options.fresh, progress=progress)
+    model = ModelInfo(source.name, source.architecture, source.parameters, bytes=source.bytes)
+    publisher = open_publisher(space, model)
+    return Run(options, source, fingerprint, inputs, space, stages, publisher, progress)
+
+
+def _job(run: Run, recipe: Recipe) -> Job:
+    """What is to be done for ``recipe``: nothing to build if the file is there, byte for byte."""
+    matrix = imatrix_key(run.inputs, recipe, run.options)
+    job = Job(recipe, build_key(run.inputs, recipe, run.options), matrix)
+    entry = run.publisher.manifest.entry(recipe.name)
+    if entry is None or entry.inputs != job.key or run.options.fresh:
+        return job
+    if _is_whole(run, entry):
+        job.entry = _with_bits(run, entry)
+        run.progress.note(f"{entry.path} is already built (--fresh builds it again)")
+    else:
+        run.progress.note(f"{entry.path} is not as it was built, and is built again")
+    return job
+
+
+def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> dict[str, IngotError]:
+    """GGUF files first: all are made from one export, which then goes. Returns what went wrong, by
+    recipe: what one file or one format lacks, the others may have. A full disk ends it all."""
+    failed: dict[str, IngotError] = {}
+    gguf = [job for job in jobs if job.recipe.format == "gguf"]
+    onnx = [job for job in jobs if job.recipe.format == "onnx"]
+    for job in [*gguf, *onnx]:
+        try:
+            if job.entry is None:
+                _build(run, plan, job)
+            elif plan is not None:
+                _measure_published(run, plan, job.entry, job)
+        except DiskFullError:
+            raise
+        except (ModelError, OutOfMemoryError) as error:
+            first = str(error).splitlines()[0]
+            done = "measured" if job.entry else "built"
+            told = isinstance(error, QualityError)  # it begins with the recipe
+            run.progress.note(first if told else f"{job.recipe.name} is not {done}: {first}")
+            failed[job.recipe.name] = error
+        if gguf and job is gguf[-1] and not _kept_for_allowing(failed):
+            drop_export(run)
+    drop_float_graph(run)
+    if plan is not None:
+        _measure_others(run, plan, jobs)
+    return failed
+
+
+def _kept_for_allowing(failed: Mapping[str, IngotError]) -> bool:
+    """Whether the next run, with --allow-token-mismatch, would make the export again."""
+    return any(isinstance(error, TokenMismatchError) for error in failed.values())
+
+
+def _summary(failed: Mapping[str, IngotError], asked: int) -> IngotError:
+    """All that went wrong as one error; a reason that several files share is told once."""
+    recipes: dict[str, list[str]] = {}
+    for recipe, error in failed.items():
+        recipes.setdefault(str(error), []).append(recipe)
+    errors = list(failed.values())
+    if all(isinstance(error, QualityError) for error in errors):
+        return QualityError("\n".join(recipes))
+    if len(recipes) == 1 and len(failed) == asked:
+        return errors[0]
+    reasons = "\n".join(f"{', '.join(names)}: {text}" for text, names in recipes.items())
+    return UnfinishedError(
+        f"{len(failed)} of {asked} files could not be finished; the others are there.\n{reasons}",
+        errors[0].exit_code,
+    )
+
+
+def _build(run: Run, plan: Measuring | None, job: Job) -> None:
+    """Make, check, measure, publish, record."""
+    made, stage = make_file(run, job)
+    sha256 = {name: found.sha256 for name, found in stage.files.items()}
+    parity, notes, figures = None, list[str](), Figures()
+    if stage.value["runs_here"]:
+        parity, notes = check(run, job.recipe, made, sha256)
+        if plan is not None:
+            gates = run.options.measure.gates
+            figures = measure(run, plan, job.recipe, made, sha256, gates=gates)
+    entry = FileEntry(
+        format=job.recipe.format,
+        recipe=job.recipe.name,
+        bits=job.recipe.bits,
+        path=made.name,
+        bytes=sum(found.bytes for found in stage.files.values()),
+        sha256=sha256,
+        source=run.fingerprint,
+        tools=versions([job.recipe.format]),
+        token_parity=parity,
+        notes=(*stage.value["notes"], *notes),
+        route=stage.value["route"],
+        inputs=job.key,
+        imatrix=stage.value["imatrix"],
+        bits_per_weight=bits_per_weight(made, run.base.parameters),
+    )
+    job.entry = figures.entered(entry)
+    with run.progress.stage(f"writing {made.name} to the disk"):
+        run.publisher.publish(job.entry, made)
+    run.stages.drop("build", job.key)
+    run.progress.published(run.space.out, job.entry)
+
+
+def _measure_published(run: Run, plan: Measuring, entry: FileEntry, job: Job) -> None:
+    """A file that an earlier run has built: only measure it, if it was not, or otherwise."""
+    gates = run.options.measure.gates
+    if entry.measurement != plan.key or run.options.measure.again:
+        path = run.space.out / entry.path
+        figures = measure(run, plan, job.recipe, path, entry.sha256, gates=gates)
+        entry = job.entry = figures.entered(entry)
+        run.publisher.update(entry)
+    if gates and entry.fidelity:
+        require_quality(job.recipe, entry.fidelity)
+
+
+def _measure_others(run: Run, plan: Measuring, jobs: Sequence[Job]) -> None:
+    """Files of earlier runs whose figures are of another measurement are measured again, so that
+    all can be compared. What cannot be measured keeps its figures, which are shown apart."""
+    if run.publisher.manifest.model.measurement != plan.key:
+        return  # nothing was measured in this way
+    asked = {job.recipe.name for job in jobs}
+    for entry in run.publisher.manifest.files:
+        if entry.recipe in asked or not entry.fidelity or entry.measurement == plan.key:
+            continue
+        recipe = RECIPES.get(entry.recipe)
+        if recipe is None or entry.source.hash != run.fingerprint.hash:
+            why = "it was built from another model"
+        elif not _is_whole(run, entry):
+            why = "its bytes are not those that were built"
+        else:
+            run.progress.note(f"{entry.recipe} was measured otherwise, and is measured again")
+            path = run.space.out / entry.path
+            try:
+                figures = measure(run, plan, recipe, path, entry.sha256, gates=False)
+            except ModelError as error:
+                why = str(error).splitlines()[0]
+            else:
+                run.publisher.update(figures.entered(_with_bits(run, entry)))
+                continue
+        run.progress.note(f"{entry.recipe} keeps figures of another measurement: {why}")
+
+
+def _with_bits(run: Run, entry: FileEntry) -> FileEntry:
+    """``entry``, listed with what its file stores for a weight if an older program did not say."""
+    if entry.bits_per_weight is None:
+        bits = bits_per_weight(run.space.out / entry.path, run.base.parameters)
+        entry = replace(entry, bits_per_weight=bits)
+        run.publisher.update(entry)
+    return entry
+
+
+def _is_whole(run: Run, entry: FileEntry) -> bool:
+    with run.progress.stage(f"comparing {entry.path} with its checksum"):
+        return is_whole(run.space.out, entry)
+
+
+def _report(run: Run, before: Manifest) -> None:
+    """The report and the model card beside the files, unless they are there and nothing is new."""
+    manifest, out = run.publisher.manifest, run.space.out
+    there = all((out / name).is_file() for name in FILES)
+    if manifest.files and (manifest != before or not there):
+        with run.progress.stage("writing the report"):
+            write_report(out, manifest, run.space.work)

@@ -1,0 +1,107 @@
+"""What every step of one run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quantize.build.publish import Publisher
+from quantize.build.stages import Stage, Stages
+from quantize.build.workspace import Workspace
+from quantize.lora.adapted import merged_source
+from quantize.manifest import FileEntry, Source
+from quantize.options import Options
+from quantize.progress.console import Reporter
+from quantize.quality.tokens import Reference, make_reference
+from quantize.recipes.recipe import Recipe
+from quantize.source import SourceModel
+from runtimes.errors import IngotError
+
+
+@dataclass(slots=True)
+class Run:
+    """One run, from the moment at which its source is known and its output folder is held.
+
+    ``base`` is the model as it was found, without an adapter. ``fingerprint`` and ``inputs``
+    identify what is built from, an adapter included, in the manifest and in the keys of stages.
+    """
+
+    options: Options
+    base: SourceModel
+    fingerprint: Source
+    inputs: dict[str, Any]
+    space: Workspace
+    stages: Stages
+    publisher: Publisher
+    progress: Reporter
+    _failed: dict[str, IngotError] = field(default_factory=dict)
+    _source: SourceModel | None = None
+    _reference: Reference | None = None
+
+    def stage(
+        self, name: str, key: str, text: str, make: Callable[[Path], Any], *, quiet: bool = False
+    ) -> Stage:
+        """The stage of that key, made now unless an earlier run has finished it. What has failed
+        in this run, and other files need too, fails at once."""
+        if key in self._failed:
+            raise self._failed[key]
+
+        def checked(folder: Path) -> Any:
+            value = make(folder)
+            self.progress.step("computing checksums")
+            return value
+
+        if found := self.stages.find(name, key):
+            if found.reused and not quiet:
+                self.progress.note(f"{text}: an earlier run has done this")
+            return found
+        try:
+            with self.progress.stage(text):
+                return self.stages.run(name, key, checked)
+        except IngotError as error:
+            self._failed[key] = error
+            raise
+
+    def show(self, notes: Iterable[str]) -> None:
+        """Tell the user."""
+        for note in notes:
+            self.progress.note(note)
+
+    @property
+    def source(self) -> SourceModel:
+        """What is built from; an adapter is merged when this is first needed."""
+        if self._source is None:
+            self._source, lora = self.base, self.options.source.lora
+            if lora is not None:
+                self._source = merged_source(
+                    *(self.base, lora, self.fingerprint, self.stages),
+                    work=self.space.work,
+                    progress=self.progress,
+                )
+        return self._source
+
+    @property
+    def reference(self) -> Reference:
+        """What the original tokenizer makes of the test lines; made when it is first needed."""
+        if self._reference is None:
+            with self.progress.stage("reading the original tokenizer"):
+                self._reference = make_reference(
+                    self.source.folder,
+                    self.space.work,
+                    trust_remote_code=self.source.trust_remote_code,
+                    progress=self.progress,
+                )
+        return self._reference
+
+
+@dataclass(slots=True)
+class Job:
+    """One file of a run: its recipe, the key of its build and of the importance matrix that it
+    takes. ``entry`` is the file in the output folder once it is there with that key."""
+
+    recipe: Recipe
+    key: str
+    imatrix: str | None = None
+    entry: FileEntry | None = None

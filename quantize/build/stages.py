@@ -1,0 +1,148 @@
+"""Finished pieces of work, kept until the run is done, so that the next run goes on from them.
+
+A stage is a folder ``ROOT/NAME-KEY`` with the files that it made and a record, `stage.json`, which
+is written last and in one step. The key is a hash over everything that decides the outcome. Before
+a stage is taken over, its files are compared with the checksums in the record: that a file exists
+says nothing about what is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quantize.build.verify import Digest, digests, write_atomically
+from quantize.progress.console import Reporter, SilentReporter
+
+logger = logging.getLogger(__name__)
+
+RECORD = "stage.json"
+
+# Raised when the code of a stage changes so that the same inputs give another outcome.
+VERSIONS: dict[str, int] = {
+    "merge": 1,
+    "export": 1,
+    "imatrix": 1,
+    "reference": 2,
+    "float-tasks": 1,
+    "build": 1,
+    "check": 1,
+    "fidelity": 2,
+    "speed": 3,
+    "tasks": 1,
+    "measure": 2,
+}
+
+
+def stage_key(name: str, inputs: Mapping[str, Any]) -> str:
+    """sha256 over the stage's name, the version of its code and ``inputs`` (JSON values)."""
+    whole = {"stage": name, "version": VERSIONS[name], "inputs": inputs}
+    text = json.dumps(whole, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A finished stage: where its files are, what they hold (by name as seen from ``folder``), and
+    the JSON value that its maker returned. ``reused`` if an earlier run had finished it."""
+
+    folder: Path
+    files: Mapping[str, Digest]
+    value: Any
+    reused: bool
+
+
+@dataclass(slots=True)
+class Stages:
+    """The stages below ``root``, all of one model: those of another ``owner`` are stale, and with
+    ``fresh`` all are."""
+
+    root: Path
+    owner: str
+    fresh: bool = False
+    progress: Reporter = field(default_factory=SilentReporter)
+    _checked: dict[str, Stage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Remove what was not finished and what belongs to another model."""
+        for folder in self.root.iterdir():
+            if self.fresh or _read(folder).get("owner") != self.owner:
+                logger.debug("removing %s", folder.name)
+                shutil.rmtree(folder)
+
+    def find(self, name: str, key: str) -> Stage | None:
+        """The stage if it is finished and whole; one that is damaged is removed."""
+        if known := self._checked.get(key):
+            return known
+        folder = self._folder(name, key)
+        if not folder.is_dir():
+            return None
+        record = _read(folder)
+        files = {name: Digest(**digest) for name, digest in record.get("files", {}).items()}
+        with self.progress.stage(f"reading what an earlier run has made ({name})"):
+            found = digests(folder, without=RECORD)
+        if record.get("key") != key or found != files:
+            logger.debug("%s is damaged", folder.name)
+            shutil.rmtree(folder)
+            return None
+        self._checked[key] = Stage(folder, files, record["value"], reused=True)
+        return self._checked[key]
+
+    def run(self, name: str, key: str, make: Callable[[Path], Any]) -> Stage:
+        """The finished stage: an earlier run's, or made now.
+
+        ``make`` is given an empty folder for its files and returns a JSON value.
+        """
+        if found := self.find(name, key):
+            return found
+        folder = self._folder(name, key)
+        folder.mkdir()
+        try:
+            value = make(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        files = digests(folder)
+        record = {
+            "key": key,
+            "owner": self.owner,
+            "value": value,
+            "files": {name: {"bytes": d.bytes, "sha256": d.sha256} for name, d in files.items()},
+        }
+        write_atomically(folder / RECORD, json.dumps(record, ensure_ascii=False))
+        self._checked[key] = Stage(folder, files, value, reused=False)
+        return self._checked[key]
+
+    def drop(self, name: str, key: str) -> None:
+        """Remove a stage that nothing needs any more."""
+        self._checked.pop(key, None)
+        shutil.rmtree(self._folder(name, key), ignore_errors=True)
+
+    def _folder(self, name: str, key: str) -> Path:
+        return self.root / f"{name}-{key[:16]}"
+
+
+def stages_size(root: Path) -> int:
+    """Bytes on disk of everything below ``root``; 0 when there is nothing."""
+    return sum(_on_disk(path.lstat()) for path in root.rglob("*") if path.is_file())
+
+
+def _on_disk(status: os.stat_result) -> int:
+    blocks: int | None = getattr(status, "st_blocks", None)  # Windows does not tell
+    return status.st_size if blocks is None else blocks * 512
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The record of a stage; empty when it is missing or unreadable, that is, unfinished."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -1,0 +1,154 @@
+"""Where a build happens: a private work folder, and publishing in one step.
+
+Everything is made in ``OUT/.quantize-work`` and moved out by a rename once all its checks have
+passed, so whatever ends a run, OUT shows only finished files. A run that is done removes that
+folder; one that failed, was interrupted or was killed leaves there the stages that it had finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from quantize.errors import BusyError, DiskFullError, UsageError
+from quantize.manifest import NAME as MANIFEST
+from runtimes.machine.locks import Lock, another_run
+
+logger = logging.getLogger(__name__)
+
+WORK = ".quantize-work"
+_RENAME_EXCHANGE = 2  # linux/fs.h
+_AT_FDCWD = -100  # fcntl.h
+
+
+@dataclass(slots=True)
+class Workspace:
+    """An output folder held by one run, with its work folder. A context manager."""
+
+    out: Path
+    _lock: Lock | None = None
+    _created: bool = False
+
+    @property
+    def root(self) -> Path:
+        """The folder that holds all of the following."""
+        return self.out / WORK
+
+    @property
+    def work(self) -> Path:
+        """The folder for everything unfinished; gone when the run ends, in whichever way."""
+        return self.root / "scratch"
+
+    @property
+    def stages(self) -> Path:
+        """The folder for finished stages."""
+        return self.root / "stages"
+
+    def __enter__(self) -> Self:
+        """Take the folder. Raises BusyError while another run holds it."""
+        try:
+            self._created = not self.out.exists()
+            self.out.mkdir(parents=True, exist_ok=True)
+            # The folder itself, so that no file of a lock stays.
+            self._lock = Lock(self.out)
+            # We hold the lock, so whoever left this is dead.
+            self._created |= self.root.exists() and [*self.out.iterdir()] == [self.root]
+            for path in self.root.glob("*"):
+                if path not in (self.stages, self.root / MANIFEST):
+                    _remove(path)
+            self.work.mkdir(parents=True)
+            self.stages.mkdir(exist_ok=True)
+        except BlockingIOError as error:
+            raise BusyError(
+                f"{another_run(self.out)} writes into {self.out}; wait, or use --out"
+            ) from error
+        except OSError as error:
+            raise _explain(error, self.out) from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
+        """Remove the work folder, but for stages that the next run can go on from. OUT goes too
+        when nothing was published in it."""
+        _remove(self.work)
+        if kind is None or not any(self.stages.iterdir()):
+            _remove(self.root)
+        if self._created:
+            with contextlib.suppress(OSError):  # not empty: something was published
+                self.out.rmdir()
+        assert self._lock is not None
+        self._lock.close()
+
+    def publish(self, made: Path, name: str) -> Path:
+        """Move a finished file or folder into OUT, in place of an older one, in one step."""
+        target = self.out / name
+        _sync(made)
+        if made.is_dir() and target.is_dir():
+            _exchange(made, target)  # the old folder is now in the work folder, which will go
+        else:
+            if made.is_dir() is not target.is_dir() and target.exists():
+                _remove(target)
+            made.replace(target)
+        return target
+
+
+@contextlib.contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise _explain(error, folder) from error
+
+
+def _explain(error: OSError, folder: Path) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(
+            f"the disk of {folder} is full; make room and run it again: what is finished is kept"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return UsageError(f"{folder} cannot be written: {error.strerror}; choose another --out")
+    return error
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swap two folders: in one step on Linux (renameat2), else by two renames."""
+    library = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    rename = getattr(library, "renameat2", None)
+    if rename is not None:
+        paths = os.fsencode(one), os.fsencode(other)
+        if rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+            return
+        if ctypes.get_errno() not in (errno.ENOSYS, errno.EINVAL):
+            raise OSError(ctypes.get_errno(), f"cannot replace {other}")
+    aside = one.with_name(f"{one.name}.old")
+    other.rename(aside)
+    try:
+        one.rename(other)
+    except OSError:
+        aside.rename(other)
+        raise
+
+
+def _sync(path: Path) -> None:
+    """Have the bytes on the disk before the name points at them."""
+    for file in [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]:
+        descriptor = os.open(file, os.O_RDWR)  # Windows wants it writable
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

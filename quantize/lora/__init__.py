@@ -1,0 +1,1 @@
+"""LoRA adapters, merged into their base model before anything is built."""

@@ -1,0 +1,198 @@
+"""What a build says on stderr while it runs: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+
+from quantize.progress.pace import Pace, figures
+
+if TYPE_CHECKING:
+    from quantize.manifest import FileEntry
+
+_FIRST_SECONDS = 3.0  # of a silent stage, until a line says that it lasts
+_PLAIN_SECONDS = 10.0  # between two lines of one stage where there is no live line
+_BAR_WIDTH = 20
+
+
+class Reporter(Protocol):
+    """Where a build reports what it does. All calls come from the thread that runs the build."""
+
+    def stage(self, text: str) -> contextlib.AbstractContextManager[None]:
+        """A stage that lasts as long as the with block. Stages may be nested."""
+
+    def advance(self, done: float, total: float | None, unit: str) -> None:
+        """How far the innermost stage is: ``done`` of ``total`` (None: not known), counted in
+        ``unit``, a plural such as "tensors"; "bytes" are shown as MB. May be called often. A stage
+        of several parts starts again from 0, or changes its unit."""
+
+    def step(self, text: str) -> None:
+        """What the innermost stage does now, such as "loading torch", without figures."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def published(self, folder: Path, entry: FileEntry) -> None:
+        """``entry`` is in ``folder`` and in its manifest now."""
+
+
+class ConsoleReporter:
+    """Stages with their seconds on stderr. Rich honours NO_COLOR and dumb terminals."""
+
+    def __init__(
+        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._clock = clock
+        self._stages: list[_Stage] = []
+        self._live: Progress | None = None
+
+    @contextlib.contextmanager
+    def stage(self, text: str) -> Iterator[None]:
+        """Show ``text`` while the block runs, and how long it took when it is done."""
+        stage = _Stage(text, self._clock(), Pace(self._clock))
+        outermost = not self._stages
+        if self._console.is_interactive:
+            if outermost:
+                self._live = _live(self._console)
+                self._live.start()
+            assert self._live is not None
+            stage.task = self._live.add_task(escape(text), total=None, figures="")
+        else:
+            self._line(f"{text} ...")
+        self._stages.append(stage)
+        try:
+            yield
+        finally:
+            self._stages.pop()
+            if self._live is not None and stage.task is not None:
+                self._live.remove_task(stage.task)
+            if self._live is not None and outermost:
+                self._live.stop()
+                self._live = None
+        self._line(f"{text}: {self._clock() - stage.begin:.1f} s")
+
+    def advance(self, done: float, total: float | None, unit: str) -> None:
+        """Move the stage's bar, or print a line when the last one is ten seconds old."""
+        if not self._stages:
+            return
+        stage = self._stages[-1]
+        stage.pace.update(done, total, unit)
+        if self._live is not None and stage.task is not None:
+            text = figures(stage.pace)
+            self._live.update(stage.task, completed=done, total=total, figures=escape(text))
+        elif self._clock() - stage.said >= _PLAIN_SECONDS:
+            stage.said = self._clock()
+            self._line(f"{stage.text}: {figures(stage.pace)}")
+
+    def step(self, text: str) -> None:
+        """Show it beside the stage; where there is no live line, `beat` tells it if it lasts."""
+        if not self._stages:
+            return
+        stage = self._stages[-1]
+        stage.step = text
+        if self._live is not None and stage.task is not None:
+            self._live.update(stage.task, figures=escape(text))
+
+    def beat(self) -> None:
+        """Where there is no live line: a line about what is silent, after three seconds and then
+        every ten. May be called from another thread."""
+        stages = self._stages[-1:]
+        if self._live is not None or not stages:
+            return
+        stage, now = stages[0], self._clock()
+        if now - stage.said < (_FIRST_SECONDS if stage.said == stage.begin else _PLAIN_SECONDS):
+            return
+        stage.said = now
+        doing = figures(stage.pace) if stage.pace.unit else stage.step
+        self._line(f"{stage.text}: {doing}{', ' * bool(doing)}{now - stage.begin:.0f} s so far")
+
+    def note(self, text: str) -> None:
+        """Print one indented line."""
+        self._line(f"  {text}")
+
+    def published(self, folder: Path, entry: FileEntry) -> None:
+        """Print the file's name and size."""
+        self._line(f"  {entry.path} is in {folder}: {entry.bytes / 1e6:,.1f} MB")
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def beating(reporter: ConsoleReporter, every: float = 1.0) -> Iterator[None]:
+    """Have ``reporter`` say what lasts while the block runs, however silent that is."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(every):
+            reporter.beat()
+
+    thread = threading.Thread(target=beat, name="quantize-beat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+class SilentReporter:
+    """Reports nothing: for callers that show progress in their own way."""
+
+    def stage(self, text: str) -> contextlib.AbstractContextManager[None]:
+        """Nothing."""
+        return contextlib.nullcontext()
+
+    def advance(self, done: float, total: float | None, unit: str) -> None:
+        """Nothing."""
+
+    def step(self, text: str) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def published(self, folder: Path, entry: FileEntry) -> None:
+        """Nothing."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    """``said`` is when its last plain line was printed."""
+
+    text: str
+    begin: float
+    pace: Pace
+    task: TaskID | None = None
+    step: str = ""
+    said: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.said = self.begin
+
+
+def _live(console: Console) -> Progress:
+    """A line for each open stage; a stage's name gives way first where the terminal is narrow."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn(
+            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        ),
+        BarColumn(_BAR_WIDTH),
+        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        expand=True,
+    )

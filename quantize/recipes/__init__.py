@@ -1,0 +1,1 @@
+"""What can be built: recipes, the types behind them, and what decides a file's bytes."""

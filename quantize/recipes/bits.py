@@ -1,0 +1,32 @@
+"""How many bits a built file stores for a weight, which is more than its name says."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from runtimes.models.gguf import GgufHeader, read_header
+from runtimes.models.modelfile import ModelFile
+from runtimes.onnx.memory import graph_of
+
+# Sines and cosines of every position, which the builder computes: no weights of the model.
+_TABLE = re.compile(r"(?:cos|sin)_cache")
+
+
+def gguf_bits(header: GgufHeader) -> float:
+    """Of all tensors of a GGUF file together, scales included."""
+    weights = sum(math.prod(tensor.shape) for tensor in header.tensors)
+    return sum(tensor.nbytes for tensor in header.tensors) * 8 / weights
+
+
+def bits_per_weight(path: Path, parameters: int) -> float:
+    """Of the GGUF file or ONNX folder ``path``; what a graph stores of them is divided by the
+    model's ``parameters``, because packed weights cannot be counted. Raises ModelError."""
+    if path.is_file():
+        return gguf_bits(read_header(path))
+    graph = graph_of(ModelFile.read(path))
+    weights = (
+        tensor.nbytes for name, tensor in graph.initializers.items() if not _TABLE.match(name)
+    )
+    return sum(weights) * 8 / parameters

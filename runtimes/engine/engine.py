@@ -1,0 +1,359 @@
+"""``Engine``: one thread that owns one runner and serves any number of callers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from runtimes.chat import Message
+from runtimes.engine.core import EngineCore
+from runtimes.engine.generation import Sink, Ticket
+from runtimes.engine.guide import Constraints
+from runtimes.engine.metrics import EngineStats, Occupancy
+from runtimes.engine.request_checks import check_prompt, check_request
+from runtimes.engine.runner import Runner
+from runtimes.engine.session import SessionHeader, read_session, write_session
+from runtimes.engine.tokenizer import NamedTokenizer, encode_chat
+from runtimes.errors import IngotError, RequestError
+from runtimes.load import load_runner
+from runtimes.machine.hardware import memory_now
+from runtimes.models.fingerprint import fingerprint
+from runtimes.models.modelfile import ModelFile
+from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.stream import Stream
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How long the batching strategies that wait for company sleep before they look again.
+_NAP_S = 0.005
+_PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 2 * 2**30
+
+
+class Engine:
+    """Submit requests from any thread; every native call happens on the engine's own.
+
+    Implements ``runtimes.api.EngineApi``. A context manager: leaving it cancels what still runs.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        runner: Runner,
+        tokenizer: NamedTokenizer,
+        settings: RunnerSettings | None = None,
+        scheduling: SchedulerSettings | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self._runner = runner
+        self._settings = settings or RunnerSettings()
+        scheduling = scheduling or SchedulerSettings()
+        room = scheduling.prefix_bytes
+        self._constraints = Constraints(tokenizer)
+        self._core = EngineCore(
+            runner, self._settings, scheduling, _default_prefix_bytes() if room is None else room
+        )
+        self._wake = threading.Condition()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._compiling: list[Ticket] = []  # requests whose constraints are being compiled
+        self._compiler = ThreadPoolExecutor(1, "ingot-constraints")
+        self._closing = self._drain = self._freed = False
+        self._vocabulary = threading.Lock()  # held while the tokenizer's native part is in use
+        self._thread = threading.Thread(target=self._run, name="ingot-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        settings: RunnerSettings | None = None,
+        scheduling: SchedulerSettings | None = None,
+    ) -> Engine:
+        """Load the model at ``path`` on its runtime.
+
+        Raises ModelError, RuntimeMissingError or OutOfMemoryError.
+        """
+        model = ModelFile.read(path)
+        settings = settings or RunnerSettings()
+        runner, tokenizer = load_runner(model, settings)
+        return cls(model, runner, tokenizer, settings, scheduling)
+
+    @property
+    def context(self) -> int:
+        """Tokens that one request may hold, prompt and completion together."""
+        return self._runner.capabilities.context
+
+    @property
+    def slots(self) -> int:
+        """Requests that run at the same time."""
+        return self._runner.capabilities.slots
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids from 0 to below this may be submitted."""
+        return min(self._runner.capabilities.vocab_size, self.tokenizer.vocab_size)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that holds the model: this one."""
+        return os.getpid()
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a plain text, with the BOS token if the model wants one. Raises RequestError once
+        the engine is closed."""
+        with self._open_vocabulary():
+            return self.tokenizer.encode(text, add_special=True, parse_special=True)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation through the model's chat template; raises RequestError."""
+        with self._open_vocabulary():
+            return encode_chat(self.tokenizer, self.model.chat_template, messages)
+
+    @contextlib.contextmanager
+    def _open_vocabulary(self) -> Iterator[None]:
+        """Keeps the model from being freed meanwhile; raises RequestError when it has been."""
+        with self._vocabulary:
+            if self._freed:
+                raise RequestError("the engine is closed")
+            yield
+
+    def submit(self, request: Request) -> Stream:
+        """Queue a request; thread-safe, returns at once.
+
+        Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
+        or the engine is closed.
+        """
+        check_request(request, self.context, self.vocab_size)
+        stream = Stream(request.id, self.cancel)
+        self.submit_to(request, stream)
+        return stream
+
+    def submit_to(self, request: Request, sink: Sink) -> None:
+        """Like ``submit``; the answer goes to ``sink``, which is called on the engine's thread.
+
+        Of the parameters nothing is checked here: one that cannot be used ends the request with an
+        error.
+        """
+        check_prompt(request, self.context, self.vocab_size)
+        ticket = Ticket(request, sink, submitted=time.monotonic())
+        self._post(lambda: self._take(ticket), refuse_when_closing=True)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
+    ) -> list[Completion]:
+        """Run a batch of token prompts to the end; completions in the order of the prompts."""
+        params = params or SamplingParams()
+        streams = [self.submit(Request(list(prompt), params)) for prompt in prompts]
+        return [stream.result() for stream in streams]
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
+        self._post(lambda: self._cancel(request_id))
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the figures; callable from any thread."""
+        core, states, compiling = self._core, self._core.states(), len(self._compiling)
+        found = core.metrics.snapshot(
+            Occupancy(
+                slots=self.slots,
+                context=self.context,
+                queued=states["waiting"] + compiling,
+                prefilling=states["prefilling"],
+                decoding=states["decoding"],
+                kv_tokens=core.held_tokens(),
+                kv_capacity=core.kv_capacity,
+                prefix_bytes=core.prefix.pool_bytes,
+                graphs_reused=core.graphs_reused,
+            )
+        )
+        return replace(found, compiling=compiling)
+
+    def trim(self) -> int:
+        """Drop every cached prefix; return how many bytes of keys and values that freed."""
+        return self._call(self._core.prefix.clear)
+
+    def save_session(self, tokens: Sequence[int], path: Path) -> int:
+        """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
+
+        Returns its length. Raises RequestError when nothing of it is cached, or when it must be cut
+        out of a longer text and no slot is free for that.
+        """
+        found = self._call(lambda: self._core.prefix.source(tokens, self._core.live()))
+        if found is None:
+            raise RequestError("nothing of this conversation is cached: there is nothing to save")
+        kept, data = found
+        write_session(path, self._session_header(kept), data)
+        return len(kept)
+
+    def load_session(self, path: Path) -> list[int]:
+        """Put a saved prefix into the cache; return its tokens.
+
+        Raises ModelError when the file is damaged or of another model, RequestError when the
+        cache's budget is too small for it.
+        """
+        if self._settings.reproducible:
+            raise RequestError(
+                "reproducible answers need every prompt computed in one way: no session is loaded"
+            )
+        header, data = read_session(path, self._session_header([]))
+        if not self._call(lambda: self._core.prefix.put(list(header.tokens), data)):
+            raise RequestError(
+                f"{path} holds {len(data):,} bytes of keys and values, more than the prefix cache "
+                "may keep"
+            )
+        return list(header.tokens)
+
+    def _session_header(self, tokens: list[int]) -> SessionHeader:
+        return SessionHeader(
+            model=fingerprint(self.model),
+            runtime=self.model.runtime,
+            kv_type=self._settings.kv_type,
+            tokens=tuple(tokens),
+        )
+
+    def close(self, *, drain: bool = False) -> None:
+        """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
+        with self._wake:
+            self._drain, self._closing = drain, True  # in this order: both are read without a lock
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Engine:
+        """The engine itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close without draining."""
+        self.close()
+
+    def _post(self, command: Callable[[], None], *, refuse_when_closing: bool = False) -> None:
+        with self._wake:
+            if self._closing and refuse_when_closing:
+                raise RequestError("the engine is closed")
+            self._commands.append(command)
+            self._wake.notify()
+
+    def _call(self, command: Callable[[], T]) -> T:
+        """Run ``command`` on the engine's thread between two steps, and wait for its result."""
+        outcome: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                outcome.put((command(), None))
+            except Exception as error:
+                outcome.put((None, error))
+
+        self._post(run, refuse_when_closing=True)
+        value, error = outcome.get()
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
+    # What follows runs on the engine's thread only.
+
+    def _run(self) -> None:
+        reason, error = FinishReason.CANCELLED, None
+        try:
+            while self._wait_for_work():
+                if not self._core.step():
+                    time.sleep(_NAP_S)
+        except Exception as problem:
+            logger.exception("the engine's thread failed")
+            reason, error = FinishReason.ERROR, f"the engine failed: {problem}"
+        finally:
+            with self._wake:
+                self._closing = True  # from here on submit refuses
+                commands, self._commands = self._commands, deque()
+            _carry_out(commands)
+            for ticket in self._compiling:
+                ticket.give_up(reason, error)
+            self._core.end_all(reason, error)
+            self._compiler.shutdown(cancel_futures=True)  # it uses the tokenizer
+            with self._vocabulary:
+                self._freed = True
+                self._runner.close()
+
+    def _wait_for_work(self) -> bool:
+        """Take over posted commands, asleep while there is nothing to do. False: end."""
+        with self._wake:
+            while not self._commands and self._core.idle and not self._closing:
+                self._wake.wait()
+            commands, self._commands = self._commands, deque()
+        _carry_out(commands)
+        # Commands that came meanwhile count: a request may be among them.
+        busy = not self._core.idle or bool(self._compiling or self._commands)
+        return not self._closing or (self._drain and busy)
+
+    def _take(self, ticket: Ticket) -> None:
+        """Take a request in, once its constraint is compiled: that may take seconds."""
+        constraint = ticket.request.params.constraint
+        ticket.guide = self._constraints.known(constraint) if constraint else None
+        if constraint is None or ticket.guide is not None:
+            self._add(ticket)
+            return
+        self._compiling.append(ticket)
+        self._compiler.submit(self._compile, ticket, constraint)
+
+    def _compile(self, ticket: Ticket, constraint: Constraint) -> None:
+        """On the compiler's thread."""
+        problem: Exception | None = None
+        try:
+            ticket.guide = self._constraints.compile(constraint)
+        except Exception as error:
+            problem = error
+        self._post(lambda: self._compiled(ticket, problem))
+
+    def _compiled(self, ticket: Ticket, problem: Exception | None) -> None:
+        if ticket in self._compiling:  # nobody has cancelled it
+            self._compiling.remove(ticket)
+            self._add(ticket, problem)
+
+    def _add(self, ticket: Ticket, problem: Exception | None = None) -> None:
+        try:
+            if problem is not None:
+                raise problem
+            self._core.add(ticket)
+        except IngotError as error:
+            ticket.give_up(FinishReason.ERROR, str(error))
+        except Exception as error:
+            logger.exception("a request could not be taken in")
+            ticket.give_up(FinishReason.ERROR, f"the engine failed: {error}")
+
+    def _cancel(self, request_id: str) -> None:
+        for ticket in [one for one in self._compiling if one.request.id == request_id]:
+            self._compiling.remove(ticket)
+            ticket.give_up(FinishReason.CANCELLED)
+        self._core.cancel(request_id)
+
+
+def _carry_out(commands: Iterable[Callable[[], None]]) -> None:
+    """Run each; one that fails keeps none behind it from running."""
+    for command in commands:
+        try:
+            command()
+        except Exception:
+            logger.exception("a command failed")
+
+
+def _default_prefix_bytes() -> int:
+    return int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))

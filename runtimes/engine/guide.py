@@ -1,0 +1,139 @@
+"""Keeps a row's text within its constraint: which tokens may follow. The parser is llguidance's."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtimes.engine.constraint import grammar_of, one_line, refused
+from runtimes.engine.runner import Tokenizer
+from runtimes.errors import RequestError
+from runtimes.request import Constraint
+
+Floats = npt.NDArray[np.float32]
+
+_KEPT = 64  # compiled constraints
+
+
+class Guide:
+    """How far one row is in its constraint. Made by ``Constraints``."""
+
+    __slots__ = ("_bits", "_matcher", "_size", "error")
+
+    def __init__(self, matcher: Any, size: int) -> None:
+        self._matcher = matcher
+        self._size = size
+        self._bits = np.zeros(-(-size // 32) * 4, np.uint8)
+        self.error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing can follow."""
+        return bool(self._matcher.is_stopped())
+
+    def accept(self, token: int) -> None:
+        """The row goes on with ``token``."""
+        self._matcher.consume_token(token)
+        self._note()
+
+    def mask(self, logits: Floats, endings: npt.NDArray[np.int64]) -> bool:
+        """Set the logits [vocabulary] of all tokens that must not follow to minus infinity.
+
+        Returns whether something else than ``endings``, ids of end-of-sequence tokens, may follow.
+        When the parser gives up, ``error`` says why and no token is left.
+        """
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._note()
+        if self.error:
+            logits[:] = -np.inf
+            return False
+        allowed = np.unpackbits(self._bits, count=self._size, bitorder="little")
+        known = min(self._size, len(logits))
+        np.copyto(logits[:known], -np.inf, where=allowed[:known] == 0)
+        logits[known:] = -np.inf
+        ends = endings[endings < known]
+        return int(np.count_nonzero(allowed)) > int(np.count_nonzero(allowed[ends]))
+
+    def _note(self) -> None:
+        if self._matcher.is_error():
+            self.error = f"the constraint cannot be followed: {one_line(self._matcher.get_error())}"
+
+
+GuideMaker = Callable[[], Guide]
+
+
+class Constraints:
+    """Compiles constraints for one tokenizer, and remembers them: each as what makes a guide at its
+    beginning. ``known`` may be used from any thread, ``compile`` from one at a time.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._native: Any = None
+        self._compiled: OrderedDict[Constraint, GuideMaker] = OrderedDict()
+        self._lock = threading.Lock()  # never held while something is compiled
+
+    def known(self, constraint: Constraint) -> GuideMaker | None:
+        """What ``compile`` has made of it before."""
+        with self._lock:
+            if constraint in self._compiled:
+                self._compiled.move_to_end(constraint)
+            return self._compiled.get(constraint)
+
+    def compile(self, constraint: Constraint) -> GuideMaker:
+        """The first one of a tokenizer takes about a second for 150,000 tokens. Raises
+        RequestError.
+        """
+        known = self.known(constraint)
+        if known is not None:
+            return known
+        matcher, size = self._compile(constraint), self._tokenizer.vocab_size
+        with self._lock:
+            if len(self._compiled) == _KEPT:
+                self._compiled.popitem(last=False)
+            made = self._compiled[constraint] = lambda: Guide(matcher.deep_copy(), size)
+        return made
+
+    def _compile(self, constraint: Constraint) -> Any:
+        from llguidance import LLMatcher, LLParserLimits
+
+        if self._native is None:
+            self._native = _native_tokenizer(self._tokenizer)
+        limits = LLParserLimits(verbose_errors=False)
+        grammar = grammar_of(constraint)
+        matcher = LLMatcher(self._native, grammar, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise refused(constraint, matcher.get_error())
+        return matcher
+
+
+class _Vocabulary:
+    """What llguidance asks of a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        self.eos_token_id = min(tokenizer.eos_ids)
+        self.bos_token_id = None
+        self.special_token_ids: list[int] = []
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        clean = text if isinstance(text, str) else text.decode("utf-8", errors="replace")
+        return self._tokenizer.encode(clean, add_special=False, parse_special=False)
+
+
+def _native_tokenizer(tokenizer: Tokenizer) -> Any:
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    if not tokenizer.eos_ids:
+        raise RequestError("this model has no end-of-sequence token, which a constraint needs")
+    return LLTokenizer(
+        TokenizerWrapper(_Vocabulary(tokenizer)),
+        n_vocab=tokenizer.vocab_size,
+        eos_token=sorted(tokenizer.eos_ids),
+    )

@@ -1,0 +1,180 @@
+"""What llama.cpp takes, from a GGUF file's header alone.
+
+The terms follow llama-cpp-python 0.3.36's llama.cpp and were checked against its own `no_alloc`
+loads (which report the same buffer sizes without allocating) for nine shapes from 135M to 8B, with
+1 to 32 slots, batches of 32 to 2048 tokens and both cache layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import KvType
+
+# Bytes of an element: q8_0 is 34 bytes for 32 elements, q4_0 18 (ggml's block types).
+KV_ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
+_CELL_BLOCK = 256  # llama.cpp rounds the length of a cache up to this
+_MASK_BYTES = 2  # flash attention's mask is f16
+_FLOAT = 4
+_QUANTIZED_ACTIVATION = 34 / 32
+
+# The vocabulary as llama_vocab keeps it: two tables of strings, a hash map, and the pieces.
+# Measured with 150,000 tokens, with and without merges.
+_TOKEN_BYTES, _MERGE_BYTES = 185, 125
+# What llama_kv_cells (llama-kv-cells.h) keeps of a cell: position, shift, extension and the bits of
+# LLAMA_MAX_SEQ sequences; of a used one also a node in each of two sets. A cache has a set for each
+# sequence that there might be.
+_CELL_BYTES = 4 + 4 + 8 + 256 // 8 + 2 * 48
+_CACHE_BYTES = 256 * 48
+
+# Graphs, thread pool, and the library's own code that a step touches.
+_RUNTIME_BYTES = 5 * 2**20
+
+# Of a reproducible engine: rows of the largest pass that is tried when a file is loaded, and the
+# steps in slots. Further slots cost memory, but fill the smallest passes without other waste.
+MOST_PROBED = 32
+_GROUP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """``slots`` of ``context`` tokens, with steps of up to ``batch`` tokens.
+
+    ``unified`` slots share one cache, of ``kv_tokens`` where it is to hold less than all of them
+    filled. ``outputs`` is how many rows of logits there may be, if that is not one a slot.
+    """
+
+    slots: int
+    context: int
+    batch: int
+    unified: bool = False
+    kv_tokens: int | None = None
+    outputs: int = 0
+
+    @property
+    def number(self) -> int:
+        """How many caches llama.cpp keeps."""
+        return 1 if self.unified else self.slots
+
+    @property
+    def length(self) -> int:
+        """Tokens that each of them is made for."""
+        return (self.kv_tokens or self.slots * self.context) if self.unified else self.context
+
+
+def sequences(slots: int) -> int:
+    """llama.cpp's sequences for so many slots."""
+    return slots if slots <= 2 else -(-slots // _GROUP) * _GROUP
+
+
+def weight_bytes(model: ModelFile) -> int:
+    """The file's size, mapped or repacked.
+
+    With extra buffers llama.cpp copies some tensors into another layout of the same size, and steps
+    no longer read the pages of the file that they came from. Those stay in the process's resident
+    size until the kernel needs them for something else; they are not counted.
+    """
+    return model.nbytes
+
+
+def kv_bytes(
+    model: ModelFile,
+    cache: Cache,
+    kv_type: KvType,
+) -> int:
+    """Every cell of every slot; all are written when the context is made.
+
+    Layers with a sliding window keep ``window`` cells and those of the batch that is going in
+    (``llama_kv_cache_iswa``), in one cache for all slots or in one for each. Recurrent layers keep
+    one state a slot, in floats whatever ``kv_type`` is, however long the context.
+    """
+    full, windowed = _cells(model, cache)
+    elements = full * model.kv_elements + windowed * model.window_elements
+    states = _FLOAT * cache.slots * model.state.layers * model.state.floats if model.state else 0
+    return int(elements * cache.number * KV_ELEMENT_BYTES[kv_type]) + states
+
+
+def table_bytes(
+    model: ModelFile,
+    cache: Cache,
+) -> int:
+    """Which token of which slot lies in which cell, all of them used."""
+    cells = sum(_cells(model, cache))
+    return cache.number * (cells * _CELL_BYTES + _CACHE_BYTES)
+
+
+def compute_bytes(
+    model: ModelFile,
+    cache: Cache,
+) -> int:
+    """The graph's buffer, a row of logits for each slot that is copied out of it, and the work
+    space of the kernels, which is mostly the widest activation in 8 bits."""
+    wide = max(model.feed_forward, model.heads * model.head_dim, model.hidden)
+    return (
+        graph_bytes(model, cache)
+        + _FLOAT * (cache.outputs or cache.slots) * model.vocab_size
+        + int(_QUANTIZED_ACTIVATION * cache.batch * wide)
+    )
+
+
+def shortlist_bytes(model: ModelFile, slots: int) -> int:
+    """What llama.cpp sets aside for choosing tokens itself, whether it is used or not: a row of
+    logits, of probabilities and of token ids for each slot, and a copy of the logits."""
+    return 4 * _FLOAT * slots * model.vocab_size
+
+
+def graph_bytes(
+    model: ModelFile,
+    cache: Cache,
+) -> int:
+    """What llama.cpp reports as its compute buffer: activations of the largest batch, and masks.
+
+    ggml-alloc reuses what is dead, so the peak is that of one place in the graph, in floats per
+    token: the feed-forward block, 3 feed_forward + 3 hidden + max(hidden, heads x head_dim); the
+    attention block, 2 heads x head_dim + 2 kv + 2 hidden; or, after the last layer, rows of logits
+    beside the hidden states. A recurrent layer has inner + 4 convolved + 3 hidden, and a state for
+    each slot. The mask lives through all layers: a half for each token and cell, and once more
+    where some layers have a window.
+    """
+    batch = cache.batch
+    query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    outputs = min(batch, cache.outputs or cache.slots)
+    feed_forward = batch * (3 * model.feed_forward + 3 * model.hidden + max(model.hidden, query))
+    attention = batch * 2 * (query + kv + model.hidden)
+    logits = outputs * (model.vocab_size + model.hidden) + batch * model.hidden
+    cells = sum(_cells(model, cache))
+    mask = _MASK_BYTES * batch * cells
+    blocks = max(feed_forward, attention, _recurrence(model, outputs, batch))
+    return max(_FLOAT * blocks + mask, _FLOAT * logits)
+
+
+def _recurrence(model: ModelFile, slots: int, batch: int) -> int:
+    """Floats that a recurrent layer has at once."""
+    state = model.state
+    if state is None:
+        return 0
+    return batch * (state.inner + 4 * state.convolved + 3 * model.hidden) + slots * state.floats
+
+
+def overhead_bytes(model: ModelFile) -> int:
+    """The vocabulary, and what the runtime itself takes."""
+    return _TOKEN_BYTES * model.vocab_size + _MERGE_BYTES * model.merges + _RUNTIME_BYTES
+
+
+def _cells(
+    model: ModelFile,
+    cache: Cache,
+) -> tuple[int, int]:
+    """The length of one cache: of layers that keep everything, and of those with a window."""
+    if not (model.kv_elements or model.window_elements):  # recurrent layers alone
+        return 0, 0
+    full = _padded(cache.length)
+    if not (model.window_elements and model.sliding_window):
+        return full, 0
+    windows = model.sliding_window * (cache.slots // cache.number)
+    return full, _padded(min(full, windows + cache.batch))
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // _CELL_BLOCK) * _CELL_BLOCK

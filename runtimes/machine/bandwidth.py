@@ -1,0 +1,69 @@
+"""Measured memory bandwidth: what bounds the speed of decoding one row."""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from runtimes.machine.cpu import cpu_identity
+from runtimes.machine.hardware import Hardware, memory_now
+from runtimes.machine.state_file import recall, remember
+
+log = logging.getLogger(__name__)
+
+_BUFFER = 256 << 20  # bytes
+_MEASURE_S = 0.25
+_MEMORY = "bandwidth"
+
+
+def memory_bandwidth(hardware: Hardware, *, again: bool = False) -> float:
+    """Bytes per second that all usable cores together read from memory.
+
+    Measured in less than half a second on the first call on a machine, remembered afterwards.
+    """
+    machine = f"{cpu_identity()}; {hardware.usable_cores} cores"
+    known = recall(_MEMORY)
+    value = known.get("bytes_per_s")
+    if not again and known.get("machine") == machine and isinstance(value, (int, float)):
+        return float(value)
+    measured = measure_bandwidth(hardware.usable_cores)
+    remember(_MEMORY, {"machine": machine, "bytes_per_s": measured})
+    return measured
+
+
+def buffer_bytes() -> int:
+    """Twice the last-level cache, 256 MiB at least; less where that would fill the memory."""
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text(encoding="ascii")
+        cache = int(text.strip().removesuffix("K")) << 10
+    except (OSError, ValueError):
+        cache = 0
+    return min(max(_BUFFER, 2 * cache), memory_now()[1] // 8)
+
+
+def measure_bandwidth(threads: int, seconds: float = _MEASURE_S) -> float:
+    """Sweep a buffer larger than the caches, one part a thread, and add up their best sweeps."""
+    words = buffer_bytes() // 8
+    # Written, not zeroed: untouched zero pages all map to one page, which stays in the cache.
+    parts = np.array_split(np.ones(words, np.int64), threads)
+    deadline = time.perf_counter() + seconds
+
+    def best_sweep(part: npt.NDArray[np.int64]) -> float:
+        best = 0.0
+        while time.perf_counter() < deadline or not best:
+            # Of the thread's own time: what other programs take of the processor is not the
+            # memory's doing.
+            started = time.thread_time()
+            np.bitwise_or.reduce(part)  # releases the GIL
+            best = max(best, part.nbytes / max(time.thread_time() - started, 1e-9))
+        return best
+
+    with ThreadPoolExecutor(threads) as pool:
+        total = sum(pool.map(best_sweep, parts))
+    log.debug("memory bandwidth %.1f GB/s with %d threads", total / 1e9, threads)
+    return total

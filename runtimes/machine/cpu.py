@@ -1,0 +1,165 @@
+"""The processor's name and instruction sets. Standard library only (see llamacpp/build.py)."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from runtimes.machine import cgroup
+
+# Names as /proc/cpuinfo has them -> ours: the sets that the runtimes have special kernels for.
+_INSTRUCTION_SETS = {
+    "sse4_2": "sse4.2",
+    "avx": "avx",
+    "f16c": "f16c",
+    "fma": "fma",
+    "avx2": "avx2",
+    "avx_vnni": "avx-vnni",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512vl": "avx512vl",
+    "avx512_vnni": "avx512-vnni",
+    "avx512_bf16": "avx512-bf16",
+    "avx512_fp16": "avx512-fp16",
+    "amx_tile": "amx-tile",
+    "amx_int8": "amx-int8",
+    "amx_bf16": "amx-bf16",
+    "asimd": "neon",
+    "asimddp": "dotprod",
+    "i8mm": "i8mm",
+    "bf16": "bf16",
+    "sve": "sve",
+    "sve2": "sve2",
+    "sme": "sme",
+}
+# macOS: sysctl name -> ours.
+_SYSCTL_SETS = {
+    "hw.optional.neon": "neon",
+    "hw.optional.arm.FEAT_DotProd": "dotprod",
+    "hw.optional.arm.FEAT_I8MM": "i8mm",
+    "hw.optional.arm.FEAT_BF16": "bf16",
+    "hw.optional.arm.FEAT_SME": "sme",
+    "hw.optional.avx2_0": "avx2",
+    "hw.optional.avx512f": "avx512f",
+}
+
+
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    info = _cpuinfo()
+    if name := info.get("model name"):
+        return name
+    if sys.platform == "darwin" and (name := _sysctl("machdep.cpu.brand_string")):
+        return name
+    part = " ".join(info[k] for k in ("CPU implementer", "CPU part") if k in info)
+    return part or platform.processor() or platform.machine()
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """The instruction sets that runtimes have special kernels for, of those that are there."""
+    if sys.platform == "darwin":
+        names, present = _SYSCTL_SETS, {name for name in _SYSCTL_SETS if _sysctl(name) == "1"}
+    else:
+        info, names = _cpuinfo(), _INSTRUCTION_SETS
+        present = set((info.get("flags") or info.get("Features") or "").split())
+    return tuple(ours for theirs, ours in names.items() if theirs in present)
+
+
+def cpu_identity() -> str:
+    """Name and instruction sets: what decides which native kernels run."""
+    return f"{cpu_name()}; {platform.machine()}; {' '.join(instruction_sets())}"
+
+
+def all_flags() -> str:
+    """Every flag of the processor: what `-march=native` depends on."""
+    info = _cpuinfo()
+    return info.get("flags") or info.get("Features") or " ".join(instruction_sets())
+
+
+@cache
+def _cpuinfo() -> dict[str, str]:
+    """The first processor's entry of /proc/cpuinfo; empty on other systems."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            entry: dict[str, str] = {}
+            for line in lines:
+                name, colon, value = line.partition(":")
+                if not colon:
+                    break
+                entry[name.strip()] = value.strip()
+            return entry
+    except OSError:
+        return {}
+
+
+@cache
+def _sysctl(name: str) -> str:
+    try:
+        return subprocess.run(
+            ["sysctl", "-n", name], capture_output=True, text=True, check=False, timeout=5
+        ).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def allowed_cpus() -> set[int]:
+    """The logical processors that this process may run on; all where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """Seconds of the cores that this process may use, since the machine started: all of them,
+    those in which any program ran (on a virtual machine its neighbours too), and this process's."""
+
+    total: float
+    busy: float
+    own: float
+
+
+def cpu_use() -> CpuUse:
+    """The use up to now."""
+    import psutil
+
+    cores = psutil.cpu_times(percpu=True)
+    cores = [cores[i] for i in allowed_cpus() if i < len(cores)] or cores
+    idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in cores)
+    kinds = ("user", "nice", "system", "irq", "softirq", "steal")
+    busy = sum(getattr(core, kind, 0.0) for core in cores for kind in kinds)
+    return CpuUse(busy + idle, busy, time.process_time())
+
+
+def others_share(spans: Iterable[tuple[CpuUse, CpuUse]]) -> float:
+    """The share (0 to 1) of the processor that other programs took in ``spans``, each given by the
+    use before and after."""
+    total = others = 0.0
+    for before, after in spans:
+        total += after.total - before.total
+        others += (after.busy - before.busy) - (after.own - before.own)
+    return min(max(others / total, 0.0), 1.0) if total > 0 else 0.0
+
+
+def usable_processors(root: Path = cgroup.ROOT) -> int:
+    """Logical processors that this process may use: what a container's quota or taskset leaves, a
+    part of one counting as a whole.
+    """
+    allowed = len(allowed_cpus())
+    return min(allowed, math.ceil(cgroup.processors(root) or allowed))
+
+
+def available_cores(root: Path = cgroup.ROOT) -> int:
+    """Cores that this process may use: ``usable_processors``, two of a core counted once."""
+    import psutil
+
+    usable = usable_processors(root)
+    return min(usable, psutil.cpu_count(logical=False) or usable)

@@ -1,0 +1,128 @@
+"""A child process that is asked and answers in lines of JSON, one value a line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from subprocess import PIPE
+from typing import IO, Any, Literal, Self
+
+from runtimes.errors import IngotError
+from runtimes.machine.processes import Child, ending, import_failure, signal_name
+
+log = logging.getLogger(__name__)
+
+
+class LineChildError(IngotError):
+    """The child gave no answer; the text says why.
+
+    ``why``: it was ended by a signal, hung, could not ``import`` a module, or failed otherwise.
+    """
+
+    def __init__(self, text: str, why: Literal["signal", "hung", "import", "failed"]) -> None:
+        super().__init__(text)
+        self.why = why
+
+
+class LineChild:
+    """``python -m module arguments``. A context manager; leaving it ends the process."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: object,
+        name: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Errors begin with ``name``. The child may answer before it is asked: that it has loaded,
+        for example."""
+        self._name = name
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = Child(
+            *("-m", module, *arguments),
+            environment=environment,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=self._said,
+            start_new_session=True,  # a terminal's Ctrl-C is for us, who then end it
+        )
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+
+    def ask(self, question: Any, limit_s: float | None = None) -> Any:
+        """The answer to ``question``. Raises LineChildError."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has died: what it died of comes below
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.flush()
+        return self.answer(limit_s)
+
+    def answer(self, limit_s: float | None = None) -> Any:
+        """The next answer, waited for at most so long. Raises LineChildError."""
+        try:
+            line = self._lines.get(timeout=limit_s)
+        except queue.Empty:
+            raise LineChildError(
+                f"{self._name} gave no answer within {limit_s:g} s", "hung"
+            ) from None
+        if not line:
+            raise self._ended()
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the process. A second call does nothing."""
+        self._process.kill()
+        self._process.wait()
+        self._said.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def __enter__(self) -> Self:
+        """The child itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.close()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                self._lines.put(line)
+        self._lines.put(b"")
+
+    def _ended(self) -> LineChildError:
+        code = self._process.wait()
+        self._lines.put(b"")  # for whoever asks again
+        if signal_name(code):
+            return LineChildError(f"{self._name} was ended by {ending(code)}", "signal")
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()
+        if failure := import_failure(said):
+            return LineChildError(f"{self._name} {failure}", "import")
+        log.debug("%s said:\n%s", self._process.args, said)
+        last = said.splitlines()[-1:] or ["it said nothing"]
+        return LineChildError(f"{self._name} ended with {ending(code)}: {last[0]}", "failed")
+
+
+def exchange() -> tuple[Iterator[Any], Callable[[Any], None]]:
+    """The child's side: the questions until there are no more, and how to answer.
+
+    What native code prints goes to stderr from now on: it must not get between the answers.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(value: Any) -> None:
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    return (json.loads(line) for line in sys.stdin), answer

@@ -1,0 +1,138 @@
+"""Every child process that runs Python is started here, and its end is put into words.
+
+Python puts the current folder in front of its path for `-m` and `-c`: a `json.py` that lies there
+would run in place of the real one. A child gets ``-P`` instead, and finds Ingot where this process
+found it. Standard library only: the native build uses it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import site
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runtimes.machine.lifeline import Lifeline
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+)(?:, in (.+))?$', re.MULTILINE)
+_ERROR = re.compile(r"^\S.*", re.MULTILINE)
+_OF_IMPORTS = ("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
+_NOT_BEGUN = re.compile(rf"^(?:{re.escape(sys.executable)}: |Fatal Python error: ).*", re.MULTILINE)
+
+
+def python(*arguments: object) -> list[str]:
+    """The command line of this Python with ``arguments``, the current folder not on its path."""
+    return [sys.executable, "-P", *map(str, arguments)]
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's own with ``extra``, in which a child finds the packages that run here.
+
+    PYTHONPATH begins with the folder of Ingot, which may not be installed. The rest of it means
+    the same in another folder; an empty part, which would be the current folder, is left out.
+    """
+    merged = {**os.environ, **(extra or {})}
+    given = merged.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [os.path.abspath(path) for path in given if path]
+    if str(_ROOT) not in map(os.path.realpath, site.getsitepackages()):
+        paths.insert(0, str(_ROOT))
+    return {**merged, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+class Child(subprocess.Popen[bytes]):
+    """This Python with ``arguments``; ``more`` is for Popen.
+
+    On Linux it ends with this process, whatever it is doing then, unless it ``outlives`` it. It is
+    also ended when nothing here knows of it any more.
+    """
+
+    def __init__(
+        self,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+        outlives: bool = False,
+        pass_fds: tuple[int, ...] = (),
+        **more: Any,
+    ) -> None:
+        lifeline = None if outlives else Lifeline()
+        try:
+            super().__init__(
+                python(*arguments),
+                env=child_environment(environment),
+                pass_fds=(*pass_fds, *(lifeline.pass_fds if lifeline else ())),
+                **more,
+            )
+            if lifeline:
+                lifeline.started(self.pid)
+                weakref.finalize(self, lifeline.close)
+        except BaseException:
+            if lifeline:
+                lifeline.close()
+            raise
+
+    def kill_session(self) -> None:
+        """End it, and on POSIX what it has started too: it leads a session of its own."""
+        if sys.platform == "win32":
+            self.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+def run(
+    *arguments: object, environment: Mapping[str, str] | None = None, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """This Python with ``arguments`` to its end; ``more`` is for subprocess.run."""
+    return subprocess.run(
+        python(*arguments),
+        env=child_environment(environment),
+        text=True,
+        errors="replace",
+        check=False,
+        **more,
+    )
+
+
+def signal_name(code: int) -> str | None:
+    """The signal that ended a process with this exit code; None when none did."""
+    if code >= 0:
+        return None
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+
+
+def ending(code: int) -> str:
+    """How a process ended, by its exit code."""
+    return signal_name(code) or f"exit code {code}"
+
+
+def import_failure(said: str) -> str | None:
+    """Why a child that has ended by itself could not import a module, by what it ``said`` on
+    stderr, and what to do: words that continue its name. None when it ended of anything else."""
+    if found := _NOT_BEGUN.search(said):
+        return import_advice(found[0])
+    frames = [*_FRAME.finditer(said)]
+    error = _ERROR.search(said, frames[-1].end()) if frames else None
+    if error is None:
+        return None
+    frame = frames[-1]
+    if frame[3] != "<module>" and not error[0].startswith(_OF_IMPORTS):
+        return None
+    return import_advice(f"{error[0]} ({frame[1]}, line {frame[2]})")
+
+
+def import_advice(reason: str) -> str:
+    """What to do about an import that failed for ``reason``: words that continue a name."""
+    hidden = os.environ.get("PYTHONPATH")
+    return (
+        f"could not import a module: {reason}; install its package again"
+        + f", or take what hides it off PYTHONPATH ({hidden})" * bool(hidden)
+    )

@@ -1,0 +1,193 @@
+"""Prove a native runtime in a child process before it is used on this machine for the first time.
+
+A library that was compiled wrongly for this processor dies of a signal, hangs, or computes garbage.
+Which settings work is remembered for the processor, the library's version and its very files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runtimes.errors import RuntimeMissingError
+from runtimes.machine.cpu import cpu_identity
+from runtimes.machine.installed import RUNTIMES, Installed, RuntimeName, find_installed
+from runtimes.machine.linechild import LineChild, LineChildError
+from runtimes.machine.state_file import recall, remember
+
+log = logging.getLogger(__name__)
+
+_MEMORY = "selftest"
+_REVISION = 2  # of the test itself: what an older one found does not count
+_REMEMBERED_AT_MOST = 16
+_TIMEOUT_S = 120.0
+
+# Right builds reach 0.9999 (other kernels round differently); with half of any one weight matrix
+# lost, the worst checkpoint is at 0.96 or below.
+_LEAST_SIMILARITY = 0.995
+
+_INSTALL = {
+    "llamacpp": "python -m runtimes.llamacpp.build",
+    "onnx": "pip install onnxruntime (or onnxruntime-gpu, not both)",
+}
+_NAMES = {"llamacpp": "llama.cpp", "onnx": "ONNX Runtime"}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the self-test of one runtime found.
+
+    ``extra_buffers`` says whether llama.cpp may repack weights for its fastest kernels. ``warning``
+    is one line for the user when the runtime is missing, slower than it could be, or broken.
+    """
+
+    runtime: RuntimeName
+    usable: bool
+    extra_buffers: bool
+    version: str | None
+    kernels: tuple[str, ...]
+    warning: str | None
+    transient: bool = False  # the machine, not the library, may be to blame: test again next time
+
+
+def ensure(
+    runtime: RuntimeName,
+    *,
+    again: bool = False,
+    announce: bool = True,
+    timeout_s: float = _TIMEOUT_S,
+) -> Health:
+    """The health of a runtime: remembered, or tested now (a second or so).
+
+    The warning of a new finding is logged once, here, unless ``announce`` is off. ``again`` tests
+    whatever is remembered.
+    """
+    installed = find_installed(runtime)
+    if installed is None:
+        return Health(runtime, False, False, None, (), _missing(runtime))
+    key = _key(installed)
+    if not again and (known := _from_record(recall(_MEMORY).get(key))):
+        return known
+    log.info("testing %s %s on this processor", _NAMES[runtime], installed.version)
+    health = _test(installed, timeout_s)
+    if not health.transient:
+        _store(key, health)
+    if health.warning and announce:
+        log.warning("%s", health.warning)
+    return health
+
+
+def require(runtime: RuntimeName) -> Health:
+    """Like ``ensure``, but raises RuntimeMissingError when the runtime cannot be used."""
+    health = ensure(runtime)
+    if not health.usable:
+        raise RuntimeMissingError(health.warning or _missing(runtime))
+    return health
+
+
+def usable_runtimes() -> tuple[RuntimeName, ...]:
+    """The runtimes that work here; raises RuntimeMissingError when there is none."""
+    healths = [ensure(runtime) for runtime in RUNTIMES]
+    usable = tuple(health.runtime for health in healths if health.usable)
+    if not usable:
+        raise RuntimeMissingError("; ".join(h.warning for h in healths if h.warning))
+    return usable
+
+
+def _missing(runtime: RuntimeName) -> str:
+    return f"{_NAMES[runtime]} is not installed; install it with: {_INSTALL[runtime]}"
+
+
+def _key(installed: Installed) -> str:
+    parts = (installed.runtime, installed.version, installed.identity, cpu_identity(), _REVISION)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How one child ended; ``failure`` is None when its logits were right."""
+
+    failure: str | None
+    kernels: tuple[str, ...] = ()
+    transient: bool = False
+    hung: bool = False
+    untried: bool = False  # Python did not get as far as the library
+
+
+def _test(installed: Installed, timeout_s: float) -> Health:
+    """Try the fastest settings, then safer ones in order."""
+    runtime, version = installed.runtime, installed.version
+    fast = _run_child(runtime, safe=False, timeout_s=timeout_s)
+    if fast.failure is None:
+        return Health(runtime, True, True, version, fast.kernels, None)
+    if fast.untried:
+        warning = f"{_NAMES[runtime]} {version} could not be tested: {fast.failure}"
+        return Health(runtime, False, False, version, (), warning, True)
+    safe = fast
+    if runtime == "llamacpp":
+        safe = _run_child(runtime, safe=True, timeout_s=timeout_s)
+        if safe.failure is None:
+            warning = (
+                f"llama.cpp's fastest kernels fail on this processor ({fast.failure}); running "
+                f"without them, slower. To get the full speed: {_INSTALL[runtime]} --force"
+            )
+            return Health(runtime, True, False, version, safe.kernels, warning, fast.transient)
+    warning = (
+        f"{_NAMES[runtime]} {version} does not work on this machine ({safe.failure}); "
+        f"install it again with: {_INSTALL[runtime]}"
+        + (" --force" if runtime == "llamacpp" else "")
+    )
+    # Where nothing answers in time, not even the safe settings, the machine may just be busy.
+    transient = fast.transient or safe.transient or safe.hung
+    return Health(runtime, False, False, version, (), warning, transient)
+
+
+def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> _Outcome:
+    words = (runtime, "--safe") if safe else (runtime,)
+    started = time.monotonic()
+    # Passive: on a busy machine, threads that wait by spinning make this ten times slower.
+    passive = {"OMP_WAIT_POLICY": "passive"}
+    try:
+        with LineChild(
+            "runtimes.machine.selftest_child", *words, name="the self-test", environment=passive
+        ) as child:
+            report: dict[str, Any] = child.answer(timeout_s)
+    except LineChildError as error:
+        return _failed(error)
+    log.debug("%s answered in %.1f s", words, time.monotonic() - started)
+    if not report["similarity"] >= _LEAST_SIMILARITY:
+        return _Outcome(f"wrong results in the self-test (similarity {report['similarity']:.2f})")
+    return _Outcome(None, tuple(report["kernels"]))
+
+
+def _failed(error: LineChildError) -> _Outcome:
+    """Only what native code did to its process is the library's fault for certain."""
+    text = str(error)
+    # SIGKILL comes from outside, mostly from a system that is out of memory.
+    outside = text.endswith(("SIGKILL", "SIGTERM"))
+    return _Outcome(
+        text,
+        transient=outside or error.why in ("import", "failed"),
+        hung=error.why == "hung",
+        untried=error.why == "import",
+    )
+
+
+def _store(key: str, health: Health) -> None:
+    known = recall(_MEMORY)
+    known.pop(key, None)
+    kept = dict(list(known.items())[-(_REMEMBERED_AT_MOST - 1) :])
+    remember(_MEMORY, {**kept, key: asdict(health)})
+
+
+def _from_record(record: Any) -> Health | None:
+    """A remembered finding; None when it is not one."""
+    if not isinstance(record, dict):
+        return None
+    try:
+        return Health(**{**record, "kernels": tuple(record["kernels"])})
+    except (KeyError, TypeError):
+        return None

@@ -1,0 +1,112 @@
+"""What ONNX Runtime takes on a processor, from the graph and its settings.
+
+Measured on onnxruntime 1.31.1 with the graphs of onnxruntime-genai 0.18's builder.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.onnx.graph_file import Initializer, OnnxGraph, read_graph, shares_buffers
+
+_FLOAT = 4
+_INDEX_BYTES = 8
+_MIB = 2**20
+# The session's own objects, its thread pool, and the library's code that loading and steps touch.
+_RUNTIME_BYTES = 14 * _MIB
+# A `tokenizers` tokenizer beside its JSON file; 10 and 12 with 50,000 and 150,000 merges.
+_TOKENIZER_FACTOR = 11
+# With memory patterns on (the default), the second run of a shape asks for all of its activations
+# in one piece, while the pieces of the first run stay in the arena: 1.3 times as much at one shape,
+# 1.8 at another. Without them (enable_mem_pattern = False) this is 1.
+_ARENA_FACTOR = 1.6
+# Operators that run once, while the session is made, when all their inputs are constants.
+_FOLDED = frozenset({"Reshape", "Transpose", "Cast", "Unsqueeze", "Squeeze"})
+_MATMULS = frozenset({"MatMulNBits", "MatMul", "MatMulInteger", "Gemm"})
+
+
+def graph_of(model: ModelFile) -> OnnxGraph:
+    """The folder's graph; raises ModelError."""
+    decoder = read_json(model.path / GENAI_CONFIG).get("model", {}).get("decoder", {})
+    return read_graph(Path(model.path) / str(decoder.get("filename", "model.onnx")))
+
+
+def weight_bytes(graph: OnnxGraph) -> int:
+    """Weights as the session keeps them, file pages that no step reads left out.
+
+    The data file is mapped. A multiplication's weights are packed into memory of the session's own
+    (MLAS), and the mapped pages are not read again. MatMulNBits packs its scales too, and a sum for
+    each block beside them, which takes as much as the scales. A constant that goes through a
+    Reshape (the tied embedding) is folded into a copy. What is left is read where it lies.
+    """
+    users: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    made = (name for node in graph.nodes if node.kind == "Constant" for name in node.outputs)
+    constants = {*graph.initializers, *made}
+    for node in graph.nodes:
+        constant = all(name in constants for name in node.inputs)
+        kind = "folded" if constant and node.kind in _FOLDED else node.kind
+        for position, name in enumerate(node.inputs):
+            users[name].add((kind, position))
+    return sum(_kept(tensor, users[name]) for name, tensor in graph.initializers.items())
+
+
+def _kept(tensor: Initializer, users: set[tuple[str, int]]) -> int:
+    packed = copies = 0
+    for kind, position in users:
+        if kind in _MATMULS and position >= 1:
+            packed = max(packed, 2 if (kind, position) == ("MatMulNBits", 2) else 1)
+        elif kind == "folded":
+            copies = 1
+    return tensor.nbytes * (packed + copies if packed + copies else 1)
+
+
+def kv_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int) -> int:
+    """The slot cache [slots, kv heads, context, head size] of every layer, and its mask.
+
+    A graph that gives back past and new together has a buffer of that size for each of the two.
+    """
+    element = graph.cache_bytes * model.kv_bytes_per_token(1)
+    buffers = 0 if _is_in_place(model) else 2 * max(slots, 2)
+    return context * (slots * (element + _INDEX_BYTES) + buffers * element)
+
+
+def compute_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int, batch: int) -> int:
+    """The arena after the longest prefill, and the logits.
+
+    Kernels work out of place: in floats per token the feed-forward block holds 3 times its width
+    and 4 hidden states, the attention block before it 5 times the width of queries, keys and values
+    together; the arena keeps both. Fitted to two shapes at 64 to 1000 tokens; the context's length
+    does not matter. Where attention is made of single operators it does: each head's scores are
+    there for every token of the step and of the context, before and after the softmax.
+    """
+    tokens = min(batch, context)
+    scores = 0 if _is_in_place(model) else 2 * model.heads * tokens * context
+    attention = (model.heads + 2 * model.kv_heads) * model.head_dim
+    wide = model.feed_forward or _widest(model, graph)
+    activations = int(_ARENA_FACTOR * tokens * (3 * wide + 4 * model.hidden + 5 * attention))
+    logits = (slots + (1 if graph.pruned else 2 * tokens)) * model.vocab_size
+    return _FLOAT * (activations + scores + logits)
+
+
+def _is_in_place(model: ModelFile) -> bool:
+    return shares_buffers(read_json(model.path / GENAI_CONFIG))
+
+
+def overhead_bytes(model: ModelFile) -> int:
+    """The tokenizer, and what the runtime itself takes."""
+    tokenizer = model.path / "tokenizer.json"
+    size = tokenizer.stat().st_size if tokenizer.is_file() else 0
+    return _TOKENIZER_FACTOR * size + _RUNTIME_BYTES
+
+
+def _widest(model: ModelFile, graph: OnnxGraph) -> int:
+    """The widest output of a multiplication but the logits: rows of [N, blocks, bytes] for
+    MatMulNBits, columns of [K, N] for the others."""
+    widths = [0]
+    for node in graph.nodes:
+        tensor = graph.initializers.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if node.kind in _MATMULS and tensor and tensor.shape:
+            widths.append(tensor.shape[0 if node.kind == "MatMulNBits" else -1])
+    return max(width for width in widths if width != model.vocab_size)
