@@ -36,6 +36,7 @@ from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.recovery import DeathLimit
+from tests.app import stopping
 
 PARAMS = SamplingParams(max_tokens=16, ignore_eos=True)
 PROMPTS = [f"The number {i} is" for i in range(24)]
@@ -227,13 +228,10 @@ def test_a_killed_command_is_gone_on_with_by_another_number(
     rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     rows.write_text("".join(json.dumps({"id": i, "prompt": f"{i} and"}) + "\n" for i in range(40)))
     command = ["batch", rows, out, "-m", gguf_file, "--raw", "--slots", "4"]
-    command += ["--min-tokens", "150", "--max-tokens", "150"]  # not done before it is killed
-    process = ingot.start(*command, "--engines", "2", "--json", preexec=on_every_core)
-    journal = out.with_name(out.name + ".journal.jsonl")
-    while process.poll() is None and (
-        not journal.exists() or journal.read_bytes().count(b'"ok":true') < 8
-    ):
-        threading.Event().wait(0.01)
+    command += ["--max-tokens", "24"]
+    held = {"preexec": on_every_core, "env": stopping.after_rows(tmp_path / "held", 8)}
+    process = ingot.start(*command, "--engines", "2", "--json", **held)
+    stopping.wait_stopped(process)
     children = psutil.Process(process.pid).children()
     assert len(children) == 2
     process.kill()
@@ -243,5 +241,5 @@ def test_a_killed_command_is_gone_on_with_by_another_number(
     assert done.returncode == 0, done.stderr
     end = json.loads(done.stdout.splitlines()[-1])
     assert (end["answered"], end["engines"]) == (40, [])
-    assert end["reused"] >= 8
+    assert end["reused"] == 8
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == list(range(40))

@@ -18,6 +18,7 @@ from app.builds.progress import State
 from app.builds.results import read_result
 from app.builds.settings import Settings
 from quantize.errors import UsageError
+from tests.app import stopping
 
 
 def follow(process: MeltProcess, until: Callable[[], bool] = lambda: False) -> None:
@@ -33,7 +34,19 @@ def settings(float_gguf: Path, tmp_path: Path) -> Settings:
     return Settings(str(float_gguf), ("q8_0", "q4_0"), out=str(tmp_path / "out"), measure=False)
 
 
-def test_a_stopped_run_goes_on_from_what_is_finished(settings: Settings) -> None:
+@pytest.fixture
+def held(settings: Settings, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+    """No q4_0 is made until this is undone."""
+    built = Path(settings.out) / "pebble-q8_0.gguf"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in stopping.before_quantizing(tmp_path / "held", built).items():
+            patch.setenv(name, value)
+        yield patch
+
+
+def test_a_stopped_run_goes_on_from_what_is_finished(
+    settings: Settings, held: pytest.MonkeyPatch
+) -> None:
     process = MeltProcess(settings)
     follow(process, lambda: "q8_0" in process.melt.files)
     process.stop()
@@ -43,6 +56,7 @@ def test_a_stopped_run_goes_on_from_what_is_finished(settings: Settings) -> None
     out = Path(settings.out)
     first = (out / "pebble-q8_0.gguf").stat().st_mtime_ns
 
+    held.undo()
     again = MeltProcess(settings)
     follow(again)
     assert again.melt.state is State.DONE, (again.melt, again.last_words)
@@ -100,6 +114,7 @@ def test_a_disk_that_is_too_small_is_told_before_and_by_the_run(
     assert "--out" in problem
 
 
+@pytest.mark.usefixtures("held")
 def test_a_run_that_is_killed_says_so(settings: Settings) -> None:
     process = MeltProcess(settings)
     os.kill(process.pid, signal.SIGKILL)
@@ -113,6 +128,7 @@ def test_one_that_cannot_be_written_down_is_not_started() -> None:
         MeltProcess(Settings("org/name", ("q4_k_n",)))
 
 
+@pytest.mark.usefixtures("held")
 def test_stopping_works_where_interrupts_are_ignored(settings: Settings) -> None:
     """A shell starts background jobs so, and children inherit it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,63 @@
+"""Processes that stop themselves (SIGSTOP) at a place in their work, on a machine of any speed.
+
+Python runs a module ``sitecustomize`` on its path before anything else, in children too. The
+functions write one and return the environment that has it found.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_AFTER_ROWS = """
+import os, signal, sys
+
+def counted(descriptor, data):
+    global left
+    done = write(descriptor, data)
+    if b'"ok":true' in bytes(data):
+        left -= 1
+        if left == 0:
+            signal.raise_signal(signal.SIGSTOP)
+    return done
+
+if "batch" in sys.orig_argv:
+    write, left = os.write, int(os.environ["TEST_ROWS"])
+    os.write = counted
+"""
+
+_BEFORE_QUANTIZING = """
+import os, signal, sys
+
+if sys.orig_argv[-2:-1] == ["quantize"] and os.path.exists(os.environ["TEST_BUILT"]):
+    signal.raise_signal(signal.SIGSTOP)
+"""
+
+
+def after_rows(folder: Path, rows: int) -> dict[str, str]:
+    """`ingot batch` stops when its journal has so many rows more."""
+    return {**_found(folder, _AFTER_ROWS), "TEST_ROWS": str(rows)}
+
+
+def before_quantizing(folder: Path, built: Path) -> dict[str, str]:
+    """llama.cpp's quantizer stops before it begins, once ``built`` is there."""
+    return {**_found(folder, _BEFORE_QUANTIZING), "TEST_BUILT": str(built)}
+
+
+def wait_stopped(process: subprocess.Popen[Any]) -> None:
+    """Until a process has stopped itself; fails if it ends instead."""
+    while process.poll() is None:
+        if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"it ended: {process.communicate()}")
+
+
+def _found(folder: Path, code: str) -> dict[str, str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": str(folder)}
