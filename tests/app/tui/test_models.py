@@ -23,6 +23,7 @@ from app.tui.widgets.status_line import StatusLine
 from quantize.manifest import Fidelity, Perplexity, Quality, Speed, TokenParity
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.plan import Figures
+from tests.app.tui.chat_app import answered, chat_of
 from tests.app.tui.conftest import SIZES, ask, is_ready, wait_until
 
 GB = 10**9
@@ -194,8 +195,7 @@ async def test_another_model_in_the_middle_of_a_chat(chat_app: IngotApp) -> None
         await wait_until(lambda: is_ready(chat_app))
         await pilot.pause()
         await ask(pilot, "Who are you?")
-        store = chat_app.services.store
-        await wait_until(lambda: store.chats() and store.chats()[0].count == 2)
+        await answered(chat_of(chat_app), 2)
         await pilot.press("ctrl+t")
         await wait_until(lambda: isinstance(chat_app.screen, ModelsScreen))
         screen = chat_app.screen
@@ -211,9 +211,10 @@ async def test_another_model_in_the_middle_of_a_chat(chat_app: IngotApp) -> None
         await wait_until(lambda: "onnx-int8" in line.line)
         assert "tok/s" not in line.line, "that is the other model's speed"
         await ask(pilot, "And now?")
-        chat = store.chats()[0].id
-        await wait_until(lambda: len(store.messages(chat)) == 4)
-        labels = [m.model for m in store.messages(chat) if m.role is Role.ASSISTANT]
+        await answered(chat_of(chat_app), 4)
+        store = chat_app.services.store
+        messages = store.messages(store.chats()[0].id)
+        labels = [m.model for m in messages if m.role is Role.ASSISTANT]
     assert labels == ["pebble · q8_0", "pebble · onnx-int8"]
 
 
