@@ -13,6 +13,7 @@ from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import END, RUN
 from app.batch.journal.runlog import LeftNotes, end_note, run_note
 from app.batch.report import progress
+from app.batch.report.bar import make_progress
 from app.batch.report.progress import Snapshot
 from app.batch.report.status import status_of
 from app.batch.report.time_left import Left, left_of
@@ -81,7 +82,7 @@ def test_a_job_that_waits_for_its_grammar_says_so_soon(
 ) -> None:
     monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
     console.messages.cache_clear()
-    view = progress.make_progress(quiet=False, bar=False)
+    view = make_progress(quiet=False, bar=False)
     view.update(snapshot(None))
     assert capsys.readouterr().err == "", "else a line comes every ten seconds"
     for _ in range(2):
