@@ -12,9 +12,9 @@ from app.batch.journal.journal import Entries
 from app.batch.schedule.answering import Plan
 from app.batch.schedule.engines import seats
 from app.batch.schedule.slots import free_memory, slots_for
-from app.cli.options import ModelOptions, PlanOptions
 from app.figures import duration, rate
 from app.models.planning import overrides, plan_files, task_for
+from app.options import ModelOptions, PlanOptions
 from app.prompts import PromptStyle
 from runtimes.errors import RequestError
 from runtimes.models.memory import MemoryEstimate, estimate_settings, gib

@@ -1,52 +1,63 @@
-"""Options of `ingot batch` that say how rows are run, and what the output is."""
+"""What a user may say of a batch job: what its input is, how its rows run, what the output is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from app.batch.input.prompting import Prompting
     from app.batch.input.shard import Shard
     from app.batch.plan import Limits, Output
     from app.batch.schedule.engines import Count
     from runtimes.request import SamplingParams
 
-_OUTPUT = "Output"
-_RUNNING = "Running"
-_SAMPLES = "Samples"
+# In the place of IN they are commands: a file of such a name is written ./status.
+WORDS = frozenset({"status", "merge"})
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """Where rows come from; what is not said is told from the input itself."""
+
+    field: str | None = None
+    template: Path | None = None
+    input_format: Literal["auto", "jsonl", "text", "csv", "parquet", "folder"] = "auto"
+    priority_field: str | None = None
+    json_schema_field: str | None = None
+    limit: int | None = None
+    strict: bool = False
+    dry_run: bool = False
+
+    def prompting(self, sampling: SamplingParams, most_tokens: int | None = None) -> Prompting:
+        """How rows become tasks. Raises RequestError for a template that cannot be used, or that
+        contradicts --field."""
+        from app.batch.input.prompting import Prompting
+        from app.batch.input.template import RowTemplate
+        from runtimes.errors import RequestError
+
+        if self.template is not None and self.field is not None:
+            raise RequestError("--field and --template both make the prompt; give one of them")
+        template = RowTemplate.load(self.template) if self.template is not None else None
+        return Prompting(
+            self.field,
+            template,
+            self.priority_field,
+            sampling,
+            most_tokens,
+            self.json_schema_field,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SampleOptions:
     """How many answers a row gets, and what is said about their tokens."""
 
-    n: Annotated[
-        int, typer.Option("--n", help="Answers for each row.", rich_help_panel=_SAMPLES)
-    ] = 1
-    best_of: Annotated[
-        int | None,
-        typer.Option(
-            help="Answers that are made for each row; the --n likeliest are kept.",
-            rich_help_panel=_SAMPLES,
-        ),
-    ] = None
-    logprobs: Annotated[
-        bool,
-        typer.Option(
-            "--logprobs", help="The log-probability of each token.", rich_help_panel=_SAMPLES
-        ),
-    ] = False
-    top_logprobs: Annotated[
-        int,
-        typer.Option(
-            metavar="K",
-            help="With --logprobs: also the K likeliest tokens at each place.",
-            rich_help_panel=_SAMPLES,
-        ),
-    ] = 0
+    n: int = 1
+    best_of: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
 
     def apply(self, params: SamplingParams) -> SamplingParams:
         """The parameters with these. Raises RequestError for a value out of its range."""
@@ -63,44 +74,11 @@ class SampleOptions:
 class OutputOptions:
     """What OUT is, and what is told about the job."""
 
-    format: Annotated[
-        Literal["auto", "jsonl", "openai", "csv", "parquet"],
-        typer.Option(
-            help="What OUT is: by its suffix, and openai (the lines of OpenAI's batch API) if IN "
-            "has such lines.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = "auto"
-    input_fields: Annotated[
-        bool,
-        typer.Option(
-            "--input-fields/--no-input-fields",
-            help="Whether a row of OUT has the fields of its row of IN.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = True
-    unordered: Annotated[
-        bool,
-        typer.Option(
-            "--unordered",
-            help="Append to OUT as rows finish, instead of writing it in order at the end.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = False
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Only part I of N of the rows; `ingot batch merge` puts the outputs together.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write all figures to FILE as JSON.", rich_help_panel=_OUTPUT
-        ),
-    ] = None
+    format: Literal["auto", "jsonl", "openai", "csv", "parquet"] = "auto"
+    input_fields: bool = True
+    unordered: bool = False
+    shard: str | None = None
+    report: Path | None = None
 
     def output(self) -> Output:
         """The job's form of output."""
@@ -127,60 +105,12 @@ class OutputOptions:
 class RunningOptions:
     """What a row and the job may take."""
 
-    row_timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            metavar="SECONDS",
-            help="A row that takes longer fails.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = None
-    retries: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="How often a row is asked again after a timeout or an error of the engine.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = 1
-    max_time: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            metavar="SECONDS",
-            help="Start no row after this time; what is left is for the next run (exit code 1).",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = None
-    engines: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|auto",
-            help="Engines that share the job, each with its GPU or its share of the cores; auto is"
-            " one for each GPU or NUMA node (on Ray: GPU or node).",
-            show_default="1; auto on Ray",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = None
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run the engines on a Ray cluster: its address, auto for the one that this machine"
-            " is part of, or local to start one here. The model must be at the same path on each"
-            " node.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = None
-    skip_failed: Annotated[
-        bool,
-        typer.Option(
-            "--skip-failed",
-            help="Rows that failed in an earlier run stay failed, instead of being tried again.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = False
+    row_timeout: float | None = None
+    retries: int = 1
+    max_time: float | None = None
+    engines: str | None = None
+    ray: str | None = None
+    skip_failed: bool = False
 
     def count(self) -> Count:
         """How many engines. Raises RequestError, also where Ray is asked for and not there."""

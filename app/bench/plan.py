@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.cli.options import ModelOptions
 from app.models.planning import Bits, plan_files, task_for
+from app.options import ModelOptions
 from runtimes.errors import ModelError
 from runtimes.planner.candidates import (
     Candidate,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.labels import details_of, label_of
-from app.cli.options import ModelOptions, PlanOptions
 from app.models.planning import Choice, choose
+from app.options import ModelOptions, PlanOptions
 from runtimes.api import EngineApi
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from app.cli.options import ModelOptions
+from app.options import ModelOptions
 from runtimes.chat import Message
 from runtimes.request import SamplingParams
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.cli.options import PlanOptions
 from app.compare.agreement import agreement
 from app.compare.asking import AskedFile
 from app.compare.records import Agreement, Contender, Question, Report, Side
 from app.models.planning import Choice, choose
+from app.options import PlanOptions
 from quantize.hub.store import human
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from app.cli.options import ModelOptions
+from app.options import ModelOptions
 from quantize.manifest import Fidelity, Quality, Speed, TokenParity
 from runtimes.models.modelfile import RuntimeName
 from runtimes.planner.plan import Figures

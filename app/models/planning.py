@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from app.cli.options import ModelOptions, PlanOptions
+from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile

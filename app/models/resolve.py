@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.options import ModelOptions
+from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.models.fingerprint import fingerprint as fingerprint
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile

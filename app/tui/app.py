@@ -23,10 +23,10 @@ from textual.screen import Screen
 from textual.signal import Signal
 
 from app.chat.host import HostState, LoadCancelledError
-from app.cli.options import ModelOptions, PlanOptions
 from app.config.reading import load as load_config
 from app.config.settings import ConfigError
 from app.config.writing import set_value
+from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, order, palette, theme
 from app.tui.help import HelpScreen
 from app.tui.screens.confirm import ConfirmScreen

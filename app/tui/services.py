@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from app.cli.options import ModelOptions, PlanOptions
+from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
 
 if TYPE_CHECKING:

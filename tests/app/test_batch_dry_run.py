@@ -108,8 +108,8 @@ def test_the_time_is_the_plans(
     assert main(command) == 0
     assert "ingot plan" in capfd.readouterr().out
 
-    from app.cli.options import ModelOptions
     from app.models.planning import plan_files, task_for
+    from app.options import ModelOptions
     from runtimes.planner.known import remember_plan
     from runtimes.planner.plan import Figures, Plan
 

@@ -13,11 +13,11 @@ from typer.testing import CliRunner, Result
 from app.cli.commands.models import models
 from app.cli.commands.pull import pull as pull_command
 from app.cli.commands.rm import rm
-from app.cli.options import ModelOptions
 from app.models import library
 from app.models.pulling import parse_wish, pull
 from app.models.ready import find_builds
 from app.models.resolve import model_file
+from app.options import ModelOptions
 from quantize.hub.client import Hub
 from quantize.hub.errors import HubError
 from runtimes.errors import ModelError, RequestError

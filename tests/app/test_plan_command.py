@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.cli.options import ModelOptions, PlanOptions
 from app.models.planning import choose, plan_files
+from app.options import ModelOptions, PlanOptions
 from quantize.manifest import load_manifest
 from runtimes.settings import RunnerSettings
 

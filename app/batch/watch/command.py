@@ -5,12 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from app.batch.commands import WORDS
-from app.batch.input_options import InputOptions
+from app.batch.options import WORDS, InputOptions
+from app.cli.batch_arguments import batch_values
 
 # What would drop or disregard the answers that are there.
 _ONCE = frozenset({"--fresh", "--force"})
@@ -63,7 +61,7 @@ class Command:
         """What it asks for; None when it is no job with an output file."""
         if not self.arguments or self.arguments[0] != "batch":
             return None
-        found = _parse(self.arguments[1:])
+        found = batch_values(self.arguments[1:])
         output = found.get("output")
         if found.get("input") is None or output in (None, "-") or found.get("dry_run"):
             return None
@@ -93,28 +91,3 @@ def batch_arguments(words: Sequence[str]) -> tuple[str, ...] | None:
             rest = [w for w in words[at + 1 :] if w not in ("-v", "--verbose")]
             return tuple(rest) if rest[:1] == ["batch"] else None
     return None
-
-
-def _parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """Values as they were written, by the parameter's name; empty for what cannot be parsed."""
-    import typer
-
-    command = _batch()
-    context = typer.Context(command, info_name="batch", resilient_parsing=True)
-    try:
-        found, _, _ = command.make_parser(context).parse_args(list(arguments))
-    except typer.TyperException:
-        return {}
-    return {name: value for name, value in found.items() if isinstance(value, str | bool)}
-
-
-@cache
-def _batch() -> Any:
-    """The batch command by itself: what its options are called and which of them take a value."""
-    import typer
-
-    from app.cli.commands.batch import batch
-
-    alone = typer.Typer(add_completion=False)
-    alone.command()(batch)
-    return typer.main.get_command(alone)

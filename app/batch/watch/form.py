@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.batch.commands import WORDS
+from app.batch.options import WORDS
 from app.batch.watch.command import Command
 from runtimes.errors import IngotError, ParameterError
 
@@ -113,11 +113,9 @@ def check(form: JobForm, folder: Path) -> Command:
     """
     from app.batch.checks import check_out
     from app.batch.input.source import open_source
-    from app.batch.input_options import InputOptions
-    from app.batch.options import SampleOptions
-    from app.cli.constraints import ConstraintOptions
-    from app.cli.options import ModelOptions, SamplingOptions
+    from app.batch.options import InputOptions, SampleOptions
     from app.models.resolve import model_file
+    from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 
     command = form.command(folder)
     asked = command.asked()

@@ -9,7 +9,7 @@ from typing import cast
 
 from app.batch.input.source import Row, Source, open_source
 from app.batch.input.tasks import RowProblem, Task
-from app.batch.input_options import InputOptions
+from app.batch.options import InputOptions
 from app.batch.watch.command import Asked
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams

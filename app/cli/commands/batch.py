@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from app.batch.input_options import InputOptions
-from app.batch.options import OutputOptions, RunningOptions, SampleOptions
-from app.cli.constraints import ConstraintOptions
-from app.cli.options import ModelOptions, PlanOptions, Reproducible, SamplingOptions, with_groups
+from app.cli.batch_options import InputGroup, OutputGroup, RunningGroup, SampleGroup
+from app.cli.groups import with_groups
+from app.cli.options import ConstraintGroup, ModelGroup, PlanGroup, Reproducible, SamplingGroup
 
 _TEST_ROWS = 3
 _TEST_TOKENS = 16
@@ -28,14 +27,14 @@ def batch(
         ),
     ],
     command: typer.Context,
-    sampling: SamplingOptions,
-    constraints: ConstraintOptions,
-    samples: SampleOptions,
-    rows: InputOptions,
-    out: OutputOptions,
-    running: RunningOptions,
-    options: ModelOptions,
-    engine: PlanOptions,
+    sampling: SamplingGroup,
+    constraints: ConstraintGroup,
+    samples: SampleGroup,
+    rows: InputGroup,
+    out: OutputGroup,
+    running: RunningGroup,
+    options: ModelGroup,
+    engine: PlanGroup,
     output: Annotated[
         str | None,
         typer.Argument(
@@ -95,9 +94,9 @@ def batch(
     import sys
     from dataclasses import replace
 
-    from app.batch.commands import WORDS, subcommand
     from app.batch.input.source import open_source
     from app.batch.interrupt import sigterm_as_ctrl_c
+    from app.batch.options import WORDS
     from app.batch.plan import Plan
     from app.batch.report.bar import make_progress
     from app.batch.report.events import Events
@@ -107,6 +106,7 @@ def batch(
     from app.batch.schedule.reproducible import alike, computing
     from app.batch.settings import JobSettings
     from app.cli import console
+    from app.cli.commands.batch_words import subcommand
     from app.cli.exitcodes import ExitCode
     from app.models.planning import choose
     from app.models.resolve import fingerprint

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import ModelOptions, with_groups
+from app.cli.groups import with_groups
+from app.cli.options import ModelGroup
 
 if TYPE_CHECKING:
     from app.bench.options import BenchOptions
     from app.bench.speed import FileSpeed
+    from app.options import ModelOptions
 
 _COMPARISONS = "Comparisons"
 _SPEED = "speed"
@@ -20,7 +22,7 @@ _SPEED = "speed"
 
 @with_groups
 def bench(
-    options: ModelOptions,
+    options: ModelGroup,
     model: Annotated[
         str | None,
         typer.Argument(

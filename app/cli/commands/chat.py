@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import ModelOptions, PlanOptions, with_groups
+from app.cli.groups import with_groups
+from app.cli.options import ModelGroup, PlanGroup
 
 
 @with_groups
 def chat(
-    options: ModelOptions,
-    settings: PlanOptions,
+    options: ModelGroup,
+    settings: PlanGroup,
     model: Annotated[
         str | None,
         typer.Argument(

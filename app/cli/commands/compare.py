@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.options import SamplingOptions, with_groups
+from app.cli.groups import with_groups
+from app.cli.options import SamplingGroup
 
 if TYPE_CHECKING:
     from app.compare.records import Contender, Report
@@ -24,7 +25,7 @@ def compare(
             " `ingot models` lists.",
         ),
     ],
-    sampling: SamplingOptions,
+    sampling: SamplingGroup,
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -97,9 +98,9 @@ def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contend
     """The files to ask. Raises ModelError for a MODEL that cannot be read."""
     from pathlib import Path
 
-    from app.cli.options import ModelOptions
     from app.compare.records import Contender
     from app.models.library import locate
+    from app.options import ModelOptions
     from quantize.manifest import NAME, load_manifest
 
     path = Path(locate(model))

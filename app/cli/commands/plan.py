@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.cli.options import ModelOptions, PlanOptions, with_groups
+from app.cli.groups import with_groups
+from app.cli.options import ModelGroup, PlanGroup
 
 if TYPE_CHECKING:
     from app.models.planning import PlanFiles
@@ -24,8 +25,8 @@ def plan(
             " `ingot models` lists.",
         ),
     ],
-    options: ModelOptions,
-    settings: PlanOptions,
+    options: ModelGroup,
+    settings: PlanGroup,
     workload: Annotated[
         Literal["chat", "batch"], typer.Option(help="One conversation, or a file of rows.")
     ] = "chat",

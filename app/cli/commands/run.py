@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.constraints import ConstraintOptions
-from app.cli.options import ModelOptions, PlanOptions, Reproducible, SamplingOptions, with_groups
+from app.cli.groups import with_groups
+from app.cli.options import ConstraintGroup, ModelGroup, PlanGroup, Reproducible, SamplingGroup
 
 
 @with_groups
@@ -23,10 +23,10 @@ def run(
             " `ingot models` lists.",
         ),
     ],
-    sampling: SamplingOptions,
-    constraints: ConstraintOptions,
-    options: ModelOptions,
-    settings: PlanOptions,
+    sampling: SamplingGroup,
+    constraints: ConstraintGroup,
+    options: ModelGroup,
+    settings: PlanGroup,
     prompt: Annotated[
         str | None,
         typer.Argument(

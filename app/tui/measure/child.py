@@ -199,7 +199,7 @@ def main(job: str, out: str, *arguments: str) -> None:
         start = Start(model="recorded")
         if job == "ask":
             from app.chat.host import EngineHost
-            from app.cli.options import ModelOptions
+            from app.options import ModelOptions
 
             host = EngineHost()  # type: ignore[assignment]
             stack.callback(host.close)

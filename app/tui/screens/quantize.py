@@ -18,7 +18,7 @@ from textual.widgets import Footer, TabbedContent, TabPane
 
 from app.builds.child import MeltProcess
 from app.builds.progress import State
-from app.cli.options import ModelOptions
+from app.options import ModelOptions
 from app.tui.app import app_of
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.widgets.quantize_form import QuantizeForm

@@ -13,7 +13,7 @@ from app.chat.host import EngineHost
 from app.chat.store.records import Message
 from app.chat.store.store import Store
 from app.chat.turn import Progress, Turn
-from app.cli.options import ModelOptions
+from app.options import ModelOptions
 from runtimes.request import SamplingParams
 from tests.app import endless
 

@@ -14,8 +14,8 @@ import pytest
 
 from app.chat.host import EngineHost, HostState, LoadCancelledError
 from app.chat.labels import label_of
-from app.cli.options import ModelOptions, PlanOptions
 from app.models.planning import plan_files, task_for
+from app.options import ModelOptions, PlanOptions
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.modelfile import ModelFile

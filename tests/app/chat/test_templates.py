@@ -9,7 +9,7 @@ import pytest
 
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
-from app.cli.options import ModelOptions
+from app.options import ModelOptions
 from tests.app.chat.conftest import answer
 
 TEMPLATE = (

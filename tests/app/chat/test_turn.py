@@ -17,7 +17,7 @@ from app.chat.host import EngineHost, HostState
 from app.chat.store.records import Role, State
 from app.chat.store.store import Store
 from app.chat.turn import Turn
-from app.cli.options import ModelOptions
+from app.options import ModelOptions
 from app.prompts import PromptTooLongError
 from runtimes.errors import RequestError
 from runtimes.request import Chunk, Request, SamplingParams

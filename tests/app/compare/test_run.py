@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from app.cli.options import ModelOptions
 from app.compare import run as running
 from app.compare.records import Contender, Question, Report, SideState
 from app.compare.run import Comparison
 from app.compare.text import as_json, as_markdown, lines
+from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 from tests.app import endless

@@ -11,7 +11,7 @@ from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.store.store import Store
 from app.chat.turn import Turn
-from app.cli.options import ModelOptions
+from app.options import ModelOptions
 from runtimes.request import SamplingParams
 from tests.app import endless
 

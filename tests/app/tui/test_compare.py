@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Static
 
-from app.cli.options import ModelOptions
 from app.compare import asking
 from app.compare.records import (
     Agreement,
@@ -24,6 +23,7 @@ from app.compare.records import (
     SideState,
 )
 from app.models.entries import Entry, Origin
+from app.options import ModelOptions
 from app.tui.app import IngotApp
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.compare import CompareScreen

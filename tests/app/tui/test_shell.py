@@ -13,8 +13,8 @@ from textual.widgets import OptionList
 
 from app.chat.host import HostState
 from app.chat.store.records import Role, State
-from app.cli.options import ModelOptions
 from app.models import resolve as models
+from app.options import ModelOptions
 from app.tui import app as shell
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen, groups

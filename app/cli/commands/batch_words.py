@@ -16,8 +16,6 @@ from app.cli import console
 from app.cli.exitcodes import ExitCode
 from runtimes.errors import RequestError
 
-WORDS = frozenset({"status", "merge"})
-
 _OPTIONS = {"status": {"as_json"}, "merge": {"as_json", "fresh"}}
 _USAGE = {"status": "ingot batch status OUT", "merge": "ingot batch merge OUT PART..."}
 _ARGUMENTS = {"input", "output", "parts"}
