@@ -67,14 +67,14 @@ def command(
         typer.Option(
             "--override",
             metavar="REGEX=TYPE",
-            help="Another llama.cpp type for the tensors whose names match. Repeat for more.",
+            help="Use this llama.cpp type for tensors whose names match. Repeatable.",
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option("--target", help="What ONNX graphs are shaped for: cpu or cuda.")
+        str, typer.Option("--target", help="What ONNX graphs are built for: cpu or cuda.")
     ] = "cpu",
     no_measure: Annotated[
-        bool, typer.Option("--no-measure", help="Skip quality and speed.")
+        bool, typer.Option("--no-measure", help="Do not measure quality and speed.")
     ] = False,
     measure_text: Annotated[
         Path | None,
@@ -85,7 +85,7 @@ def command(
     ] = None,
     measure_again: Annotated[
         bool,
-        typer.Option("--measure-again", help="Measure once more, say when the machine was busy."),
+        typer.Option("--measure-again", help="Measure again, for example if the machine was busy."),
     ] = False,
     no_gates: Annotated[
         bool,
@@ -94,12 +94,12 @@ def command(
     allow_token_mismatch: Annotated[
         bool,
         typer.Option(
-            "--allow-token-mismatch", help="Publish files that split text into other tokens."
+            "--allow-token-mismatch", help="Publish files whose tokens differ from the original's."
         ),
     ] = False,
     allow_pickle: Annotated[
         bool,
-        typer.Option("--allow-pickle", help="Take weights in pickle form if there are no others."),
+        typer.Option("--allow-pickle", help="Accept pickle weights if there are no others."),
     ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
@@ -109,21 +109,21 @@ def command(
         typer.Option("--push", metavar="ORG/NAME", help="Upload the result to the hub."),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Build again what is already there.")
+        bool, typer.Option("--fresh", help="Build files again that are already there.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events as JSON lines instead of the table.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what the tools say.")
+        bool, typer.Option("--verbose", "-v", help="Show the output of the tools.")
     ] = False,
 ) -> None:
     """Melt a Hugging Face model down into 4- and 8-bit GGUF and ONNX files.
 
     Every file is checked against the original's tokens, loaded, measured
     against the original, and only then put into the output folder, with a
-    manifest.json beside it. The same command again goes on where an interrupted
-    one ended, and builds nothing that is already there.
+    manifest.json beside it. The same command resumes an interrupted run, and
+    builds nothing that is already there.
     """
     if verbose:
         logging.getLogger().setLevel(logging.DEBUG)

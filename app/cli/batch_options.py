@@ -14,12 +14,10 @@ SampleGroup = Annotated[
     group(
         "Samples",
         n=typer.Option("--n", help="Answers for each row."),
-        best_of=typer.Option(
-            help="Answers that are made for each row; the --n likeliest are kept."
-        ),
+        best_of=typer.Option(help="Answers to generate for each row; the --n likeliest are kept."),
         logprobs=typer.Option("--logprobs", help="The log-probability of each token."),
         top_logprobs=typer.Option(
-            metavar="K", help="With --logprobs: also the K likeliest tokens at each place."
+            metavar="K", help="With --logprobs: also the K likeliest tokens at each position."
         ),
     ),
 ]
@@ -29,31 +27,30 @@ InputGroup = Annotated[
     group(
         "Input",
         field=typer.Option(
-            help="Where the prompt is in a row: a name or a dotted path. A list of strings is a "
+            help="Field with the prompt: a name or a dotted path. A list of strings is a "
             "conversation whose turns are answered one after another.",
         ),
         template=typer.Option(
             metavar="FILE.j2",
             help="A Jinja2 template that makes the prompt from the row's fields.",
         ),
-        input_format=typer.Option("--input-format", help="What IN is, if its name misleads."),
+        input_format=typer.Option("--input-format", help="Format of IN; auto detects it."),
         priority_field=typer.Option(
-            help="Where a row's priority is: critical, high, normal or low, or 0 to 3."
+            help="Field with a row's priority: critical, high, normal or low, or 0 to 3."
         ),
         json_schema_field=typer.Option(
-            help="Where a row's own JSON schema is, which its answer must follow."
+            help="Field with a row's own JSON schema, which its answer must match."
         ),
         limit=typer.Option(
             min=1, help="Only the first N rows of IN; OUT then holds just those.", metavar="N"
         ),
         strict=typer.Option(
             "--strict",
-            help="Rows that are not valid end the job before it begins, instead of becoming errors "
-            "in OUT.",
+            help="Refuse the job if a row is not valid, instead of writing an error to OUT.",
         ),
         dry_run=typer.Option(
             "--dry-run",
-            help="Only look: rows, tokens, memory and time; loads no weights, writes nothing.",
+            help="Only show rows, tokens, memory and time; load no weights, write nothing.",
         ),
     ),
 ]
@@ -63,12 +60,11 @@ OutputGroup = Annotated[
     group(
         "Output",
         format=typer.Option(
-            help="What OUT is: by its suffix, and openai (the lines of OpenAI's batch API) if IN "
-            "has such lines.",
+            help="Format of OUT; auto: by its suffix, or openai if IN has OpenAI batch requests.",
         ),
         input_fields=typer.Option(
             "--input-fields/--no-input-fields",
-            help="Whether a row of OUT has the fields of its row of IN.",
+            help="Copy the fields of each row of IN to its row of OUT.",
         ),
         unordered=typer.Option(
             "--unordered",
@@ -76,7 +72,7 @@ OutputGroup = Annotated[
         ),
         shard=typer.Option(
             metavar="I/N",
-            help="Only part I of N of the rows; `ingot batch merge` puts the outputs together.",
+            help="Only part I of N of the rows; `ingot batch merge` joins the outputs.",
         ),
         report=typer.Option(metavar="FILE", help="Write all figures to FILE as JSON."),
     ),
@@ -95,7 +91,7 @@ RunningGroup = Annotated[
         max_time=typer.Option(
             min=0.001,
             metavar="SECONDS",
-            help="Start no row after this time; what is left is for the next run (exit code 1).",
+            help="Start no row after this time; the next run does the rest (exit code 1).",
         ),
         engines=typer.Option(
             metavar="N|auto",

@@ -16,15 +16,15 @@ SamplingGroup = Annotated[
     SamplingOptions,
     group(
         _SAMPLING,
-        max_tokens=typer.Option(help="Most tokens in an answer."),
+        max_tokens=typer.Option(help="Maximum number of tokens in an answer."),
         temperature=typer.Option("--temperature", "-t", help="0 always takes the likeliest token."),
-        top_k=typer.Option(help="Only the K likeliest tokens; 0 for all."),
-        top_p=typer.Option(help="Only the likeliest tokens up to this sum."),
-        min_p=typer.Option(help="Only tokens this likely, relative to the likeliest."),
+        top_k=typer.Option(help="Sample from the K likeliest tokens; 0 for all."),
+        top_p=typer.Option(help="Sample from the likeliest tokens up to this total probability."),
+        min_p=typer.Option(help="Minimum probability of a token, relative to the likeliest."),
         repetition_penalty=typer.Option(help="Above 1 discourages repetition."),
         presence_penalty=typer.Option(help="Subtracted from tokens seen once."),
         frequency_penalty=typer.Option(help="Subtracted for each time seen."),
-        min_tokens=typer.Option(min=0, help="No end of the answer before this many tokens."),
+        min_tokens=typer.Option(min=0, help="Do not end an answer before this many tokens."),
         seed=typer.Option(help="Makes sampling repeatable."),
         stop=typer.Option(help="End before this text; repeatable."),
     ),
@@ -33,15 +33,15 @@ SamplingGroup = Annotated[
 ConstraintGroup = Annotated[
     ConstraintOptions,
     group(
-        "What an answer must be (one of these)",
+        "Constrain the answer (one of these)",
         json_schema=typer.Option(
             metavar="FILE",
-            help="JSON that this JSON schema describes: a file, or the schema itself.",
+            help="JSON that matches this schema: a file, or the schema itself.",
         ),
-        regex=typer.Option(help="A text that this regular expression matches."),
-        choice=typer.Option(metavar="TEXT", help="One of these; repeat it."),
+        regex=typer.Option(help="Text that matches this regular expression."),
+        choice=typer.Option(metavar="TEXT", help="One of these texts; repeatable."),
         grammar=typer.Option(
-            metavar="FILE", help="A text of this grammar (Lark, in llguidance's dialect)."
+            metavar="FILE", help="Text that matches this grammar (Lark, in llguidance's dialect)."
         ),
     ),
 ]
@@ -52,7 +52,7 @@ ModelGroup = Annotated[
         "Model",
         recipe=typer.Option(help="The built file of this recipe, such as q8_0 or onnx-int4."),
         file=typer.Option(help="The built file of this name."),
-        context=typer.Option(min=8, help="Tokens that a prompt and its answer may have."),
+        context=typer.Option(min=8, help="Maximum number of tokens of a prompt and its answer."),
         threads=typer.Option(min=1, max=MOST_THREADS, help="Processor threads."),
     ),
 ]
@@ -61,20 +61,21 @@ PlanGroup = Annotated[
     PlanOptions,
     group(
         "Settings (what is not given here comes from `ingot plan`, if it was run for MODEL)",
-        profile=typer.Option(help="What matters most."),
+        profile=typer.Option(help="What to optimize for."),
         bits=typer.Option(
-            help="Files of this width; 4 where there are any. Widths differ in accuracy."
+            help="Only files of this width; 4 by default, if there are any. Widths differ in"
+            " accuracy."
         ),
-        kv_type=typer.Option(help="llama.cpp's keys and values."),
-        batch_tokens=typer.Option(min=1, help="Most tokens of a step."),
+        kv_type=typer.Option(help="llama.cpp: type of the KV cache."),
+        batch_tokens=typer.Option(min=1, help="Maximum number of tokens per step."),
         unified_kv=typer.Option(
             "--unified-kv/--split-kv",
-            help="llama.cpp: one cache for all slots, or one for each.",
+            help="llama.cpp: one KV cache for all slots, or one for each.",
         ),
         kv_tokens=typer.Option(
             min=8,
-            help="llama.cpp with --unified-kv: tokens that all slots may hold together, where less"
-            " than slots x context will do.",
+            help="llama.cpp with --unified-kv: tokens that all slots share, if less than slots x"
+            " context is enough.",
         ),
         gpu_layers=typer.Option(min=-1, help="llama.cpp: layers on the GPU."),
         device_sampling=typer.Option(
@@ -88,8 +89,8 @@ Reproducible = Annotated[
     bool,
     typer.Option(
         "--reproducible/--no-reproducible",
-        help="The same answers to the last bit on this machine, whatever else runs, was stopped or"
-        " is cached; slower.",
+        help="The same answers to the last bit on this machine, whatever runs beside them, was"
+        " interrupted or is cached. Slower.",
         rich_help_panel=_SAMPLING,
     ),
 ]

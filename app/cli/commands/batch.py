@@ -59,7 +59,7 @@ def batch(
     ] = False,
     slots: Annotated[
         int | None,
-        typer.Option(min=1, max=256, help="Rows that run together; 16 where memory permits."),
+        typer.Option(min=1, max=256, help="Rows that run together; 16 if memory allows."),
     ] = None,
     reproducible: Reproducible = False,
     test: Annotated[
@@ -70,13 +70,17 @@ def batch(
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Go on with OUT though model or sampling changed.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Answer every row again if model or sampling changed; keep the old answers.",
+        ),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget OUT's old answers; compute all rows anew.")
+        bool, typer.Option("--fresh", help="Drop OUT's old answers; compute all rows again.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="What happens as JSON lines on stdout; last the figures.")
+        bool, typer.Option("--json", help="Events as JSON lines on stdout; the figures come last.")
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress and no figures on stderr.")
@@ -85,11 +89,11 @@ def batch(
     """Answer every row of a file.
 
     Finished rows are kept in OUT.journal.jsonl from the moment they are done: after a crash, Ctrl-C
-    or a full disk, the same command goes on where it stopped. Exits 1 if some rows failed or were
+    or a full disk, the same command resumes where it stopped. Exits 1 if some rows failed or were
     left over at the end of --max-time.
 
-    `ingot batch status OUT` says how far a job is, also while it runs. `ingot batch merge OUT
-    PART...` joins the outputs of --shard. A file that is called status or merge is ./status here.
+    `ingot batch status OUT` shows how far a job is, also while it runs. `ingot batch merge OUT
+    PART...` joins the outputs of --shard. For a file named status or merge, write ./status.
     """
     import sys
     from dataclasses import replace

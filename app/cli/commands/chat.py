@@ -25,20 +25,21 @@ def chat(
     system: Annotated[
         str | None, typer.Option(help="A system message before the conversation.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last chat.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the last chat.")] = False,
     chat: Annotated[
-        int | None, typer.Option("--chat", metavar="ID", help="Go on with this chat.")
+        int | None, typer.Option("--chat", metavar="ID", help="Resume this chat.")
     ] = None,
     raw: Annotated[
         bool,
         typer.Option(
             "--raw",
-            help="Send text as it is, without the chat template: the model goes on with it. Models"
-            " that have no template are always asked so.",
+            help="Send text as it is, without the chat template: the model continues it. This"
+            " always holds for models without a template.",
         ),
     ] = False,
     no_mouse: Annotated[
-        bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")
+        bool,
+        typer.Option("--no-mouse", help="Do not capture the mouse: the terminal can select text."),
     ] = False,
 ) -> None:
     """Talk with a model; compare files, run batch jobs and quantize, all in the terminal.

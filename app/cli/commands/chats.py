@@ -18,7 +18,7 @@ IdsArgument = Annotated[
     list[int], typer.Argument(metavar="ID...", help="Chats, by the numbers that the list shows.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-LimitOption = Annotated[int, typer.Option(min=1, help="At most so many.")]
+LimitOption = Annotated[int, typer.Option(min=1, help="Maximum number of results.")]
 
 
 @chats.callback(invoke_without_command=True)
@@ -26,7 +26,7 @@ def show(
     context: typer.Context,
     limit: LimitOption = 50,
     deleted: Annotated[
-        bool, typer.Option("--deleted", help="Those that `restore` can bring back.")
+        bool, typer.Option("--deleted", help="Deleted chats, which `restore` can bring back.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,12 +59,14 @@ def show(
 def search(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="TEXT...", help="Words that a message or a title has, in any case."),
+        typer.Argument(
+            metavar="TEXT...", help="Words in a message or a title; case does not matter."
+        ),
     ],
     limit: LimitOption = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the chats in which all the words are; the last may be the start of one."""
+    """Find chats that contain all the words; the last may be the beginning of one."""
     from app.chat.store import Store
     from app.cli import console
 
@@ -141,7 +143,7 @@ def restore(ids: IdsArgument) -> None:
 def repair(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Check the file of the chats; set a damaged one aside and save what can be read of it."""
+    """Check the file of the chats; rename a damaged one and save what can be read of it."""
     from app.chat.store.repair import is_whole
     from app.chat.store.repair import repair as mend
     from app.chat.store.store import default_path

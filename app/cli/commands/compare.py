@@ -36,7 +36,7 @@ def compare(
         list[str] | None,
         typer.Option(
             help="A built file of MODEL, such as q8_0; repeatable. The first is what the"
-            " others are compared with. Without any, all files of MODEL."
+            " others are compared with. Default: all files of MODEL."
         ),
     ] = None,
     also: Annotated[
@@ -48,14 +48,14 @@ def compare(
         bool,
         typer.Option(
             "--together",
-            help="Ask all at once: sooner done, but they slow each other down.",
+            help="Ask all at once: done sooner, but each is slower.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Ask several files the same: answers, speed, memory, and the first token that differs.
+    """Ask several files one question: answers, speed, memory, and the first token that differs.
 
-    One after another, each in a process of its own. Exits 3 when one of them could not answer.
+    They answer one after another, each in its own process. Exits 3 if one could not answer.
     """
     import json
 

@@ -105,7 +105,7 @@ def set_(
 
 @config.command()
 def unset(key: KeyArgument) -> None:
-    """Take a setting out of the file, so that its default holds."""
+    """Remove a setting from the file, so that its default applies."""
     from app.cli import console
     from app.config.settings import config_path
     from app.config.writing import unset_value

@@ -13,7 +13,7 @@ def models(
         bool, typer.Option("--json", help="Print one JSON object instead of a table.")
     ] = False,
 ) -> None:
-    """List the pulled models with their sizes; the names serve as MODEL."""
+    """List the pulled models with their sizes; use the names as MODEL."""
     from app.cli import console
     from app.models.library import library_dir
     from app.models.library import models as all_models

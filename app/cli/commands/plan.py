@@ -35,13 +35,13 @@ def plan(
         typer.Option(min=1, max=256, help="Rows that run together."),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure, whatever is remembered.")
+        bool, typer.Option("--again", help="Measure again, even if a result is remembered.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Choose file and settings by short measured trials, and remember them for this machine.
 
-    Exits 4 when nothing fits the memory.
+    Exits 4 if nothing fits into memory.
     """
     import json
 

@@ -18,7 +18,7 @@ def pull(
     ],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Download a ready GGUF file or ONNX folder; an interrupted download goes on.
+    """Download a ready GGUF file or ONNX folder; an interrupted download resumes.
 
     Without WHAT, the only model there is, or a list of them. HF_TOKEN opens private and gated
     repositories.

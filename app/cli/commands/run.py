@@ -41,7 +41,7 @@ def run(
         bool,
         typer.Option(
             "--context-shift",
-            help="When the context is full, forget its oldest half and go on (llama.cpp). Without"
+            help="When the context is full, drop its oldest half and continue (llama.cpp). Without"
             " it the answer ends there.",
         ),
     ] = False,
