@@ -31,7 +31,7 @@ _WELCOME = (
 )
 _MODES = (
     "[app.compare F3] compare files   [app.batch F4] batch jobs   [app.quantize F5] quantize"
-    "   [app.monitor.monitor F6] monitor   [app.chat F2] back here"
+    "   [app.monitor F6] monitor   [app.chat F2] back here"
 )
 
 
