@@ -1,1 +1,2 @@
-"""What is going on: the machine, the engine, and what both have reported."""
+"""What the machine and the engine are doing, and what they have reported, for a screen that looks
+now and then. How that is drawn belongs to `app.tui`."""

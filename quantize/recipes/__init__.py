@@ -1,1 +1,2 @@
-"""What can be built: recipes, the types behind them, and what decides a file's bytes."""
+"""What can be built: the recipes, llama.cpp's types, limits of quality, and the keys that say which
+builds are the same. How a file is made belongs to `gguf` and `onnx`."""

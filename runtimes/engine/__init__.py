@@ -1,1 +1,2 @@
-"""The engine: which rows run in a step, their keys and values, text and figures."""
+"""The engine: requests in, steps planned, tokens drawn, text out; and the contract that a runner
+keeps. No runtime's library is imported here, and no other process is known."""

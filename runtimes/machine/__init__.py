@@ -1,1 +1,2 @@
-"""What this machine has, which of it works, and the child processes and locks that need it."""
+"""What this machine has and whether the native libraries work on it; child processes, locks and
+small state files. What a model file is does not belong here."""

@@ -1,1 +1,2 @@
-"""Model files on the disk, read without loading a runtime: headers, identity, memory."""
+"""Model files on the disk: their headers, identity, and the memory that they will take. Running a
+model does not belong here."""

@@ -1,1 +1,2 @@
-"""The output file of a batch job: records, their forms, and putting it in place."""
+"""The output file of a batch job: what a record holds, its forms (JSONL, OpenAI, CSV, Parquet), and
+putting the file in place. Nothing here asks the model."""
