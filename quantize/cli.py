@@ -232,7 +232,7 @@ def _report(error: BaseException) -> int:
     """One message on stderr; the traceback of a defect only with -v."""
     code = exit_code(error)
     if isinstance(error, KeyboardInterrupt):
-        sys.stderr.write("quantize: interrupted; the same command goes on from what is finished\n")
+        sys.stderr.write("quantize: interrupted; the same command resumes from what is finished\n")
         return code
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         traceback.print_exception(error, file=sys.stderr)

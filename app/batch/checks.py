@@ -42,9 +42,9 @@ def check_settings(out: Path, journal: Journal, settings: JobSettings) -> None:
     changed = differences(journal.settings, settings)
     if changed:
         raise RequestError(
-            f"{out} was begun with other settings:\n  "
+            f"{out} was started with other settings:\n  "
             + "\n  ".join(changed)
-            + "\n--force answers every row anew and keeps the old answers in the journal; "
+            + "\n--force answers every row again and keeps the old answers in the journal; "
             "--fresh drops them; or name another output"
         )
 

@@ -98,7 +98,7 @@ class OutputOptions:
         from runtimes.errors import RequestError
 
         if self.unordered:
-            raise RequestError("--unordered is for a file that can be gone on with, not for stdout")
+            raise RequestError("--unordered needs an output file that can be resumed, not stdout")
 
 
 @dataclass(frozen=True, slots=True)

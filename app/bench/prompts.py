@@ -65,7 +65,7 @@ def _text(line: str, where: str) -> str:
     try:
         value: Any = json.loads(line)
     except ValueError as error:
-        raise PromptFileError(f"--prompts: {where} is no JSON: {error}") from error
+        raise PromptFileError(f"--prompts: {where} is not JSON: {error}") from error
     found = value if isinstance(value, dict) else {}
     turns = found.get("turns")
     first = turns[0] if isinstance(turns, list) and turns else None

@@ -21,7 +21,7 @@ def require_tool(path: Path | None, option: str, name: str) -> Path:
     if path is None:
         raise ToolMissingError(f"name the program {name} with {option}; {HOW_TO_BUILD}")
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise ToolMissingError(f"{option}: {path} is no program; {HOW_TO_BUILD}")
+        raise ToolMissingError(f"{option}: {path} is not a program; {HOW_TO_BUILD}")
     return path
 
 

@@ -16,8 +16,8 @@ _SIGNS = {StageState.RUNNING: "▶", StageState.DONE: "✓", StageState.FAILED: 
 _ENDS = {
     State.DONE: "done",
     State.PARTLY: "done, but not every file could be made or is good enough",
-    State.STOPPED: "stopped; starting it again goes on from what is finished",
-    State.FAILED: "failed; starting it again goes on from what is finished",
+    State.STOPPED: "stopped; starting it again resumes from what is finished",
+    State.FAILED: "failed; starting it again resumes from what is finished",
 }
 
 

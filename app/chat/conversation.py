@@ -128,7 +128,9 @@ class Conversation:
         unless others are given. The old branch stays."""
         old = self.message(id)
         if old.role is not Role.USER:
-            raise RequestError("only your own messages can be edited; an answer can be made anew")
+            raise RequestError(
+                "only your own messages can be edited; an answer can be generated again"
+            )
         return self._add(old.parent, text, old.attachments if attachments is None else attachments)
 
     def _add(self, parent: int | None, text: str, attachments: Sequence[Attachment]) -> Message:

@@ -187,7 +187,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("copy", "", "copy the last answer", _plain("copy", Copy)),
     Spec("regen", "", "ask for another answer", _plain("regen", Regen)),
     Spec("edit", "", "edit your last message, in a branch", _plain("edit", Edit)),
-    Spec("continue", "", "go on with a cut answer", _plain("continue", Continue)),
+    Spec("continue", "", "continue a cut answer", _plain("continue", Continue)),
     Spec("stop", "", "stop the answer", _plain("stop", Stop)),
     Spec("compare", "", "ask several files the same", _plain("compare", Compare)),
     Spec("batch", "", "run a file of prompts", _plain("batch", lambda: Show("batch"))),

@@ -104,7 +104,7 @@ class Reading:
             source = self.sources["chat.preset"]
             where = self.path if source == "file" else f"the {source}"
             self.problems.append(
-                f"{where}: chat.preset is {name!r}, which is no preset; there are:"
+                f"{where}: chat.preset is {name!r}, which is not a preset; there are:"
                 f" {', '.join(known)}"
             )
             del self.values["chat.preset"], self.sources["chat.preset"]

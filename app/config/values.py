@@ -122,7 +122,7 @@ def _hint(key: str) -> Any:
     near = difflib.get_close_matches(key, SETTINGS, n=1)
     if not near:  # the right name in the wrong table, or in none
         near = [name for name in SETTINGS if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    told = f"did you mean {near[0]}?" if near else "`ingot config` lists those that there are"
+    told = f"did you mean {near[0]}?" if near else "`ingot config` lists all settings"
     raise ConfigError(f"there is no setting {key}; {told}")
 
 

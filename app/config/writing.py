@@ -109,7 +109,7 @@ def _read(path: Path) -> TOMLDocument:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (TOMLKitError, ValueError) as error:
-        raise ConfigError(f"{path} is not TOML; mend it first: {error}") from error
+        raise ConfigError(f"{path} is not TOML; fix it first: {error}") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -26,7 +26,7 @@ def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> st
         f"keys and values {_kv(plan)}{layout}{_offload(plan)}",
         f"  {gib(plan.memory)} of memory, {gib(task.free)} are free",
         "",
-        "Why" + (" (measured earlier; --again measures anew)" if remembered else ""),
+        "Why" + (" (measured earlier; --again measures again)" if remembered else ""),
         *(f"  {reason}" for reason in plan.reasons),
         *_widths(files),
         "",

@@ -48,7 +48,7 @@ def parse_wish(text: str) -> Wish:
     name, _, what = text.partition(":")
     parsed = parse_hub_name(name)
     if parsed is None:
-        raise RequestError(f"{text!r} is no name on the hub; write ORG/NAME or ORG/NAME:Q4_K_M")
+        raise RequestError(f"{text!r} is not a name on the hub; write ORG/NAME or ORG/NAME:Q4_K_M")
     return Wish(parsed, what or None)
 
 

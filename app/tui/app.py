@@ -114,7 +114,7 @@ class IngotApp(App[None]):
         for one in wrong[:_WARNINGS]:
             self.warn(one)
         if (more := len(wrong) - _WARNINGS) > 0:
-            self.warn(f"{more} more settings are wrong: `ingot config` tells of all")
+            self.warn(f"{more} more settings are wrong: `ingot config` lists them all")
 
     def notify(self, message: str, **options: Any) -> None:
         """Textual's, with keys as they are mapped."""
@@ -164,7 +164,7 @@ class IngotApp(App[None]):
         self.engine_changed.publish(host.state)
         if host.engine is not None and host.plain and not host.raw:
             self.warn(
-                f"{host.label} has no chat template: it does not answer, it goes on with what you"
+                f"{host.label} has no chat template: it does not answer, it continues what you"
                 " write."
             )
         if error is not None:

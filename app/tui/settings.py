@@ -14,5 +14,5 @@ def problems(config: Config) -> list[str]:
     """Each in a sentence; none when all is well. Imports the whole app when there is a keymap."""
     found = keys.problems(config.keymap)
     if config.theme and config.theme not in theme.names():
-        found.append(f"theme: there is no theme {config.theme}; F12 shows those that there are")
+        found.append(f"theme: there is no theme {config.theme}; F12 shows all themes")
     return found

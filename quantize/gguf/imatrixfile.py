@@ -73,10 +73,10 @@ def read_matrix(path: Path) -> ImportanceMatrix:
             is_gguf = file.read(4) == b"GGUF"
         matrix = _read_gguf(path) if is_gguf else _read_legacy(path.read_bytes())
     except (ModelError, ValueError, struct.error) as error:
-        raise UsageError(f"{path} is no importance matrix of llama.cpp's: {error}") from error
+        raise UsageError(f"{path} is not an importance matrix of llama.cpp: {error}") from error
     for name, entry in matrix.entries.items():
         if not np.isfinite(entry.sums).all() or not np.isfinite(entry.counts).all():
-            raise UsageError(f"{path} is damaged: {name} holds values that are no numbers")
+            raise UsageError(f"{path} is damaged: {name} holds values that are not numbers")
     return matrix
 
 

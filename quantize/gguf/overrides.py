@@ -29,7 +29,7 @@ def check_overrides(overrides: Mapping[str, str]) -> None:
             re.compile(pattern)
         except re.error as error:
             raise UsageError(
-                f"the tensor pattern {pattern!r} is no regular expression: {error}"
+                f"the tensor pattern {pattern!r} is not a regular expression: {error}"
             ) from error
         if kind.lower() not in TYPES:
             near = difflib.get_close_matches(kind.lower(), TYPES, n=3, cutoff=0.5)

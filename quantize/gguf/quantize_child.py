@@ -103,6 +103,6 @@ def _fallbacks(log: str) -> list[str]:
         for (_, wanted, got), count in found.most_common()
     )
     return [
-        f"{found.total()} of {total[1]} tensors have rows that are no multiple of {blocks} weights,"
-        f" as the type wanted for them needs, and were stored in a larger one: {stored}"
+        f"{found.total()} of {total[1]} tensors have rows that are not a multiple of {blocks}"
+        f" weights, as the type wanted for them needs, and were stored in a larger one: {stored}"
     ]

@@ -12,7 +12,7 @@ from runtimes.errors import IngotError, ModelError
 if TYPE_CHECKING:
     import httpx2
 
-_STAYS = "what has arrived stays, and the next run goes on from there"
+_STAYS = "what has arrived stays, and the next run resumes from there"
 
 
 class HubError(ModelError):
@@ -93,9 +93,9 @@ def _by_status(response: httpx2.Response, name: HubName, token: bool) -> IngotEr
     if code == "GatedRepo":
         if token:
             return HubError(
-                f"{name} is gated, and your token opens it not: accept its conditions on its page"
-                " with the token's account, wait for approval if it needs one, and let the token"
-                " read gated repositories"
+                f"{name} is gated, and your token has no access to it: accept its conditions on"
+                " its page with the token's account, wait for approval if it needs one, and let the"
+                " token read gated repositories"
             )
         return HubError(
             f"{name} is gated: accept its conditions on its page, then set HF_TOKEN to a token of"

@@ -63,7 +63,7 @@ class Store:
             known = self._known(self._ref())
             if known is None:
                 raise
-            progress.note(f"{error}; going on with what was downloaded of {known.commit[:12]}")
+            progress.note(f"{error}; continuing with what was downloaded of {known.commit[:12]}")
             return known
         _write(self.base / listing.commit / "listing.json", listing.to_json())
         _write(self.base / "refs" / quote(self.name.revision, safe=""), listing.commit)

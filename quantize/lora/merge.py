@@ -55,7 +55,7 @@ def open_adapter(lora: str, progress: Reporter, hub: Hub | None = None) -> Adapt
     if not folder.is_dir():
         name = parse_hub_name(lora)
         if name is None or folder.exists():
-            raise UsageError(f"{lora} is no folder; give a folder that peft wrote, or ORG/NAME")
+            raise UsageError(f"{lora} is not a folder; give a folder that peft wrote, or ORG/NAME")
         hub, store = hub or Hub(), Store(name)
         listing = store.listing(hub, progress)
         wanted = [f for f in listing.files if f.path in {_CONFIG, _WEIGHTS, *_TOKENIZER_FILES}]

@@ -50,7 +50,7 @@ def optimum_overlay(progress: Reporter) -> Path:
         for stale in root.glob(".install-*"):  # we hold the lock, so whoever made it is dead
             shutil.rmtree(stale, ignore_errors=True)
         if target.exists():
-            progress.note(f"optimum's exporter in {target} is damaged: it is installed anew")
+            progress.note(f"optimum's exporter in {target} is damaged: installing it again")
             shutil.rmtree(target)
         with progress.stage("installing optimum's exporter, once per machine"):
             _install(root, target, progress)

@@ -114,7 +114,7 @@ class JsonReporter:
             with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             self._stream = None
-            logger.warning("nobody reads the events any more; the build goes on")
+            logger.warning("nobody reads the events any more; the build continues")
 
 
 @dataclasses.dataclass(slots=True)

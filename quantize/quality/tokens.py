@@ -144,7 +144,7 @@ def require_parity(comparison: Comparison, name: str) -> None:
         why += (
             f"\n{name} splits it by {named!r}: llama.cpp knows pre-tokenizers by name, and this is"
             " the one that its converter recognised, or else the nearest. Is tokenizer.json as the"
-            " model was published? Programs that write it anew may lose a step, such as the"
+            " model was published? Programs that rewrite it may lose a step, such as the"
             " splitting of digits. ONNX files keep tokenizer.json: --to onnx builds them."
         )
     raise TokenMismatchError(

@@ -41,7 +41,7 @@ def open_gguf(path: Path) -> SourceModel:
             " f16, bf16 or f32 file, or the original model"
         )
     if "tokenizer.ggml.tokens" not in header.array_lengths:
-        raise UsageError(f"{path} has no vocabulary: it is no language model by itself")
+        raise UsageError(f"{path} has no vocabulary: it is not a language model by itself")
     return SourceModel(
         path.parent,
         architecture,

@@ -18,5 +18,5 @@ def read_json(path: Path, meaning: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
     if not isinstance(data, dict):
-        raise SourceError(f"{path} is no JSON object: {meaning}")
+        raise SourceError(f"{path} is not a JSON object: {meaning}")
     return data

@@ -44,7 +44,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
         if not 2 <= length <= _LONGEST_HEADER or 8 + length > size:
-            raise SourceError(f"{damaged}: it is no safetensors file, or ends within its header")
+            raise SourceError(f"{damaged}: it is not a safetensors file, or ends within its header")
         try:
             header: dict[str, Any] = json.loads(stream.read(length))
             entries = {name: info for name, info in header.items() if name != "__metadata__"}

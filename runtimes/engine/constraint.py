@@ -88,7 +88,7 @@ def _wrong_schema(source: str) -> str | None:
         return f"it must be a JSON object, not {kinds.get(type(schema), json.dumps(schema))}"
     if wrong:
         place, name = wrong[0]
-        return f"at {place}: {json.dumps(name)} is no type, which are {', '.join(_TYPES)}"
+        return f"at {place}: {json.dumps(name)} is not a type; types are {', '.join(_TYPES)}"
     return None
 
 

@@ -106,7 +106,7 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict) or _KEY not in fields:
-        raise ModelError(f"{path} is no saved session, or its beginning is damaged")
+        raise ModelError(f"{path} is not a saved session, or its beginning is damaged")
     if fields[_KEY] != _VERSION:
         raise ModelError(
             f"{path} was saved in session format {fields[_KEY]}, this Ingot reads {_VERSION}. "
@@ -132,7 +132,7 @@ def _matching(path: Path, fields: dict[str, Any], expected: SessionHeader) -> Se
             )
     tokens = fields.get("tokens")
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        raise ModelError(f"{path} is damaged: its tokens are no list of ids")
+        raise ModelError(f"{path} is damaged: its tokens are not a list of ids")
     return SessionHeader(expected.model, expected.runtime, expected.kv_type, tuple(tokens))
 
 

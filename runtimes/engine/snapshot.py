@@ -69,7 +69,7 @@ def unwrap(data: bytes, kind: KvKind) -> tuple[int, memoryview]:
     The view keeps ``data`` alive.
     """
     if len(data) < HEADER_BYTES or not data.startswith(_MAGIC):
-        raise ModelError("this is no saved slot of keys and values")
+        raise ModelError("this is not a saved slot of keys and values")
     _, version, runtime, kv_type, token_bytes, vocab, length, crc, size = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ModelError(

@@ -134,7 +134,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _read_onnx(folder: Path) -> ModelFile:
     if not (folder / GENAI_CONFIG).is_file():
         raise ModelError(
-            f"{folder} is no ONNX model folder: it has no {GENAI_CONFIG}. "
+            f"{folder} is not an ONNX model folder: it has no {GENAI_CONFIG}. "
             "Build one with: quantize MODEL --to onnx"
         )
     model = read_json(folder / GENAI_CONFIG).get("model", {})

@@ -82,7 +82,7 @@ def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:
         return _describe(session, names, model, in_place=in_place)
     except KeyError as error:
         raise ModelError(
-            f"{path} is no decoder graph that this runner drives: it lacks {error}"
+            f"{path} is not a decoder graph that this runner supports: it lacks {error}"
         ) from error
 
 

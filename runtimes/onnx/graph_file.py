@@ -75,7 +75,7 @@ def _read(path: Path, _changed: int, _size: int) -> OnnxGraph:
         graph = next(value for number, value in _messages(data) if number == 7)
         return _describe(graph)
     except (OSError, ValueError, IndexError, StopIteration) as error:
-        raise ModelError(f"{path} is no ONNX graph: {error or 'it ends too early'}") from error
+        raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
 
 
 def _describe(graph: memoryview) -> OnnxGraph:

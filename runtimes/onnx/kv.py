@@ -113,7 +113,7 @@ class SlotCache:
 
     def shift(self, slot: int, keep: int, discard: int) -> None:
         """The graphs store rotated keys and offer nothing to rotate them further."""
-        raise ModelError("ONNX Runtime cannot shift a slot's tokens; submit the shorter text anew")
+        raise ModelError("ONNX Runtime cannot shift a slot's tokens; submit the shorter text again")
 
     def _require(self, slot: int, length: int) -> None:
         if length > self.lengths[slot]:

@@ -33,7 +33,7 @@ class BrokenLogitsError(ModelError):
     def __init__(self, rows: Sequence[int]) -> None:
         self.rows = tuple(rows)
         super().__init__(
-            "the model gave logits that are no numbers, or every token is banned "
+            "the model gave logits that are not numbers, or every token is banned "
             f"({len(self.rows)} rows of the step); finer weights or KV types may help"
         )
 

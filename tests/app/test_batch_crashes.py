@@ -105,7 +105,7 @@ def test_signals(
     text, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert b"Traceback" not in err
-    assert b"goes on from here" in err
+    assert b"resumes from here" in err
     report = last(text.decode())
     assert report["unfinished"] > 0
     assert journaled(out) == report["answered"] == ROWS - report["unfinished"]

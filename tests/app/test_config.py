@@ -125,7 +125,7 @@ def test_every_setting_is_tried_above(file: Path) -> None:
         ("[presets.x]\nsystm = 'y'", "there is no setting presets.x.systm"),
         ("[presets.x.sampling]\ntop_k = -1", "top_k must be 0 (off) or more, not -1"),
         ("[keymap]\nx = 1", "keymap.x must be a text, not 1"),
-        ("[chat]\npreset = 'none'", "chat.preset is 'none', which is no preset"),
+        ("[chat]\npreset = 'none'", "chat.preset is 'none', which is not a preset"),
         ("theme = ", "is not TOML, so nothing of it holds"),
     ],
 )
@@ -242,7 +242,7 @@ def test_what_cannot_be_written_leaves_the_file(file: Path) -> None:
             set_value(key, value)
     assert file.read_text() == _FULL
     file.write_text("theme = ")
-    with pytest.raises(ConfigError, match="mend it first"):
+    with pytest.raises(ConfigError, match="fix it first"):
         set_value("mouse", True)
     assert file.read_text() == "theme = "
     file.write_text("chat = 3")

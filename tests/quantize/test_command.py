@@ -41,7 +41,7 @@ def test_help_loads_no_torch():
         (["{source}", "--recipe", "iq2_xxs"], "importance matrix"),
         (["{source}", "--imatrix", "no.txt"], "no.txt cannot be read"),
         (["{source}", "--measure-text", "no.txt"], "no.txt"),
-        (["{source}", "--lora", "no-adapter"], "no-adapter is no folder"),
+        (["{source}", "--lora", "no-adapter"], "no-adapter is not a folder"),
         (["{source}", "--revision", "main"], "a model on the hub"),
         (["{source}", "--recipe", "q4_km"], "did you mean q4_k_m"),
         (["{source}", "--bits", "3"], "--bits takes 4 and 8"),
@@ -114,7 +114,7 @@ def test_an_interrupted_run_leaves_nothing(
     assert got == code
     assert not out.exists()
     assert "Traceback" not in said
-    assert how is not signal.SIGINT or "goes on from what is finished" in said
+    assert how is not signal.SIGINT or "resumes from what is finished" in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the child in /proc")

@@ -102,8 +102,8 @@ def test_fallback_types_are_told(tmp_path: Path):
     kinds = types(made)
     assert list(kinds.values()).count("Q5_0") == 5
     assert notes[0].startswith(
-        "6 of 11 tensors have rows that are no multiple of 256 weights, as the type wanted for them"
-        " needs, and were stored in a larger one: 5 as Q5_0 instead of Q4_K, 1 as Q8_0 instead"
+        "6 of 11 tensors have rows that are not a multiple of 256 weights, as the type wanted for"
+        " them needs, and were stored in a larger one: 5 as Q5_0 instead of Q4_K, 1 as Q8_0 instead"
         " of Q6_K; the file has "
     )
     bits = sum(t.nbytes for t in read_header(made).tensors) * 8
@@ -121,7 +121,7 @@ def test_a_fallback_has_the_reason_of_its_own_tensor(tmp_path: Path):
     )
     _, notes = make(odd, "q4_0", tmp_path)
     assert len(notes) == 1
-    assert notes[0].startswith("1 of 11 tensors have rows that are no multiple of 256 weights")
+    assert notes[0].startswith("1 of 11 tensors have rows that are not a multiple of 256 weights")
     assert "1 as Q8_0 instead of Q6_K" in notes[0]
 
 
@@ -141,7 +141,7 @@ def test_overrides_change_these_tensors_and_no_others(pebble_f16: Path, tmp_path
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        ({"blk[": "q8_0"}, r"'blk\[' is no regular expression"),
+        ({"blk[": "q8_0"}, r"'blk\[' is not a regular expression"),
         ({"ffn": "q9_0"}, r"unknown tensor type 'q9_0' .* did you mean"),
         ({"ffn": "q4_k_m"}, "did you mean q4_k"),
         ({"fnn_down": "q8_0"}, r"'fnn_down' fits no tensor .* called .*\.weight"),

@@ -186,7 +186,7 @@ def test_a_damaged_beginning_is_fetched_again(hub: FakeHub, model: dict[str, byt
 def test_a_stalled_connection(hub: FakeHub, model: dict[str, bytes]):
     hub.add("org/tiny", model)
     fault = hub.fault(f"^/org/tiny/{WEIGHTS}$", stall_after=0)
-    with pytest.raises(OfflineError, match=r"stalled: nothing came for 1.5 s.* next run goes on"):
+    with pytest.raises(OfflineError, match=r"stalled: nothing came for 1.5 s.* next run resumes"):
         get(hub=HURRIED)
     fault.times = 0
     # Stalled once, it goes on by itself.
@@ -231,7 +231,7 @@ def test_tokens(hub: FakeHub, model: dict[str, bytes], monkeypatch: pytest.Monke
     with pytest.raises(HubError, match=r"is gated: accept its conditions .* set HF_TOKEN"):
         get()
     monkeypatch.setenv("HF_TOKEN", "hf_good")
-    with pytest.raises(HubError, match="is gated, and your token opens it not"):
+    with pytest.raises(HubError, match="is gated, and your token has no access to it"):
         get()
     monkeypatch.setenv("HF_TOKEN", "hf_expired")
     with pytest.raises(HubError, match="does not accept the token"):
@@ -253,7 +253,7 @@ def test_without_a_connection(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
     notes = Notes()
     assert get(notes=notes) == folder
-    assert "going on with what was downloaded" in notes.notes[0]
+    assert "continuing with what was downloaded" in notes.notes[0]
     with pytest.raises(OfflineError, match="no connection to the hub") as caught:
         get(HubName("org/other"))
     assert caught.value.exit_code == 3

@@ -115,7 +115,7 @@ def test_the_older_format_is_read(tmp_path: Path, cut: int):
         (legacy(cut=20), "ends too early"),
         (bytes(8), "begins with 0 entries"),
         (b"GGUF" + bytes(8), "version 0"),
-        (legacy().replace(struct.pack("<f", 8.0), struct.pack("<f", np.nan)), "no numbers"),
+        (legacy().replace(struct.pack("<f", 8.0), struct.pack("<f", np.nan)), "not numbers"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, data: bytes, why: str):

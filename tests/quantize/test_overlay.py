@@ -70,7 +70,7 @@ def test_it_is_installed_once_and_anew_when_damaged(wheels: Path):
     module.write_text("COUNT = 4\n")
     (folder.parent / ".install-left").mkdir()
     assert overlay.optimum_overlay(reporter) == folder
-    assert "damaged: it is installed anew" in reporter.notes.pop()
+    assert "damaged: installing it again" in reporter.notes.pop()
     assert module.read_text() == "COUNT = 3\n"
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 

@@ -233,4 +233,4 @@ def test_a_reader_that_goes_away_does_not_end_the_build():
     process.stdin.close()
     said = process.stderr.read().decode()
     assert process.wait() == 0
-    assert said.splitlines() == ["nobody reads the events any more; the build goes on", "done"]
+    assert said.splitlines() == ["nobody reads the events any more; the build continues", "done"]

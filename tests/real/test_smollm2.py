@@ -162,6 +162,6 @@ def test_a_chat_in_a_terminal(published: Path, tmp_path: Path) -> None:
         window.wait(r"gravity\?")
         window.keys("Enter")
         window.wait("Gravity is a ")
-        window.wait("most tokens allowed")  # the answer is longer
+        window.wait("maximum length")  # the answer is longer
         window.keys("C-q")
         window.wait("code=0")

@@ -131,11 +131,11 @@ def test_samples_and_penalties_and_biases_stay_within(engine):
         ("json_schema", '{"type": "object"', "it is not JSON: Expecting ',' delimiter: line 1"),
         ("json_schema", "[1]", "it must be a JSON object, not a list"),
         ("json_schema", "3", "it must be a JSON object, not a number"),
-        ("json_schema", '{"type": "nonsense"}', 'at #: "nonsense" is no type, which are array'),
+        ("json_schema", '{"type": "nonsense"}', 'at #: "nonsense" is not a type; types are array'),
         (
             "json_schema",
             '{"properties": {"type": {"items": {"type": ["null", "strng"]}}}}',
-            'at #/properties/type/items: "strng" is no type',
+            'at #/properties/type/items: "strng" is not a type',
         ),
         ("json_schema", '{"type": "object", "unevaluatedProperties": false}', "Unimplemented"),
         ("regex", "(a", "unclosed group"),

@@ -50,7 +50,7 @@ def test_other_files_are_named_for_what_they_are(tmp_path):
     text.write_text("not a model, just a text that is long enough for a header")
     with pytest.raises(ModelError, match="not a GGUF file"):
         ModelFile.read(text)
-    with pytest.raises(ModelError, match="no ONNX model folder"):
+    with pytest.raises(ModelError, match="not an ONNX model folder"):
         ModelFile.read(tmp_path)
 
 

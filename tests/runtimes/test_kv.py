@@ -205,8 +205,8 @@ def test_damaged_and_foreign_data_is_refused_and_the_slot_is_empty(runner, close
     struct.pack_into("<I", foreign, 36, 12345)  # another vocabulary
     noise = random.Random(0).randbytes(5000)
     for bad, said in (
-        (b"", "no saved slot"),
-        (noise, "no saved slot"),
+        (b"", "not a saved slot"),
+        (noise, "not a saved slot"),
         (data[:HEADER_BYTES], "damaged"),
         (data[:-1], "damaged"),
         (data + b"\0", "damaged"),

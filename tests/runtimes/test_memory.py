@@ -242,7 +242,7 @@ def test_a_graph_that_is_none(tmp_path: Path, onnx: Path) -> None:
     for name, content in (("text", b"not a graph"), ("half", data[: len(data) // 2]), ("no", b"")):
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(ModelError, match="no ONNX graph"):
+        with pytest.raises(ModelError, match="not an ONNX graph"):
             read_graph(path)
     with pytest.raises(ModelError, match="cannot read"):
         read_graph(tmp_path / "missing")

@@ -74,7 +74,7 @@ def test_every_flipped_bit_of_a_sample_is_refused(saved: Path):
 )
 def test_garbage_is_refused(saved: Path, content: bytes):
     saved.write_bytes(content)
-    with pytest.raises(ModelError, match="no saved session"):
+    with pytest.raises(ModelError, match="not a saved session"):
         read_session(saved, HEADER)
 
 
@@ -83,7 +83,7 @@ def test_tokens_that_are_no_ids_are_refused(saved: Path, tokens: object):
     line, _, data = saved.read_bytes().partition(b"\n")
     fields = {**json.loads(line), "tokens": tokens}
     saved.write_bytes(json.dumps(fields).encode() + b"\n" + data)
-    with pytest.raises(ModelError, match="no list of ids"):
+    with pytest.raises(ModelError, match="not a list of ids"):
         read_session(saved, HEADER)
 
 

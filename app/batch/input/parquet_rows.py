@@ -91,7 +91,7 @@ def _open(path: Path, name: str) -> tuple[Any, ParquetFile]:
     try:
         file = parquet.ParquetFile(path, pre_buffer=False)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise RequestError(f"{name} is no whole Parquet file: {_reason(error)}") from error
+        raise RequestError(f"{name} is not a complete Parquet file: {_reason(error)}") from error
     for column, count in Counter(file.schema_arrow.names).items():
         if count > 1:
             file.close()

@@ -80,7 +80,7 @@ def survey(source: Source, entries: Entries, digest: bytes, *, strict: bool = Fa
         found = _read(source, entries, digest, None)
     if strict and (found.invalid or len(found.repeats)):
         raise RequestError(
-            "\n".join([*found.notes(source.name), "--strict: nothing was done; mend these rows"])
+            "\n".join([*found.notes(source.name), "--strict: nothing was done; fix these rows"])
         )
     return found
 

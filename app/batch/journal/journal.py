@@ -199,7 +199,7 @@ class Journal:
         if record is None or record.get("key") != key.hex():
             raise IngotError(
                 f"{self.path} was damaged at byte {offset} while the job ran; the same command "
-                "tells what is lost and goes on with the rest"
+                "says what is lost and resumes with the rest"
             )
         answer: dict[str, Any] = record["answer"]
         return answer

@@ -144,7 +144,7 @@ def _records(part: Part) -> Iterator[tuple[int, dict[str, Any]]]:
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise RequestError(
             f"{part.path} is damaged ({error}); remove it and run the command of this part again, "
-            "which writes it anew from its journal"
+            "which writes it again from its journal"
         ) from error
 
 

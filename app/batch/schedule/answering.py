@@ -123,9 +123,9 @@ class _View:
         if self._interrupts.draining and not self._told:
             self._told = True
             self._progress.note(
-                "finishing the rows in work; once more stops at once"
+                "finishing the running rows; once more stops at once"
                 if self._interrupts.count
-                else "the time is over (--max-time): finishing the rows in work"
+                else "the time is over (--max-time): finishing the running rows"
             )
         if now - self._taken < _SNAPSHOT_SECONDS:
             return

@@ -253,7 +253,7 @@ class Job:
         if active is None:  # cancelled by this job
             return
         if completion.finish_reason is FinishReason.CANCELLED:
-            raise IngotError("the engine stopped; run the same command again to go on")
+            raise IngotError("the engine stopped; run the same command again to resume")
         if completion.retryable:
             self._crashed(active, lane, ran, completion.error, completion.text)
         elif not is_whole(completion):
@@ -284,7 +284,7 @@ class Job:
             ModelError(
                 f"{lane.name} died {lane.deaths_in_a_row} times, each time of the row that it ran, "
                 f"with no answer between ({reason or 'for no known reason'}). The same command "
-                "goes on; with --skip-failed it leaves out the rows that failed"
+                "resumes; with --skip-failed it leaves out the rows that failed"
             )
         )
 

@@ -120,7 +120,7 @@ def check(form: JobForm, folder: Path) -> Command:
     command = form.command(folder)
     asked = command.asked()
     if asked is None or asked.input is None:
-        raise FormError("input", "this is no job with an output file")
+        raise FormError("input", "this is not a job with an output file")
     options = form._options()
     try:
         sampling = SamplingOptions(

@@ -14,7 +14,7 @@ from app.figures import duration, rate
 if TYPE_CHECKING:
     from app.batch.watch.job import Job
 
-_KEPT = "every finished row is kept, and going on computes none of them again"
+_KEPT = "every finished row is kept, and resuming computes none of them again"
 
 
 def view_of(job: Job, phase: Phase, now: float) -> JobView:
@@ -101,7 +101,7 @@ def _lines(job: Job, phase: Phase) -> list[str]:
             return _totals(job)
         case Phase.ELSEWHERE:
             run = job.journal.run or {}
-            return [f"started on {run.get('host')}; whether it still runs cannot be told from here"]
+            return [f"started on {run.get('host')}; whether it still runs is not known here"]
         case _:
             return []
 

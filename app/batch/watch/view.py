@@ -16,7 +16,7 @@ class Phase(StrEnum):
     STARTING = "reading the input"
     LOADING = "loading the model"
     RUNNING = "running"
-    PAUSING = "pausing: rows in work are finished"
+    PAUSING = "pausing: running rows are finished"
     STOPPING = "stopping"
     WRITING = "writing the output"
     PAUSED = "paused"

@@ -42,8 +42,8 @@ def explained(path: Path) -> Iterator[None]:
         if error.errno in _FULL:
             raise StoreFullError(f"the disk of {path} is full: {_SPACE}") from error
         raise StoreError(
-            f"{path} cannot be used: {error.strerror or error}; look at the rights of its folder,"
-            " or set INGOT_HOME to another one"
+            f"{path} cannot be used: {error.strerror or error}; check the permissions of its"
+            " folder, or set INGOT_HOME to another one"
         ) from error
 
 
@@ -64,7 +64,7 @@ def _of_sqlite(path: Path, error: sqlite3.Error) -> StoreError:
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return StoreError(
-                f"{path} cannot be written ({error}); look at the rights of the file and its"
+                f"{path} cannot be written ({error}); check the permissions of the file and its"
                 " folder, or set INGOT_HOME to another one"
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:

@@ -38,7 +38,7 @@ def read_chat(db: sqlite3.Connection, id: int) -> Chat:
     """A chat. Raises StoreError when there is none of this number."""
     row = db.execute(f"SELECT {CHAT} FROM chats WHERE id = ?", (id,)).fetchone()
     if row is None:
-        raise StoreError(f"there is no chat {id}; `ingot chats` lists those that are")
+        raise StoreError(f"there is no chat {id}; `ingot chats` lists all chats")
     return chat_of(row)
 
 

@@ -279,7 +279,9 @@ class Store:
         with self._database.writing() as db:
             message = read_message(db, id)
             if message.role is not Role.ASSISTANT or message.state is State.STREAMING:
-                raise StoreError(f"message {id} is no answer that has ended; it cannot go on")
+                raise StoreError(
+                    f"message {id} is not an answer that has ended; it cannot be continued"
+                )
             answers.begin(db, id)
             touch(db, message.chat, id)
             self._saved[id] = Saved(message.text, len(message.token_ids))

@@ -120,7 +120,7 @@ def batch(
     if input in WORDS:
         raise typer.Exit(subcommand(command, input, output, parts or [], as_json, replace=fresh))
     if parts:
-        raise RequestError(f"one IN and one OUT: there is no place for {parts[0]}")
+        raise RequestError(f"give one IN and one OUT; {parts[0]} is one too many")
     if model is None:
         raise RequestError("name the model: ingot batch IN OUT --model MODEL")
     if output is None and not (test or rows.dry_run):
@@ -213,7 +213,7 @@ def batch(
             if not to_stdout and not summary.slots:
                 console.note(f"{output} is up to date: no row needed the model")
         if outcome.ended is not None and not to_stdout:
-            console.note("stopped early; the same command goes on from here")
+            console.note("stopped early; the same command resumes from here")
         if outcome.ended == "signal":
             raise typer.Exit(ExitCode.INTERRUPTED)
         if summary.failed or summary.unfinished:

@@ -37,10 +37,10 @@ def subcommand(
         given = source is not None and source.name == "COMMANDLINE"
         if given and name not in _ARGUMENTS | _OPTIONS[word]:
             raise RequestError(
-                f"`{_USAGE[word]}` has no such option; for a file of the name {word} write ./{word}"
+                f"`{_USAGE[word]}` has no such option; for a file named {word}, write ./{word}"
             )
     if out is None or (word == "merge") != bool(parts):
-        raise RequestError(f"usage: {_USAGE[word]} (for a file of the name {word} write ./{word})")
+        raise RequestError(f"usage: {_USAGE[word]} (for a file named {word}, write ./{word})")
     return _status(out, as_json) if word == "status" else _merge(out, parts, as_json, replace)
 
 

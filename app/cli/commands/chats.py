@@ -163,7 +163,7 @@ def repair(
     done = mend(where)
     what = f"{done.chats:,} chats with {done.messages:,} messages"
     if done.aside is None:
-        console.note(f"{where} is whole: {what}; its index was made anew")
+        console.note(f"{where} is whole: {what}; its index was rebuilt")
     else:
         console.note(f"saved {what}; the damaged file is {done.aside}")
 

@@ -30,7 +30,7 @@ def doctor(
         _verify(model, as_json=as_json)
         return
     if model is not None:
-        raise RequestError(f"to look at the files of {model}, say --verify")
+        raise RequestError(f"to check the files of {model}, add --verify")
     from app.doctor.report import examine
     from app.doctor.show import show
     from runtimes.errors import RuntimeMissingError

@@ -170,7 +170,7 @@ class BatchScreen(NewJobScreen):
     @work(exit_on_error=False, group="dialog")
     async def action_stop(self) -> None:
         """End at once, giving up the rows in work."""
-        question = "Stop at once? Rows in work are given up; finished rows are kept."
+        question = "Stop at once? Running rows are given up; finished rows are kept."
         if await self.app.push_screen_wait(ConfirmScreen(question, "Stop")):
             self._do("stop")
 
@@ -213,7 +213,7 @@ class BatchScreen(NewJobScreen):
 
     def _say_list(self) -> None:
         said = {
-            _LIVE: "in work, then the latest",
+            _LIVE: "running, then the latest",
             _ALL: "all in their order",
             _FAILED: "without an answer",
         }
@@ -286,7 +286,7 @@ class BatchScreen(NewJobScreen):
             return None
         found = told(self, "[batch.jobs ctrl+o]")
         return (
-            f"The batch job on {job.output.name} goes on without the app; {found} finds it again."
+            f"The batch job on {job.output.name} continues without the app; {found} finds it again."
         )
 
     def ask_leaving(self) -> ConfirmScreen:

@@ -50,7 +50,7 @@ class NewJobScreen(Screen[None]):
             command = await asyncio.to_thread(check, form.form, Path.cwd())
             if job is not None and job.own and job.view().phase.active:
                 question = (
-                    f"{job.output} goes on by itself while another job is shown;"
+                    f"{job.output} continues by itself while another job is shown;"
                     f" {told(self, '[batch.jobs ctrl+o]')} lists it"
                 )
                 if not await self.app.push_screen_wait(ConfirmScreen(question, "Start")):

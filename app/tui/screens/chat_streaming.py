@@ -332,7 +332,7 @@ class ChatStreaming(ChatBase):
             return "reading the prompt"
         if (reading := self._reading()) != "":
             return reading
-        return "goes on with your text" if self.services.host.plain else ""
+        return "continues your text" if self.services.host.plain else ""
 
     def _reading(self) -> str:
         """How far the prompt is read; empty as soon as the answer comes."""

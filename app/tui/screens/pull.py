@@ -143,7 +143,7 @@ class PullScreen(ModalScreen[str | None]):
         return True
 
 
-_STOPPED = "Stopped. What has arrived stays; the same download goes on from there."
+_STOPPED = "Stopped. What has arrived stays; the same download resumes from there."
 
 
 def progress_line(state: PullState) -> str:

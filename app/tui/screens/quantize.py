@@ -101,7 +101,7 @@ class QuantizeScreen(Screen[None]):
     def action_build(self) -> None:
         """Start what the form asks for, if it will fit."""
         if self.running or self._starting:
-            self.notify("A run is going on; esc stops it.", severity="warning")
+            self.notify("A run is in progress; esc stops it.", severity="warning")
             return
         self._starting = True
         self._start()
@@ -208,7 +208,7 @@ class QuantizeScreen(Screen[None]):
             return None
         return (
             f"{self._process.settings.model} is being quantized. That ends with the app; what is"
-            " finished is kept, and building it again goes on from there."
+            " finished is kept, and building it again resumes from there."
         )
 
     @work(exit_on_error=False, group="stop")
@@ -216,7 +216,7 @@ class QuantizeScreen(Screen[None]):
         """Stop the run after asking."""
         if not self.running:
             return
-        question = "Stop this run? What is finished is kept: building again goes on from there."
+        question = "Stop this run? What is finished is kept: building again resumes from there."
         if await self.app.push_screen_wait(ConfirmScreen(question, "Stop")):
             self.interrupt()
 

@@ -15,7 +15,7 @@ from app.tui.screens.confirm import ConfirmScreen
 _TEXT = """\
 A batch job runs: {output}
 
-It can go on without this app: ctrl+o on the batch screen finds it again."""
+It can continue without this app: ctrl+o on the batch screen finds it again."""
 
 
 class BatchLeaveScreen(ConfirmScreen):
@@ -47,7 +47,7 @@ class BatchLeaveScreen(ConfirmScreen):
             yield Static(_TEXT.format(output=self._output), markup=False)
             yield Button("Let it run, and leave (r)", id="run", variant="primary", compact=True)
             yield Button(
-                "Finish the rows in work, then end it; leave (p)", id="pause", compact=True
+                "Finish the running rows, then end it; leave (p)", id="pause", compact=True
             )
             yield Button("Stay (esc)", id="stay", compact=True)
 

@@ -8,13 +8,13 @@ from app.figures import duration, rate
 
 _ENDINGS = {
     "stop": "ended by itself",
-    "length": "reached the most tokens allowed",
+    "length": "reached the maximum length",
     "context": "the context was full",
     "deadline": "its time was up",
     "cancelled": "stopped",
     "error": "failed",
 }
-_GO_ON = "[chat.continue ctrl+g] goes on from here, [chat.regenerate ctrl+r] begins again."
+_GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."
 
 
 def figures_text(message: Message) -> str:
@@ -49,10 +49,10 @@ def state_text(message: Message) -> str:
         case State.CUT if message.figures and message.figures.finish_reason == "context":
             said = (
                 "Cut off: the context is full. Leave something out ([chat.continue ctrl+g] offers"
-                " it) to go on."
+                " it) to continue."
             )
         case State.CUT:
-            said = "Cut off at the most tokens allowed. [chat.continue ctrl+g] goes on from here."
+            said = "Cut off at the maximum length. [chat.continue ctrl+g] continues it."
         case State.FAILED:
             why = f": {message.error}" if message.error else ""
             said = f"Failed{why}. [chat.regenerate ctrl+r] tries again."

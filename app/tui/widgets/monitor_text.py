@@ -75,7 +75,7 @@ def engine_lines(sample: Sample, samples: Sequence[Sample], width: int) -> list[
 
 
 def _gpu(gpu: GpuUse) -> list[str]:
-    percent = f"{gpu.percent:.0f}%" if gpu.percent is not None else "use not told"
+    percent = f"{gpu.percent:.0f}%" if gpu.percent is not None else "use unknown"
     watts = f", {gpu.watts:.0f} W" if gpu.watts is not None else ""
     share = gpu.percent / 100 if gpu.percent is not None else None
     return [

@@ -110,7 +110,7 @@ def test_rows_follow_their_own_schema_else_the_jobs(
     answers = {record["id"]: record for record in records}
     assert 0 <= json.loads(answers["job"]["response"])["age"] <= 99
     assert json.loads(answers["own"]["response"]) in own["enum"]
-    assert 'at #: "nonsense" is no type' in answers["bad"]["error"]["message"]
+    assert 'at #: "nonsense" is not a type' in answers["bad"]["error"]["message"]
 
 
 def test_requests_say_what_they_want(ingot: Any, onnx_folder: Path, tmp_path: Path) -> None:

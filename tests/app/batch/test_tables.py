@@ -128,7 +128,7 @@ def test_parquet_rows(parquet: Path) -> None:
 def test_parquet_that_is_damaged(parquet: Path) -> None:
     whole = parquet.read_bytes()
     parquet.write_bytes(whole[:-20])
-    with pytest.raises(RequestError, match="no whole Parquet file"):
+    with pytest.raises(RequestError, match="not a complete Parquet file"):
         read(parquet)
     parquet.write_bytes(whole[:4] + b"\0" * 60 + whole[64:])
     with pytest.raises(RequestError, match="damaged after row 0"):

@@ -103,7 +103,7 @@ def test_a_job_is_told_from_begin_to_end(gguf_file: Path, tmp_path: Path) -> Non
     finish(again)
     view = again.view()
     assert (view.phase, again.exit_code) == (Phase.FAILED, 2)
-    assert "begun with other settings" in view.lines[0]
+    assert "started with other settings" in view.lines[0]
     assert any("max_tokens: 16 -> 9" in line for line in view.lines)
     (tmp_path / "in.jsonl").unlink()
     assert "no such file" in open_row(job, 1).note

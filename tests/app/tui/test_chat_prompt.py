@@ -118,7 +118,7 @@ async def test_keys_are_told_as_they_are_mapped(make: Any):
         await wait_until(lambda: isinstance(app.screen, AttachScreen))
         await pilot.press("escape")
         await screen.open_chat(chat)
-        assert "alt+g goes on" in text_of(screen.transcript.views[-1], "state")
+        assert "alt+g continues" in text_of(screen.transcript.views[-1], "state")
 
 
 async def test_ctrl_e_is_the_end_of_a_line_in_the_prompt(make: Any):

@@ -164,7 +164,7 @@ async def test_a_model_without_a_template_goes_on_with_the_text(
             screen = await shown(app)
             await wait_until(lambda: services.host.engine is not None)
             await wait_until(lambda: "no chat template" in str(list(app._notifications)))
-            await wait_until(lambda: "goes on with your text" in screen.status.line)
+            await wait_until(lambda: "continues your text" in screen.status.line)
             await screen.send("Once upon a time")
             answer = await answered(screen, 2)
             assert answer.figures is not None

@@ -82,7 +82,7 @@ async def test_stopped_and_gone_on_with(bare: Any, hub: FakeHub) -> None:
     ("name", "told"),
     [
         ("org/nothing", "there is no model org/nothing on the hub, or it is private"),
-        ("../etc", "is no name on the hub"),
+        ("../etc", "is not a name on the hub"),
         ("org/gated:Q8_0", "is gated"),
     ],
 )

@@ -134,7 +134,7 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
         first = screen._process
         with held(screen):
             await pilot.press("ctrl+g")  # a second one at the same time
-            await wait_until(lambda: any("is going on" in n.message for n in app._notifications))
+            await wait_until(lambda: any("is in progress" in n.message for n in app._notifications))
             assert screen._process is first
             await pilot.press("escape")
             await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
@@ -147,7 +147,7 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
             await pilot.press("y")
             await wait_until(lambda: first.stopping)
         await wait_until(lambda: state_of(screen) is State.STOPPED)
-        assert "stopped; starting it again goes on" in text_of(screen, "#files")
+        assert "stopped; starting it again resumes" in text_of(screen, "#files")
 
         await pilot.press("ctrl+g")
         await wait_until(lambda: screen.running)
@@ -300,7 +300,7 @@ def melt_in_the_middle() -> Melt:
         ),
     ]
     melt.files, melt.sizes = {"q4_k_m": Path("/o/q4_k_m.gguf")}, {"q4_k_m": 4_370_000_000}
-    melt.notes = ["1 of 291 tensors has rows that are no multiple of 256 weights"]
+    melt.notes = ["1 of 291 tensors has rows that are not a multiple of 256 weights"]
     return melt
 
 
