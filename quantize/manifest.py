@@ -11,8 +11,9 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, cast
+from typing import Any, cast
 
+from quantize.recipes.recipe import FORMATS, Format
 from runtimes.errors import ModelError
 
 NAME = "manifest.json"
@@ -112,7 +113,7 @@ class FileEntry:
     files with the same one may be compared.
     """
 
-    format: Literal["gguf", "onnx"]
+    format: Format
     recipe: str
     bits: int
     path: str
@@ -260,12 +261,12 @@ def _manifest(data: dict[str, Any]) -> Manifest:
 
 
 def _entry(data: dict[str, Any]) -> FileEntry:
-    if data["format"] not in ("gguf", "onnx"):
+    if data["format"] not in FORMATS:
         raise ValueError(f"format {data['format']!r}")
     parity, bits = data.get("token_parity"), data.get("bits_per_weight")
     fidelity, speed = data.get("fidelity"), data.get("speed")
     return FileEntry(
-        format=cast("Literal['gguf', 'onnx']", data["format"]),
+        format=cast("Format", data["format"]),
         recipe=str(data["recipe"]),
         bits=int(data["bits"]),
         path=str(data["path"]),

@@ -18,12 +18,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from app.models.ready import Build, pick
 from quantize.hub.names import parse_hub_name
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest, write_manifest
+from quantize.recipes.recipe import Format
 from runtimes.errors import ModelError, RequestError
 from runtimes.paths import data_dir
 
@@ -37,7 +37,7 @@ class Kept:
     """A build in the library. ``bytes`` and ``sha256`` have one item for each of its files."""
 
     label: str
-    kind: Literal["gguf", "onnx"]
+    kind: Format
     main: str
     commit: str
     bytes: dict[str, int]

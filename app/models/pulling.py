@@ -6,7 +6,7 @@ import contextlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from app.models import library
 from app.models.ready import Build, find_builds, pick
@@ -16,6 +16,7 @@ from quantize.hub.store import full_disk_explained, human, require_room
 from quantize.hub.transfer import Fetch, fetch
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
+from quantize.recipes.recipe import Format
 from runtimes.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Offer:
     an interrupted download. ``kept`` says that it is in the library."""
 
     label: str
-    kind: Literal["gguf", "onnx"]
+    kind: Format
     main: str
     bytes: int
     arrived: int
@@ -171,8 +172,8 @@ def _kept(build: Build, files: list[RemoteFile], listing: Listing) -> library.Ke
 
 def _place(build: Build, path: str) -> str:
     """Where a file of the repository goes: a model at the root of it gets a folder of its own."""
-    if build.kind == "onnx" and build.main == "":
-        return f"onnx/{path}" if path else "onnx"
+    if build.main == "":
+        return f"{build.kind}/{path}" if path else build.kind
     return path
 
 

@@ -6,8 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from quantize.recipes.recipe import Format
 from runtimes.errors import RequestError
 
 _SPLIT = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
@@ -28,7 +28,7 @@ class Build:
     """
 
     label: str
-    kind: Literal["gguf", "onnx"]
+    kind: Format
     main: str
     files: tuple[str, ...]
 

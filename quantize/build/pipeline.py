@@ -30,7 +30,7 @@ from quantize.quality.measuring import (
 from quantize.quality.tasks import read_questions
 from quantize.recipes.bits import bits_per_weight
 from quantize.recipes.keys import build_key, imatrix_key, source_inputs, versions
-from quantize.recipes.recipe import RECIPES, Recipe
+from quantize.recipes.recipe import FORMATS, RECIPES, Recipe
 from quantize.report.write import FILES, write_report
 from quantize.source import SourceModel, open_source
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
@@ -105,8 +105,7 @@ def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> dict[s
     recipe: what one file or one format lacks, the others may have. A full disk ends it all."""
     failed: dict[str, IngotError] = {}
     gguf = [job for job in jobs if job.recipe.format == "gguf"]
-    onnx = [job for job in jobs if job.recipe.format == "onnx"]
-    for job in [*gguf, *onnx]:
+    for job in sorted(jobs, key=lambda job: FORMATS.index(job.recipe.format)):
         try:
             if job.entry is None:
                 _build(run, plan, job)

@@ -10,11 +10,12 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from quantize.build.process import Progress, run_child
 from quantize.errors import TokenMismatchError, ToolError
 from quantize.manifest import TokenParity
+from quantize.recipes.recipe import Format
 from runtimes.models.gguf import read_header
 
 _SHOWN = 3  # differing lines in an error
@@ -91,9 +92,7 @@ def make_reference(
     return load(lean=False)
 
 
-def compare_built(
-    path: Path, reference: Reference, kind: Literal["gguf", "onnx"], work: Path
-) -> Comparison:
+def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> Comparison:
     """Compare the tokenizer of a GGUF file or ONNX folder with the original."""
     answer: dict[str, Any] = run_child(
         "quantize.quality.tokens_child:built",
