@@ -7,29 +7,30 @@ from pathlib import Path
 
 from quantize.manifest import NAME, FileEntry, Manifest, entry_path, load_manifest
 from runtimes.errors import ModelError
-from runtimes.machine.installed import RuntimeName, find_installed
+from runtimes.load import backends
+from runtimes.machine.installed import find_installed
 from runtimes.models.gguf_split import gguf_files
 
 # When a folder holds several builds and none is asked for: small and good first, then what is left
 # in the order in which it was built. (The planner measures; this is the choice without it.)
 _PREFERENCE = ("q4_k_m", "onnx-int4", "q8_0", "onnx-int8")
-_RUNTIMES: dict[str, RuntimeName] = {"gguf": "llamacpp", "onnx": "onnx"}
 
 
 def resolve(model: str | Path, recipe: str | None = None, file: str | None = None) -> Path:
     """The GGUF file or ONNX folder that ``model`` means.
 
-    ``model`` is a .gguf file, an ONNX folder, or a folder that `quantize` wrote; in the last,
-    ``recipe`` or ``file`` (a name from its manifest) picks the build, and without either the first
-    of q4_k_m, onnx-int4, q8_0, onnx-int8 that is there and whose runtime is installed. Raises
+    ``model`` is a single file (.gguf), an ONNX folder, or a folder that `quantize` wrote; in the
+    last, ``recipe`` or ``file`` (a name from its manifest) picks the build, and without either the
+    first of q4_k_m, onnx-int4, q8_0, onnx-int8 that is there and whose runtime is installed. Raises
     ModelError saying what there is.
     """
     path = Path(model)
     if not path.exists():
         raise ModelError(f"{model}: no such file or folder")
     if path.is_file():
-        if path.suffix.lower() != ".gguf":
-            raise ModelError(f"{model} is not a .gguf file")
+        suffixes = [suffix for backend in backends() for suffix in backend.suffixes]
+        if path.suffix.lower() not in suffixes:
+            raise ModelError(f"{model} is not a {' or '.join(suffixes)} file")
         return path
     if (path / NAME).is_file():
         return _from_manifest(path, load_manifest(path), recipe, file)
@@ -67,7 +68,8 @@ def _pick(folder: Path, manifest: Manifest, recipe: str | None, file: str | None
     if recipe is None and file is None:
         ranked = [entry for name in _PREFERENCE if (entry := manifest.entry(name))]
         ranked += manifest.files
-        usable = (entry for entry in ranked if find_installed(_RUNTIMES[entry.format]))
+        formats = {backend.format for backend in backends() if find_installed(backend.name)}
+        usable = (entry for entry in ranked if entry.format in formats)
         return next(usable, ranked[0])
     for entry in manifest.files:
         by_name = file is not None and file.rstrip("/") in (entry.path, entry.recipe)

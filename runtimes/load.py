@@ -1,79 +1,24 @@
-"""From a model file to a loaded runner."""
+"""The registry of runtimes, the one place that names them all."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import importlib
+from typing import cast
 
-from runtimes.engine.runner import Runner
-from runtimes.engine.tokenizer import NamedTokenizer
-from runtimes.errors import RequestError
-from runtimes.machine.cpu import available_cores
-from runtimes.machine.hardware import memory_now
-from runtimes.machine.selftest import require
-from runtimes.models.memory import DEFAULT_CONTEXT, longest_step, require_fit
-from runtimes.models.modelfile import ModelFile
-from runtimes.settings import PROMPT_CHUNK, RunnerSettings
+from runtimes.backend import Backend, RuntimeName
 
-
-def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
-    """The runner for ``model``, with what ``settings`` leaves open filled in.
-
-    Raises ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for settings that the
-    runtime does not have.
-    """
-    context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
-    if settings.reproducible:
-        if settings.unified_kv:
-            raise RequestError(
-                "reproducible answers need a cache for each slot: in a unified one, a row's last "
-                "digits depend on the others"
-            )
-        settings = replace(settings, batch=max(settings.batch, PROMPT_CHUNK), device_sampling=False)
-    if settings.kv_tokens is not None:
-        if model.runtime != "llamacpp" or not settings.unified_kv:
-            raise RequestError(
-                "a budget for all slots together (kv_tokens) needs llama.cpp's unified cache; "
-                "elsewhere each slot has room of its own: lower the slots or the context"
-            )
-        context = min(context, settings.kv_tokens)
-    settings = replace(
-        settings,
-        context=context,
-        batch=longest_step(
-            settings.slots,
-            context,
-            settings.batch,
-            unified_kv=settings.unified_kv,
-            kv_tokens=settings.kv_tokens,
-        ),
-        threads=settings.threads or available_cores(),
-        extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
-    )
-    if model.runtime == "onnx":
-        from runtimes.onnx.runner import OnnxRunner
-
-        _require_fit_in_ram(model, settings, context)
-        onnx = OnnxRunner.open(model, settings)
-        return onnx, onnx.tokenizer
-    from runtimes.llamacpp.native import library
-    from runtimes.llamacpp.runner import LlamaRunner
-
-    if settings.gpu_layers == 0 or not library().llama_supports_gpu_offload():
-        _require_fit_in_ram(model, settings, context)
-    llama = LlamaRunner.open(model, settings)
-    return llama, llama.tokenizer
+# By name, and imported when they are asked for: what a backend imports may ask the registry.
+MODULES: dict[RuntimeName, str] = {
+    "llamacpp": "runtimes.llamacpp.backend",
+    "onnx": "runtimes.onnx.backend",
+}
 
 
-def _require_fit_in_ram(model: ModelFile, settings: RunnerSettings, context: int) -> None:
-    require_fit(
-        model,
-        settings.slots,
-        context,
-        memory_now()[1],
-        kv_type=settings.kv_type,
-        batch=settings.batch,
-        unified_kv=settings.unified_kv,
-        device_sampling=settings.device_sampling,
-        reproducible=settings.reproducible,
-        kv_tokens=settings.kv_tokens,
-    )
+def backend(name: RuntimeName) -> Backend:
+    """The backend of this name."""
+    return cast("Backend", importlib.import_module(MODULES[name]).BACKEND)
+
+
+def backends() -> list[Backend]:
+    """All of them, in the order in which people see them."""
+    return [backend(name) for name in MODULES]

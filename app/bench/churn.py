@@ -110,7 +110,7 @@ def _figures(windows: list[Window]) -> dict[str, list[float]]:
 def churn(path: Path, options: BenchOptions) -> ChurnResult:
     """Lockstep and churn in turn, ``options.repeats`` rounds, on each cache layout there is."""
     layouts = {"split": False}
-    if ModelFile.read(path).runtime == "llamacpp":
+    if "unified_kv" in ModelFile.read(path).backend.knows:
         layouts["unified"] = True
     need = 3 * (options.prompt_tokens + options.decode_tokens) // 2 + 2
     even: dict[str, list[Window]] = {}

@@ -72,7 +72,7 @@ def memory_check(
     model = ModelFile.read(path)
     rows = []
     for asked in settings:
-        if model.runtime == "onnx" and (asked.kv_type != "f16" or asked.unified_kv):
+        if "kv_type" not in model.backend.knows and (asked.kv_type != "f16" or asked.unified_kv):
             continue
         found = _measure(path, asked, timeout_s)
         rows.append(

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, whole
 from runtimes.errors import RequestError
-from runtimes.load import load_runner
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
 from runtimes.sampling import SamplerState, sample

@@ -46,7 +46,7 @@ def bench_file(
     settings = RunnerSettings(threads=threads)
     figures = measure_speed(path, workload, repeats=repeats, settings=settings)
     ratio = None
-    if kernels and model.runtime == "llamacpp":
+    if kernels and "extra_buffers" in model.backend.knows:
         ratio = compare_kernels(path, workload.prompt_tokens, repeats=repeats, threads=threads)
     return FileSpeed(path.name, model.runtime, model.nbytes, figures, ratio)
 

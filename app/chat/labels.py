@@ -29,7 +29,7 @@ def label_of(file: ModelFile) -> str:
             if entry.path.rstrip("/") == file.path.name:
                 return f"{manifest.model.name} · {entry.recipe}" if manifest else file.name
     kind = _TYPE.search(file.name)
-    if file.runtime == "llamacpp" and kind:
+    if kind and file.path.is_file():
         return f"{file.name[: kind.start()]} · {kind[1].lower()}"
     return file.name
 

@@ -7,26 +7,18 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from runtimes.load import MODULES
 from runtimes.machine.bandwidth import memory_bandwidth
 from runtimes.machine.hardware import Hardware, detect
-from runtimes.machine.installed import RUNTIMES, find_installed
+from runtimes.machine.installed import find_installed
 from runtimes.machine.selftest import Health, ensure
 from runtimes.worker.safer import remembered_lines
 
 # What a model file goes through: the runtimes, and what quantize makes files with.
 _LIBRARIES = (
-    "ingot",
-    "llama-cpp-python",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "onnxruntime-genai",
-    "onnxruntime-genai-cuda",
-    "numpy",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "onnx",
-)
+    "ingot llama-cpp-python onnxruntime onnxruntime-gpu onnxruntime-genai onnxruntime-genai-cuda"
+    " numpy tokenizers torch transformers onnx"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +60,7 @@ def examine() -> Report:
     hardware = detect()
     # Measured before the self-tests, which would keep the memory busy.
     bandwidth = memory_bandwidth(hardware, again=True)
-    healths = tuple(ensure(runtime, again=True, announce=False) for runtime in RUNTIMES)
+    healths = tuple(ensure(runtime, again=True, announce=False) for runtime in MODULES)
     return Report(
         hardware=hardware,
         bandwidth=bandwidth,
@@ -90,10 +82,10 @@ def _versions() -> dict[str, str]:
 
 
 def _conflicts() -> list[str]:
-    onnx = find_installed("onnx")
-    if onnx is None or len(onnx.distributions) < 2:
-        return []
+    found = (find_installed(runtime) for runtime in MODULES)
     return [
-        "onnxruntime and onnxruntime-gpu are both installed and have overwritten each other's "
-        "files; uninstall both, then install the one that you want"
+        f"{' and '.join(sorted(one.distributions)).replace('_', '-')} are both installed and have "
+        "overwritten each other's files; uninstall both, then install the one that you want"
+        for one in found
+        if one is not None and len(one.distributions) > 1
     ]

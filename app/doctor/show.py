@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from app.doctor.report import Report
+from runtimes.load import backend
 from runtimes.machine.selftest import Health
 
 _GIB = 2**30
-_LABELS = {"llamacpp": "llama.cpp", "onnx": "ONNX Runtime"}
 
 
 def rows(report: Report) -> list[tuple[str, str]]:
@@ -30,9 +30,10 @@ def rows(report: Report) -> list[tuple[str, str]]:
     if not hardware.gpus:
         found.append(("GPU", "none found"))
     for health in report.runtimes:
-        found.append((_LABELS[health.runtime], _describe(health)))
+        label = backend(health.runtime).label
+        found.append((label, _describe(health)))
         if health.kernels:
-            found.append((f"{_LABELS[health.runtime]} kernels", " ".join(health.kernels)))
+            found.append((f"{label} kernels", " ".join(health.kernels)))
     for line in report.bounds:
         found.append(("after a crash", f"{line}; undo: python -m runtimes.worker --forget"))
     found.append(("libraries", ", ".join(f"{n} {v}" for n, v in report.libraries.items())))
@@ -45,7 +46,7 @@ def _describe(health: Health) -> str:
     if not health.usable:
         return f"{health.version}, {'not tested' if health.transient else 'self-test failed'}"
     text = f"{health.version}, self-test passed"
-    if health.runtime == "llamacpp":
+    if "extra_buffers" in backend(health.runtime).knows:
         text += f", repacked weights {'on' if health.extra_buffers else 'off (slower)'}"
     return text
 

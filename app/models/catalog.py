@@ -17,10 +17,11 @@ from app.models.recent import recently_used
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import FileEntry, entry_path, load_manifest
 from quantize.resolve import is_onnx_folder
+from runtimes.backend import Backend
 from runtimes.errors import IngotError
-from runtimes.machine.installed import RUNTIMES, find_installed
+from runtimes.load import backends
+from runtimes.machine.installed import find_installed
 from runtimes.models.gguf_split import gguf_files, named_parts
-from runtimes.models.modelfile import RuntimeName
 from runtimes.planner.known import MadePlan, made_plans
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -45,8 +46,8 @@ def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
     once: dict[Path, Entry] = {}
     for entry in found:
         once.setdefault(entry.path.resolve(), entry)
-    missing = {runtime: _unusable(runtime) for runtime in RUNTIMES}
-    listed = [replace(e, broken=e.broken or missing[e.runtime]) for e in once.values()]
+    missing: dict[str | None, str | None] = {one.format: _unusable(one) for one in backends()}
+    listed = [replace(e, broken=e.broken or missing.get(e.format)) for e in once.values()]
     return sorted(listed, key=lambda e: (e.name.lower(), e.model, e.bytes or 0, e.recipe))
 
 
@@ -197,9 +198,11 @@ def _measured(path: Path, plans: Sequence[MadePlan]) -> Measured | None:
     return None
 
 
-def _unusable(runtime: RuntimeName) -> str | None:
+def _unusable(runtime: Backend) -> str | None:
     """Why files of this runtime cannot be loaded here, if its library is missing."""
-    if find_installed(runtime):
+    if find_installed(runtime.name):
         return None
-    name = "llama.cpp (llama-cpp-python)" if runtime == "llamacpp" else "ONNX Runtime"
+    name = runtime.label
+    if len(runtime.distributions) == 1:
+        name += f" ({runtime.distributions[0].replace('_', '-')})"
     return f"{name} is not installed; `ingot doctor` says how to install it"

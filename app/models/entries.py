@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
 
 from app.options import ModelOptions
 from quantize.manifest import Fidelity, Quality, Speed, TokenParity
-from runtimes.models.modelfile import RuntimeName
+from quantize.recipes.recipe import Format
 from runtimes.planner.plan import Figures
 
 
@@ -47,7 +46,7 @@ class Entry:
     recipe: str
     origin: Origin
     path: Path
-    format: Literal["gguf", "onnx"] | None = None
+    format: Format | None = None
     bits: int | None = None
     bytes: int | None = None
     picked: str | None = None
@@ -74,11 +73,6 @@ class Entry:
     def options(self) -> ModelOptions:
         """What goes with ``model``."""
         return ModelOptions(recipe=self.picked)
-
-    @property
-    def runtime(self) -> RuntimeName:
-        """What runs it."""
-        return "onnx" if self.format == "onnx" else "llamacpp"
 
     @property
     def decode_tps(self) -> float | None:

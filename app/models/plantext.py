@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.models.planning import PlanFiles
+from runtimes.load import backend
 from runtimes.models.memory import estimate, gib
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Task
@@ -144,7 +145,7 @@ def _title(a: Alternative) -> str:
 
 
 def _kv(plan: Plan) -> str:
-    return plan.kv_type if plan.runtime == "llamacpp" else "as the graph has them"
+    return plan.kv_type if "kv_type" in backend(plan.runtime).knows else "as the graph has them"
 
 
 def _offload(plan: Plan) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from quantize.build.child import report_progress
 from quantize.quality.divergence import Floats
 from quantize.quality.text import Windows
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Runner
-from runtimes.load import load_runner
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 

@@ -20,13 +20,13 @@ from runtimes.chat import Message
 from runtimes.engine.core import EngineCore
 from runtimes.engine.generation import Sink, Ticket
 from runtimes.engine.guide import Constraints
+from runtimes.engine.loading import load_runner
 from runtimes.engine.metrics import EngineStats, Occupancy
 from runtimes.engine.request_checks import check_prompt, check_request
 from runtimes.engine.runner import Runner
 from runtimes.engine.session import SessionHeader, read_session, write_session
 from runtimes.engine.tokenizer import NamedTokenizer, encode_chat
 from runtimes.errors import IngotError, RequestError
-from runtimes.load import load_runner
 from runtimes.machine.hardware import memory_now
 from runtimes.models.fingerprint import fingerprint
 from runtimes.models.modelfile import ModelFile

@@ -4,7 +4,7 @@ Layout, little-endian, then the payload in the runner's own format::
 
     8 s  magic          "INGOTKV" and a zero byte
     u32  version        of this layout and of the payloads'
-    12 s runtime        "llamacpp" or "onnx", padded with zero bytes
+    12 s runtime        its name, padded with zero bytes
     8 s  kv_type        "f16", "q8_0", "q4_0" or "f32"
     u32  bytes_per_token  over all layers
     u32  vocab_size

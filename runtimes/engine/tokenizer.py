@@ -26,13 +26,7 @@ class NamedTokenizer(Tokenizer, Protocol):
 def load_tokenizer(path: str | Path) -> NamedTokenizer:
     """The tokenizer that the runner of ``path`` uses; raises ModelError."""
     model = ModelFile.read(path)
-    if model.runtime == "onnx":
-        from runtimes.onnx.tokenizer import OnnxTokenizer
-
-        return OnnxTokenizer(model.path)
-    from runtimes.llamacpp.tokenizer import LlamaTokenizer
-
-    return LlamaTokenizer.load(model.path)
+    return model.backend.tokenizer(model)
 
 
 def encode_chat(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import KvType
+from runtimes.settings import KvType, RunnerSettings
 
 # Bytes of an element: q8_0 is 34 bytes for 32 elements, q4_0 18 (ggml's block types).
 KV_ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
@@ -61,6 +62,24 @@ class Cache:
     def length(self) -> int:
         """Tokens that each of them is made for."""
         return (self.kv_tokens or self.slots * self.context) if self.unified else self.context
+
+
+def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
+    """Everything."""
+    slots, context = settings.slots, settings.context or model.context_length
+    cache = Cache(slots, context, settings.batch, settings.unified_kv, settings.kv_tokens)
+    if settings.reproducible:
+        outputs = max(slots, MOST_PROBED)
+        slots = sequences(slots)
+        batch = max(settings.batch, outputs)
+        cache = Cache(slots, context + MOST_PROBED, batch, outputs=outputs)
+    return MemoryEstimate(
+        weight_bytes(model),
+        kv_bytes(model, cache, settings.kv_type) + table_bytes(model, cache),
+        compute_bytes(model, cache)
+        + (shortlist_bytes(model, slots) if settings.device_sampling else 0),
+        overhead_bytes(model),
+    )
 
 
 def sequences(slots: int) -> int:

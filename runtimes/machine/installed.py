@@ -6,16 +6,9 @@ import hashlib
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-RuntimeName = Literal["llamacpp", "onnx"]
-RUNTIMES: tuple[RuntimeName, ...] = ("llamacpp", "onnx")
-
-# package to import, folder of its shared libraries, the distributions that may provide it
-_PACKAGES = {
-    "llamacpp": ("llama_cpp", "lib", ("llama_cpp_python",)),
-    "onnx": ("onnxruntime", "capi", ("onnxruntime_gpu", "onnxruntime")),
-}
+from runtimes.backend import RuntimeName
+from runtimes.load import backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +28,20 @@ class Installed:
 
 def find_installed(runtime: RuntimeName) -> Installed | None:
     """The installed library; None when it is not there."""
-    name, folder, candidates = _PACKAGES[runtime]
-    spec = importlib.util.find_spec(name)
+    known = backend(runtime)
+    spec = importlib.util.find_spec(known.package)
     if spec is None or not spec.origin:
         return None
     package = Path(spec.origin).parent
     found: dict[str, str] = {}
-    for candidate in candidates:
+    for candidate in known.distributions:
         # Dashes are underscores in the folder's name, so that no prefix matches another package.
         for info in package.parent.glob(f"{candidate}-*.dist-info"):
             found[candidate] = info.name.removesuffix(".dist-info").rpartition("-")[2]
     return Installed(
         runtime=runtime,
         version=next(iter(found.values()), "unknown"),
-        identity=library_identity(package / folder),
+        identity=library_identity(package / known.libraries),
         distributions=tuple(found),
         package=package,
     )

@@ -12,9 +12,11 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from runtimes.backend import RuntimeName
 from runtimes.errors import RuntimeMissingError
+from runtimes.load import MODULES, backend
 from runtimes.machine.cpu import cpu_identity
-from runtimes.machine.installed import RUNTIMES, Installed, RuntimeName, find_installed
+from runtimes.machine.installed import Installed, find_installed
 from runtimes.machine.linechild import LineChild, LineChildError
 from runtimes.machine.state_file import recall, remember
 
@@ -28,12 +30,6 @@ _TIMEOUT_S = 120.0
 # Right builds reach 0.9999 (other kernels round differently); with half of any one weight matrix
 # lost, the worst checkpoint is at 0.96 or below.
 _LEAST_SIMILARITY = 0.995
-
-_INSTALL = {
-    "llamacpp": "python -m runtimes.llamacpp.build",
-    "onnx": "pip install onnxruntime (or onnxruntime-gpu, not both)",
-}
-_NAMES = {"llamacpp": "llama.cpp", "onnx": "ONNX Runtime"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ def ensure(
     key = _key(installed)
     if not again and (known := _from_record(recall(_MEMORY).get(key))):
         return known
-    log.info("testing %s %s on this processor", _NAMES[runtime], installed.version)
+    log.info("testing %s %s on this processor", backend(runtime).label, installed.version)
     health = _test(installed, timeout_s)
     if not health.transient:
         _store(key, health)
@@ -90,7 +86,7 @@ def require(runtime: RuntimeName) -> Health:
 
 def usable_runtimes() -> tuple[RuntimeName, ...]:
     """The runtimes that work here; raises RuntimeMissingError when there is none."""
-    healths = [ensure(runtime) for runtime in RUNTIMES]
+    healths = [ensure(runtime) for runtime in MODULES]
     usable = tuple(health.runtime for health in healths if health.usable)
     if not usable:
         raise RuntimeMissingError("; ".join(h.warning for h in healths if h.warning))
@@ -98,7 +94,8 @@ def usable_runtimes() -> tuple[RuntimeName, ...]:
 
 
 def _missing(runtime: RuntimeName) -> str:
-    return f"{_NAMES[runtime]} is not installed; install it with: {_INSTALL[runtime]}"
+    missing = backend(runtime)
+    return f"{missing.label} is not installed; install it with: {missing.install}"
 
 
 def _key(installed: Installed) -> str:
@@ -120,25 +117,25 @@ class _Outcome:
 def _test(installed: Installed, timeout_s: float) -> Health:
     """Try the fastest settings, then safer ones in order."""
     runtime, version = installed.runtime, installed.version
+    tried = backend(runtime)
     fast = _run_child(runtime, safe=False, timeout_s=timeout_s)
     if fast.failure is None:
         return Health(runtime, True, True, version, fast.kernels, None)
     if fast.untried:
-        warning = f"{_NAMES[runtime]} {version} could not be tested: {fast.failure}"
+        warning = f"{tried.label} {version} could not be tested: {fast.failure}"
         return Health(runtime, False, False, version, (), warning, True)
     safe = fast
-    if runtime == "llamacpp":
+    if "extra_buffers" in tried.knows:
         safe = _run_child(runtime, safe=True, timeout_s=timeout_s)
         if safe.failure is None:
             warning = (
-                f"llama.cpp's fastest kernels fail on this processor ({fast.failure}); running "
-                f"without them, slower. To get the full speed: {_INSTALL[runtime]} --force"
+                f"{tried.label}'s fastest kernels fail on this processor ({fast.failure}); running "
+                f"without them, slower. To get the full speed: {tried.reinstall}"
             )
             return Health(runtime, True, False, version, safe.kernels, warning, fast.transient)
     warning = (
-        f"{_NAMES[runtime]} {version} does not work on this machine ({safe.failure}); "
-        f"install it again with: {_INSTALL[runtime]}"
-        + (" --force" if runtime == "llamacpp" else "")
+        f"{tried.label} {version} does not work on this machine ({safe.failure}); "
+        f"install it again with: {tried.reinstall}"
     )
     # Where nothing answers in time, not even the safe settings, the machine may just be busy.
     transient = fast.transient or safe.transient or safe.hung

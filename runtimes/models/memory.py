@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from runtimes.errors import OutOfMemoryError
-from runtimes.llamacpp import memory as memory_llamacpp
 from runtimes.models.modelfile import ModelFile
-from runtimes.onnx import memory as memory_onnx
 from runtimes.settings import KV_TYPES, KvType, RunnerSettings
 
 DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones are for the asking
@@ -80,28 +78,17 @@ def estimate(
     ``device_sampling`` are llama.cpp's; ONNX graphs fix their own. ``reproducible`` rows take more
     memory on llama.cpp alone. Raises ModelError for an ONNX graph that cannot be read.
     """
-    batch = longest_step(slots, context, batch, unified_kv=unified_kv, kv_tokens=kv_tokens)
-    if model.runtime == "onnx":
-        graph = memory_onnx.graph_of(model)
-        return MemoryEstimate(
-            memory_onnx.weight_bytes(graph),
-            memory_onnx.kv_bytes(model, graph, slots, context),
-            memory_onnx.compute_bytes(model, graph, slots, context, batch),
-            memory_onnx.overhead_bytes(model),
-        )
-    cache = memory_llamacpp.Cache(slots, context, batch, unified_kv, kv_tokens)
-    if reproducible:
-        room = context + memory_llamacpp.MOST_PROBED
-        outputs = max(slots, memory_llamacpp.MOST_PROBED)
-        slots = memory_llamacpp.sequences(slots)
-        cache = memory_llamacpp.Cache(slots, room, max(batch, outputs), outputs=outputs)
-    return MemoryEstimate(
-        memory_llamacpp.weight_bytes(model),
-        memory_llamacpp.kv_bytes(model, cache, kv_type) + memory_llamacpp.table_bytes(model, cache),
-        memory_llamacpp.compute_bytes(model, cache)
-        + (memory_llamacpp.shortlist_bytes(model, slots) if device_sampling else 0),
-        memory_llamacpp.overhead_bytes(model),
+    settings = RunnerSettings(
+        slots=slots,
+        context=context,
+        batch=longest_step(slots, context, batch, unified_kv=unified_kv, kv_tokens=kv_tokens),
+        unified_kv=unified_kv,
+        kv_type=kv_type,
+        kv_tokens=kv_tokens,
+        device_sampling=device_sampling,
+        reproducible=reproducible,
     )
+    return model.backend.estimate(model, settings)
 
 
 def longest_step(
@@ -220,7 +207,7 @@ def _advice(
     shorter = largest_context(model, slots, available, **layout)
     if slots > 1 and shorter >= _LEAST_CONTEXT:
         fits.append(f"--slots {slots} --context {shorter}")
-    if model.runtime == "llamacpp" and model.head_dim % 32 == 0:
+    if "kv_type" in model.backend.knows and model.head_dim % 32 == 0:
         for smaller in KV_TYPES[KV_TYPES.index(kv_type) + 1 :]:
             if fits_with(kv_type=smaller):
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")

@@ -20,8 +20,8 @@ import re
 import sys
 from pathlib import Path
 
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Runner, StepPlan, StepRow
-from runtimes.load import load_runner
 from runtimes.machine.linechild import exchange
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
@@ -46,7 +46,7 @@ def main(path: str, settings: str) -> int:
     for _ in range(2):
         _steps(runner, lengths)
     after, mapped = _resident()
-    unread = mapped if model.runtime == "onnx" else repacked.nbytes
+    unread = mapped if model.backend.copies_weights else repacked.nbytes
     answer({"used": after - before - unread, "resident": after - before})
     runner.close()
     return 0
@@ -72,17 +72,7 @@ def _import_runtime(model: ModelFile) -> None:
     import tokenizers
 
     del psutil, tokenizers
-    if model.runtime == "onnx":
-        from runtimes.onnx import runner
-
-        __import__("onnxruntime")
-        del runner
-    else:
-        from runtimes.llamacpp.native import library
-        from runtimes.llamacpp.runner import LlamaRunner
-
-        del LlamaRunner
-        library()
+    model.backend.import_library()
 
 
 def _fill(runner: Runner, settings: RunnerSettings) -> list[int]:

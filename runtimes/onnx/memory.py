@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.graph_file import Initializer, OnnxGraph, read_graph, shares_buffers
+from runtimes.settings import RunnerSettings
 
 _FLOAT = 4
 _INDEX_BYTES = 8
@@ -25,6 +27,18 @@ _ARENA_FACTOR = 1.6
 # Operators that run once, while the session is made, when all their inputs are constants.
 _FOLDED = frozenset({"Reshape", "Transpose", "Cast", "Unsqueeze", "Squeeze"})
 _MATMULS = frozenset({"MatMulNBits", "MatMul", "MatMulInteger", "Gemm"})
+
+
+def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
+    """Everything; raises ModelError for a graph that cannot be read."""
+    slots, context = settings.slots, settings.context or model.context_length
+    graph = graph_of(model)
+    return MemoryEstimate(
+        weight_bytes(graph),
+        kv_bytes(model, graph, slots, context),
+        compute_bytes(model, graph, slots, context, settings.batch),
+        overhead_bytes(model),
+    )
 
 
 def graph_of(model: ModelFile) -> OnnxGraph:

@@ -151,20 +151,19 @@ def candidates(models: Iterable[ModelFile], task: Task) -> list[Candidate]:
     fixed = task.overrides
     found = []
     for model in models:
-        native = model.runtime == "llamacpp"
-        for unified in _layouts(task, native):
-            for kv_type in _kv_types(model, task, native):
-                for layers in _offloads(task, native):
+        device = bool("device_sampling" in model.backend.knows and fixed.device_sampling)
+        for unified in _layouts(model, task):
+            for kv_type in _kv_types(model, task):
+                for layers in _offloads(model, task):
                     threads = fixed.threads or task.cores
-                    device = bool(native and fixed.device_sampling)
                     found.append(Candidate(model, threads, unified, kv_type, layers, device))
     return found
 
 
 def sampling_variants(candidate: Candidate, task: Task) -> list[Candidate]:
     """The same with tokens chosen on the GPU, where the model runs on one and nothing is fixed."""
-    native = candidate.model.runtime == "llamacpp"
-    if not (native and task.has_gpu and candidate.gpu_layers):
+    able = "device_sampling" in candidate.model.backend.knows
+    if not (able and task.has_gpu and candidate.gpu_layers):
         return []
     if task.overrides.device_sampling is not None:
         return []
@@ -198,8 +197,8 @@ def split_by_memory(
     return fit, refused
 
 
-def _layouts(task: Task, native: bool) -> tuple[bool, ...]:
-    if not native:
+def _layouts(model: ModelFile, task: Task) -> tuple[bool, ...]:
+    if "unified_kv" not in model.backend.knows:
         return (False,)
     if task.overrides.unified_kv is not None:
         return (task.overrides.unified_kv,)
@@ -207,8 +206,8 @@ def _layouts(task: Task, native: bool) -> tuple[bool, ...]:
     return (False, True) if task.row_counts[-1] > 1 else (False,)
 
 
-def _kv_types(model: ModelFile, task: Task, native: bool) -> tuple[KvType, ...]:
-    if not native:
+def _kv_types(model: ModelFile, task: Task) -> tuple[KvType, ...]:
+    if "kv_type" not in model.backend.knows:
         return ("f16",)
     if task.overrides.kv_type:
         return (task.overrides.kv_type,)
@@ -216,8 +215,8 @@ def _kv_types(model: ModelFile, task: Task, native: bool) -> tuple[KvType, ...]:
     return ("q8_0",) if task.profile == "memory" and blocks else ("f16",)
 
 
-def _offloads(task: Task, native: bool) -> tuple[int, ...]:
-    if not native:
+def _offloads(model: ModelFile, task: Task) -> tuple[int, ...]:
+    if "gpu_layers" not in model.backend.knows:
         return (0,)
     if task.overrides.gpu_layers is not None:
         return (task.overrides.gpu_layers,)

@@ -146,7 +146,7 @@ def _threads_line(chosen: Measured, task: Task) -> str | None:
 
 def _kv_line(chosen: Measured, task: Task) -> str | None:
     candidate = chosen.candidate
-    if candidate.model.runtime != "llamacpp" or task.overrides.kv_type:
+    if "kv_type" not in candidate.model.backend.knows or task.overrides.kv_type:
         return None
     if candidate.kv_type == "f16":
         return "keys and values f16: smaller types change answers, so --kv-type has to ask for them"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
+from runtimes.load import MODULES
 from runtimes.machine.cpu import cpu_identity
-from runtimes.machine.installed import RUNTIMES, find_installed
+from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import recall, remember
 from runtimes.models.fingerprint import fingerprint
 from runtimes.models.modelfile import ModelFile
@@ -100,7 +101,7 @@ def fingerprint_of(model: ModelFile) -> str:
 def _key(models: Sequence[ModelFile], task: Task) -> str:
     libraries = [
         (runtime, installed.version, installed.identity)
-        for runtime in RUNTIMES
+        for runtime in MODULES
         if (installed := find_installed(runtime))
     ]
     asked = (task.workload, task.profile, task.cores, task.has_gpu, asdict(task.overrides))

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from runtimes.models.modelfile import RuntimeName
+from runtimes.backend import RuntimeName
 from runtimes.settings import KvType, RunnerSettings, SchedulerSettings
 
 PlanWorkload = Literal["chat", "batch"]

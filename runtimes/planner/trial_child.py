@@ -15,9 +15,9 @@ import statistics
 import sys
 import time
 
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Runner, Shortlist, StepPlan, StepRow
 from runtimes.errors import IngotError
-from runtimes.load import load_runner
 from runtimes.machine.linechild import exchange
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings

@@ -145,11 +145,7 @@ class _Server:
 
 def _load(order: Load) -> tuple[Engine, Ready]:
     engine = Engine.load(Path(order.path), order.settings, order.scheduling)
-    gpu = False
-    if engine.model.runtime == "llamacpp" and order.settings.gpu_layers != 0:
-        from runtimes.llamacpp.native import library
-
-        gpu = bool(library().llama_supports_gpu_offload())
+    gpu = engine.model.backend.on_gpu(order.settings)
     ready = Ready(
         engine.model, engine.context, engine.slots, engine.vocab_size, gpu, engine.stats()
     )

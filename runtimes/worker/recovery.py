@@ -23,7 +23,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runtimes.machine.installed import RuntimeName
 from runtimes.machine.selftest import ensure
 from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause, Death
@@ -151,14 +150,16 @@ class Recovery:
     def _situation(self, ready: Ready | None) -> Situation:
         settings = self.settings()
         model = self._memory.model
-        runtime: RuntimeName = model.runtime if model else "llamacpp"
+        knows: frozenset[str] = model.backend.knows if model else frozenset()
         context = settings.context or min(4096, model.context_length if model else 4096)
         # Before it has loaded, whether a GPU is in use is not known: it may be.
         gpu = ready.gpu if ready else _gpu_found()
         return Situation(
-            runtime,
-            gpu and settings.gpu_layers != 0,
-            settings.extra_buffers and ensure(runtime, announce=False).extra_buffers,
+            gpu and "gpu_layers" in knows and settings.gpu_layers != 0,
+            model is not None
+            and "extra_buffers" in knows
+            and settings.extra_buffers
+            and ensure(model.runtime, announce=False).extra_buffers,
             ready.context if ready else context,
             settings.kv_tokens
             or (ready.slots * ready.context if ready else settings.slots * context),

@@ -15,7 +15,7 @@ from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.machine.cpu import cpu_identity
-from runtimes.machine.installed import RuntimeName, find_installed
+from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import recall, remember
 from runtimes.models.fingerprint import fingerprint
 from runtimes.models.memory import DEFAULT_CONTEXT
@@ -77,11 +77,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What ran when the process died. ``gpu`` whether layers may have been on one; ``context`` is
-    what one request may hold, ``kv_tokens`` all slots together. Other kernels would give
-    ``reproducible`` answers other last digits."""
+    """What ran when the process died. ``gpu`` whether layers may have been on one,
+    ``extra_buffers`` whether special kernels may have run; ``context`` is what one request may
+    hold, ``kv_tokens`` all slots together. Other kernels would give ``reproducible`` answers other
+    last digits."""
 
-    runtime: RuntimeName
     gpu: bool
     extra_buffers: bool
     context: int
@@ -96,11 +96,12 @@ def safer(bounds: Bounds, cause: Cause, situation: Situation) -> Bounds | None:
         # Little free memory may not have been the reason: that must not cut requests short.
         least = situation.context if cause is Cause.SCARCE else _LEAST_TOKENS
         return replace(bounds, kv_tokens=half) if half >= least else None
-    llama = situation.runtime == "llamacpp" and not situation.reproducible
+    if situation.reproducible:
+        return None
     # The processor, and so its special kernels, are to blame for an instruction it does not have.
-    if llama and situation.gpu and cause is not Cause.ILLEGAL:
+    if situation.gpu and cause is not Cause.ILLEGAL:
         return replace(bounds, gpu=False)
-    if llama and situation.extra_buffers:
+    if situation.extra_buffers:
         return replace(bounds, extra_buffers=False)
     return None
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from quantize.resolve import resolve
-from runtimes.load import load_runner
+from runtimes.engine.loading import load_runner
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 

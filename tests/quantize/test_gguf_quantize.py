@@ -16,7 +16,7 @@ from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix, write_matri
 from quantize.gguf.overrides import check_overrides
 from quantize.gguf.quantize import quantize_gguf
 from quantize.recipes.recipe import RECIPES, find_recipe
-from runtimes.load import load_runner
+from runtimes.engine.loading import load_runner
 from runtimes.models.gguf import read_header
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings

@@ -18,9 +18,9 @@ import pytest
 from quantize.build.process import run_child
 from quantize.source.synthetic import Shape
 from runtimes.engine.engine import Engine
+from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
 from runtimes.llamacpp import memory as memory_llamacpp
-from runtimes.load import load_runner
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings

@@ -10,9 +10,9 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.errors import ModelError
-from runtimes.load import load_runner
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings

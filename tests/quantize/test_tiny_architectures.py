@@ -25,8 +25,8 @@ from quantize.recipes.recipe import RECIPES
 from quantize.source import SourceModel
 from quantize.source.synthetic import SHAPES, make_random_model
 from runtimes.engine.engine import Engine
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Logits, StepPlan, StepRow
-from runtimes.load import load_runner
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams

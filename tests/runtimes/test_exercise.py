@@ -13,6 +13,7 @@ import pytest
 
 from runtimes.llamacpp.source import sdist_path
 from runtimes.llamacpp.tinygguf import write_tiny_gguf
+from runtimes.load import backend
 from runtimes.machine import exercise, selftest_child
 from runtimes.machine.selftest import _LEAST_SIMILARITY
 from runtimes.models.modelfile import ModelFile
@@ -110,7 +111,7 @@ def test_the_recorded_logits_of_llamacpp_are_right(gguf: Any, tmp_path: Path) ->
     }
     assert all(0.5 < w.std() * w.shape[1] ** 0.5 < 2 for w in weights.values())
     right = expected(weights, layers=2, size=64, interleaved=True)
-    recorded = np.load(selftest_child._RECORDED["llamacpp"])
+    recorded = np.load(backend("llamacpp").recorded)
     assert selftest_child.compare(right, recorded) > 0.999
 
 
@@ -139,7 +140,7 @@ def dequantize(constants: dict[str, Any], name: str) -> Array:
 def test_the_recorded_logits_of_onnx_are_right() -> None:
     import onnx
 
-    folder = selftest_child._RECORDED["onnx"].parent
+    folder = backend("onnx").recorded.parent
     graph = onnx.load(folder / "model.onnx").graph
     constants = {c.name: onnx.numpy_helper.to_array(c) for c in graph.initializer}
     names = {
@@ -155,14 +156,14 @@ def test_the_recorded_logits_of_onnx_are_right() -> None:
     weights = {ours: dequantize(constants, theirs) for ours, theirs in names.items()}
     weights["token_embd"] = constants["table"].astype(np.float32)
     right = expected(weights, layers=1, size=16, interleaved=False)
-    recorded = np.load(selftest_child._RECORDED["onnx"])
+    recorded = np.load(backend("onnx").recorded)
     assert selftest_child.compare(right, recorded) > 0.999
 
 
 def test_the_committed_graph_is_the_one_that_the_script_makes() -> None:
     from quantize.onnx import selftest_graph
 
-    folder = selftest_child._RECORDED["onnx"].parent
+    folder = backend("onnx").recorded.parent
     assert (folder / "model.onnx").read_bytes() == selftest_graph.build().SerializeToString()
     assert (folder / "model.onnx").stat().st_size < 50_000
 
@@ -176,7 +177,7 @@ def test_one_damaged_matrix_is_noticed(gguf: Any, tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     write_tiny_gguf(path)
     whole = path.read_bytes()
-    recorded = np.load(selftest_child._RECORDED["llamacpp"])
+    recorded = np.load(backend("llamacpp").recorded)
     settings = replace(exercise.settings(extra_buffers=False), threads=1)
     places = [
         (t.name, int(t.data_offset), int(t.n_bytes))

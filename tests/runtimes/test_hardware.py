@@ -11,8 +11,8 @@ import pytest
 from app.batch.schedule.slots import free_memory
 from app.models.entries import Entry, Origin
 from app.models.fitting import fit
+from runtimes.engine.loading import load_runner
 from runtimes.errors import OutOfMemoryError
-from runtimes.load import load_runner
 from runtimes.machine import bandwidth, cpu, hardware
 from runtimes.machine.cpu import CpuUse, cpu_use, others_share
 from runtimes.machine.state_file import recall, remember

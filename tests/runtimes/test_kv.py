@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.engine.snapshot import HEADER_BYTES, header
 from runtimes.errors import ModelError
 from runtimes.llamacpp import state, tinygguf
-from runtimes.load import load_runner
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 

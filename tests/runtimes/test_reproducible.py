@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from runtimes.engine.engine import Engine
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Logits, StepPlan, StepRow, whole
 from runtimes.errors import RequestError
 from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.shapes import Alike, filled, parted
-from runtimes.load import load_runner
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams

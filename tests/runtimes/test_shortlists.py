@@ -10,9 +10,9 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
+from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Runner, Shortlist, StepPlan, StepRow
 from runtimes.llamacpp.shortlists import _PATIENCE, WIDTH
-from runtimes.load import load_runner
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Candidate, Overrides, Task, sampling_variants
 from runtimes.request import Request, SamplingParams

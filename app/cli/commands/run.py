@@ -72,10 +72,10 @@ def run(
     )
     choice = choose(model, options, settings, "chat", slots=1, reproducible=reproducible)
     file = choice.file
-    if context_shift and file.runtime != "llamacpp":
+    if context_shift and "context_shift" not in file.backend.knows:
         raise RequestError(
-            f"--context-shift: {file.path.name} runs on ONNX Runtime, whose graphs cannot forget"
-            " a context's beginning; choose a .gguf file"
+            f"--context-shift: {file.path.name} runs on {file.backend.label}, whose graphs cannot"
+            " forget a context's beginning; choose a .gguf file"
         )
     runner = replace(choice.settings, context_shift=context_shift)
     console.prepare_stdout()

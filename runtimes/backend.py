@@ -1,0 +1,79 @@
+"""What a runtime offers, and what it is called. ``runtimes.load`` says which ones there are.
+
+Each has one instance, ``BACKEND`` in the ``backend`` module of its folder. Neither this module nor
+those import anything but the standard library until a method needs it: what is asked most often
+is only whether a runtime is installed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runtimes.engine.runner import Runner
+    from runtimes.engine.tokenizer import NamedTokenizer
+    from runtimes.machine.exercise import Result
+    from runtimes.models.memory import MemoryEstimate
+    from runtimes.models.modelfile import ModelFile
+    from runtimes.settings import RunnerSettings
+
+RuntimeName = str  # a key of ``runtimes.load.MODULES``
+
+
+@dataclass(frozen=True, slots=True)
+class Backend(ABC):
+    """One runtime."""
+
+    name: RuntimeName
+    label: str  # for people
+    format: str  # of the files that it runs, as `quantize` and the library call it
+    package: str  # to import
+    libraries: str  # the folder in the package whose files are its native libraries
+    distributions: tuple[str, ...]  # those that may provide the package, as their folders are named
+    install: str  # how, as a command
+    reinstall: str  # how a build that does not work is replaced
+    recorded: Path  # the .npy file with the logits that ``exercise`` gives where all is well
+    # Where a model is a single file: how its name ends.
+    suffixes: tuple[str, ...] = ()
+    # The fields of RunnerSettings that mean something to it, of those that do not to every runtime.
+    knows: frozenset[str] = frozenset()
+    # Whether steps read copies of the weights, and the file itself only while it is loaded.
+    copies_weights: bool = False
+
+    @abstractmethod
+    def detect(self, path: Path) -> ModelFile | None:
+        """What the model at ``path``, which exists, says of itself; None for another runtime's.
+
+        Raises ModelError for one that is damaged.
+        """
+
+    @abstractmethod
+    def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
+        """What ``model`` takes; ``settings`` has a context, and a batch that fits it."""
+
+    @abstractmethod
+    def tokenizer(self, model: ModelFile) -> NamedTokenizer:
+        """The tokenizer without the weights; raises ModelError."""
+
+    @abstractmethod
+    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+        """Load the model. Raises ModelError, OutOfMemoryError or RuntimeMissingError."""
+
+    @abstractmethod
+    def exercise(self, *, extra_buffers: bool) -> tuple[Result, list[str]]:
+        """The logits of ``runtimes.machine.exercise`` on a tiny model, and the kernels that ran.
+
+        Runs in a child process: it may die.
+        """
+
+    @abstractmethod
+    def import_library(self) -> None:
+        """Import all that a runner needs, without loading a model."""
+
+    def on_gpu(self, settings: RunnerSettings) -> bool:
+        """Whether layers go to a GPU with these settings. May import the native library."""
+        return False

@@ -1,0 +1,65 @@
+"""From a model file to a loaded runner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from runtimes.engine.runner import Runner
+from runtimes.engine.tokenizer import NamedTokenizer
+from runtimes.errors import RequestError
+from runtimes.machine.cpu import available_cores
+from runtimes.machine.hardware import memory_now
+from runtimes.machine.selftest import require
+from runtimes.models.memory import DEFAULT_CONTEXT, longest_step, require_fit
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import PROMPT_CHUNK, RunnerSettings
+
+
+def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+    """The runner for ``model``, with what ``settings`` leaves open filled in.
+
+    Raises ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for settings that the
+    runtime does not have.
+    """
+    context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
+    if settings.reproducible:
+        if settings.unified_kv:
+            raise RequestError(
+                "reproducible answers need a cache for each slot: in a unified one, a row's last "
+                "digits depend on the others"
+            )
+        settings = replace(settings, batch=max(settings.batch, PROMPT_CHUNK), device_sampling=False)
+    if settings.kv_tokens is not None:
+        if "kv_tokens" not in model.backend.knows or not settings.unified_kv:
+            raise RequestError(
+                "a budget for all slots together (kv_tokens) needs llama.cpp's unified cache; "
+                "elsewhere each slot has room of its own: lower the slots or the context"
+            )
+        context = min(context, settings.kv_tokens)
+    settings = replace(
+        settings,
+        context=context,
+        batch=longest_step(
+            settings.slots,
+            context,
+            settings.batch,
+            unified_kv=settings.unified_kv,
+            kv_tokens=settings.kv_tokens,
+        ),
+        threads=settings.threads or available_cores(),
+        extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
+    )
+    if not model.backend.on_gpu(settings):
+        require_fit(
+            model,
+            settings.slots,
+            context,
+            memory_now()[1],
+            kv_type=settings.kv_type,
+            batch=settings.batch,
+            unified_kv=settings.unified_kv,
+            device_sampling=settings.device_sampling,
+            reproducible=settings.reproducible,
+            kv_tokens=settings.kv_tokens,
+        )
+    return model.backend.open(model, settings)

@@ -1,0 +1,98 @@
+"""llama.cpp, as the rest of Ingot sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtimes.backend import Backend
+
+if TYPE_CHECKING:
+    from runtimes.engine.runner import Runner
+    from runtimes.engine.tokenizer import NamedTokenizer
+    from runtimes.machine.exercise import Result
+    from runtimes.models.memory import MemoryEstimate
+    from runtimes.models.modelfile import ModelFile
+    from runtimes.settings import RunnerSettings
+
+
+class LlamaBackend(Backend):
+    """Runs GGUF files."""
+
+    def detect(self, path: Path) -> ModelFile | None:
+        """Any file, whatever it is called."""
+        from runtimes.llamacpp.modelfile import read_gguf
+
+        return None if path.is_dir() else read_gguf(path)
+
+    def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
+        """From the header alone."""
+        from runtimes.llamacpp.memory import estimate
+
+        return estimate(model, settings)
+
+    def tokenizer(self, model: ModelFile) -> NamedTokenizer:
+        """The one in the file."""
+        from runtimes.llamacpp.tokenizer import LlamaTokenizer
+
+        return LlamaTokenizer.load(model.path)
+
+    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+        """The model with a context."""
+        from runtimes.llamacpp.runner import LlamaRunner
+
+        runner = LlamaRunner.open(model, settings)
+        return runner, runner.tokenizer
+
+    def exercise(self, *, extra_buffers: bool) -> tuple[Result, list[str]]:
+        """A tiny model, which is written for the occasion."""
+        import tempfile
+
+        from runtimes.llamacpp.modelfile import read_gguf
+        from runtimes.llamacpp.native import library
+        from runtimes.llamacpp.runner import LlamaRunner
+        from runtimes.llamacpp.tinygguf import VOCABULARY, write_tiny_gguf
+        from runtimes.machine import exercise
+
+        with tempfile.TemporaryDirectory(prefix="ingot-selftest-") as folder:
+            path = Path(folder) / "tiny.gguf"
+            write_tiny_gguf(path)
+            runner = LlamaRunner.open(read_gguf(path), exercise.settings(extra_buffers))
+            logits = exercise.run(runner, VOCABULARY)
+            runner.close()
+        features = library().llama_print_system_info().decode().replace(":", "|").split("|")
+        pairs = (feature.partition("=") for feature in features)
+        return logits, [name.strip() for name, _, value in pairs if value.strip() == "1"]
+
+    def import_library(self) -> None:
+        """llama.cpp, and the runner's modules."""
+        from runtimes.llamacpp.native import library
+        from runtimes.llamacpp.runner import LlamaRunner
+
+        del LlamaRunner
+        library()
+
+    def on_gpu(self, settings: RunnerSettings) -> bool:
+        """Where the library was built for one."""
+        from runtimes.llamacpp.native import library
+
+        return settings.gpu_layers != 0 and bool(library().llama_supports_gpu_offload())
+
+
+_KNOWS = frozenset(
+    "gpu_layers extra_buffers unified_kv kv_type kv_tokens context_shift device_sampling".split()
+)
+_INSTALL = "python -m runtimes.llamacpp.build"
+BACKEND = LlamaBackend(
+    name="llamacpp",
+    label="llama.cpp",
+    format="gguf",
+    package="llama_cpp",
+    libraries="lib",
+    distributions=("llama_cpp_python",),
+    install=_INSTALL,
+    reinstall=f"{_INSTALL} --force",
+    recorded=Path(__file__).parent / "selftest.npy",
+    suffixes=(".gguf",),
+    knows=_KNOWS,
+)

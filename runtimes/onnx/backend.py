@@ -1,0 +1,82 @@
+"""ONNX Runtime, as the rest of Ingot sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtimes.backend import Backend
+
+if TYPE_CHECKING:
+    from runtimes.engine.runner import Runner
+    from runtimes.engine.tokenizer import NamedTokenizer
+    from runtimes.machine.exercise import Result
+    from runtimes.models.memory import MemoryEstimate
+    from runtimes.models.modelfile import ModelFile
+    from runtimes.settings import RunnerSettings
+
+
+class OnnxBackend(Backend):
+    """Runs folders, which have a graph as onnxruntime-genai's builder writes it."""
+
+    def detect(self, path: Path) -> ModelFile | None:
+        """Any folder, or one that is named by its graph."""
+        from runtimes.onnx.modelfile import read_folder
+
+        if path.is_dir():
+            return read_folder(path)
+        return read_folder(path.parent) if path.suffix == ".onnx" else None
+
+    def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
+        """From the graph; raises ModelError when it cannot be read."""
+        from runtimes.onnx.memory import estimate
+
+        return estimate(model, settings)
+
+    def tokenizer(self, model: ModelFile) -> NamedTokenizer:
+        """From the folder's tokenizer.json."""
+        from runtimes.onnx.tokenizer import OnnxTokenizer
+
+        return OnnxTokenizer(model.path)
+
+    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+        """A session over the graph."""
+        from runtimes.onnx.runner import OnnxRunner
+
+        runner = OnnxRunner.open(model, settings)
+        return runner, runner.tokenizer
+
+    def exercise(self, *, extra_buffers: bool) -> tuple[Result, list[str]]:
+        """The graph in this package; instead of kernels, the execution providers."""
+        from runtimes.machine import exercise
+        from runtimes.onnx.kernels import execution_providers
+        from runtimes.onnx.modelfile import read_folder
+        from runtimes.onnx.runner import OnnxRunner
+
+        model = read_folder(self.recorded.parent)
+        runner = OnnxRunner.open(model, exercise.settings(extra_buffers))
+        logits = exercise.run(runner, model.vocab_size)
+        runner.close()
+        return logits, execution_providers()
+
+    def import_library(self) -> None:
+        """ONNX Runtime, and the runner's modules."""
+        from runtimes.onnx import runner
+
+        __import__(self.package)
+        del runner
+
+
+_INSTALL = "pip install onnxruntime (or onnxruntime-gpu, not both)"
+BACKEND = OnnxBackend(
+    name="onnx",
+    label="ONNX Runtime",
+    format="onnx",
+    package="onnxruntime",
+    libraries="capi",
+    distributions=("onnxruntime_gpu", "onnxruntime"),
+    install=_INSTALL,
+    reinstall=_INSTALL,
+    recorded=Path(__file__).parent / "selftest" / "logits.npy",
+    copies_weights=True,
+)
