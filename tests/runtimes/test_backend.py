@@ -1,0 +1,93 @@
+"""A runtime that Ingot knows nothing of is put into the registry, and everything accepts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtimes import load
+from runtimes.engine.engine import Engine
+from runtimes.engine.tokenizer import load_tokenizer
+from runtimes.errors import ModelError
+from runtimes.machine.selftest import ensure
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.candidates import Task
+from runtimes.planner.search import make_plan
+from runtimes.request import SamplingParams
+from runtimes.settings import RunnerSettings
+from tests.conftest import ROOT
+
+TEXTS = "one two three four five\nPebble is a small model of words\n"
+REGISTER = "from runtimes import load\nload.MODULES['toy'] = 'toy_backend'\n"
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of the toy runtime, which is registered here and in every child process."""
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    shutil.copy(Path(__file__).parent / "toy" / "toy_backend.py", folder)
+    (folder / "sitecustomize.py").write_text(REGISTER)
+    (folder / "tiny.toy").write_text(TEXTS)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    monkeypatch.setitem(load.MODULES, "toy", "toy_backend")
+    monkeypatch.delitem(sys.modules, "toy_backend", raising=False)
+    python("runtimes.machine.selftest_child", "toy", "--record")
+    return folder / "tiny.toy"
+
+
+def python(*words: object) -> str:
+    command = [sys.executable, "-m", *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_backend_has_the_name_that_it_is_registered_by() -> None:
+    assert [one.name for one in load.backends()] == list(load.MODULES)
+    fields = set(RunnerSettings.__dataclass_fields__)
+    assert all(one.knows <= fields for one in load.backends())
+
+
+def test_a_model_file_belongs_to_the_runtime_that_knows_it(toy: Path, tmp_path: Path) -> None:
+    model = ModelFile.read(toy)
+    assert (model.runtime, model.backend.label) == ("toy", "Toy")
+    assert load_tokenizer(toy).encode("Pebble is") == [1, 5]
+    (tmp_path / "empty.toy").touch()
+    with pytest.raises(ModelError, match="has no words"):
+        ModelFile.read(tmp_path / "empty.toy")
+
+
+def test_its_self_test_runs_in_a_child(toy: Path) -> None:
+    health = ensure("toy")
+    assert health.usable, health.warning
+    assert health.kernels == ("numpy",)
+
+
+def test_the_engine_runs_it(toy: Path) -> None:
+    with Engine.load(toy, RunnerSettings(slots=2)) as engine:
+        prompts = [engine.encode(text) for text in ("Pebble is", "one two", "small model")]
+        done = engine.generate(prompts, SamplingParams(max_tokens=8, temperature=0.0))
+    texts = [one.text for one in done]
+    assert texts == [" a small model of words", " three four five", " of words"]
+
+
+def test_the_planner_measures_it(toy: Path) -> None:
+    task = Task("batch", "memory", cores=1, free=1 << 30)
+    plan = make_plan([ModelFile.read(toy)], task)
+    assert (plan.runtime, plan.kv_type, plan.gpu_layers) == ("toy", "f16", 0)
+    assert plan.figures.prefill_tps > 0
+
+
+def test_ingot_run_answers_with_it(toy: Path) -> None:
+    done = python("app", "run", toy, "Pebble is", "--raw", "--json", "--temperature", "0")
+    answer = json.loads(done)
+    assert (answer["text"], answer["runtime"]) == (" a small model of words", "toy")

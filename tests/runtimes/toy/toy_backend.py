@@ -1,0 +1,148 @@
+"""A third runtime, which nothing in Ingot names: which word follows which is the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from runtimes.backend import Backend
+from runtimes.engine.runner import Capabilities, Logits, StepPlan
+from runtimes.errors import ModelError
+from runtimes.machine import exercise
+from runtimes.models.memory import MemoryEstimate
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
+
+END = "\n"  # every line is a text that was seen
+
+
+class Words:
+    bos_token, eos_token = "", END
+
+    def __init__(self, path: Path) -> None:
+        self.lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        self.words = sorted({END}.union(*self.lines))
+        if len(self.words) == 1:
+            raise ModelError(f"{path} has no words")
+        self.vocab_size = len(self.words)
+        self.eos_ids = frozenset({self.words.index(END)})
+
+    def encode(
+        self, text: str, *, add_special: bool = False, parse_special: bool = True
+    ) -> list[int]:
+        return [self.words.index(word) for word in text.split() if word in self.words]
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"" if token in self.eos_ids else f" {self.words[token]}".encode()
+
+
+class Bigrams:
+    graphs_reused = None
+
+    def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:
+        self.tokenizer = Words(model.path)
+        size = self.tokenizer.vocab_size
+        self.capabilities = Capabilities(
+            runtime=BACKEND.name,
+            slots=settings.slots,
+            context=settings.context or model.context_length,
+            batch=settings.batch,
+            vocab_size=size,
+            mixed_batch=True,
+            kv_bytes_per_token=8,
+        )
+        self._slots: list[list[int]] = [[] for _ in range(settings.slots)]  # the "keys and values"
+        self._logits = np.zeros((size, size), np.float32)
+        for line in self.tokenizer.lines:
+            ids = self.tokenizer.encode(" ".join(line))
+            for one, following in zip(ids, [*ids[1:], *self.tokenizer.eos_ids], strict=True):
+                self._logits[one, following] += 10
+
+    def execute(self, plan: StepPlan) -> Logits:
+        for row in plan.rows:
+            self._slots[row.slot][row.position :] = row.tokens
+        return self._logits[[row.tokens[-1] for row in plan.rows if row.wants_logits]]
+
+    def score(self, tokens: Sequence[int]) -> Logits:
+        self.trim(0, 0)
+        return self._logits[list(tokens)]
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        self._slots[target] = self._slots[source][:length]
+
+    def trim(self, slot: int, length: int) -> None:
+        del self._slots[slot][length:]
+
+    def swap(self, first: int, second: int) -> None:
+        slots = self._slots
+        slots[first], slots[second] = slots[second], slots[first]
+
+    def save(self, slot: int, length: int) -> bytes:
+        return np.array(self._slots[slot][:length], np.int64).tobytes()
+
+    def load(self, slot: int, data: bytes) -> None:
+        self._slots[slot] = np.frombuffer(data, np.int64).tolist()
+
+    def shift(self, slot: int, keep: int, discard: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._slots = []
+
+
+class ToyBackend(Backend):
+    def detect(self, path: Path) -> ModelFile | None:
+        if path.suffix not in self.suffixes:
+            return None
+        words = Words(path)
+        return ModelFile(
+            path=path,
+            runtime=self.name,
+            name=path.stem,
+            architecture="bigrams",
+            quantization="none",
+            nbytes=path.stat().st_size,
+            context_length=1024,
+            layers=1,
+            heads=1,
+            kv_heads=1,
+            head_dim=1,
+            vocab_size=words.vocab_size,
+            sliding_window=None,
+            chat_template=None,
+        )
+
+    def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
+        context = settings.context or model.context_length
+        return MemoryEstimate(4 * model.vocab_size**2, 8 * settings.slots * context)
+
+    def tokenizer(self, model: ModelFile) -> Words:
+        return Words(model.path)
+
+    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Bigrams, Words]:
+        runner = Bigrams(model, settings)
+        return runner, runner.tokenizer
+
+    def exercise(self, *, extra_buffers: bool) -> tuple[exercise.Result, list[str]]:
+        model = ModelFile.read(Path(__file__).with_name("tiny.toy"))
+        runner, words = self.open(model, exercise.settings(extra_buffers))
+        return exercise.run(runner, words.vocab_size), ["numpy"]
+
+    def import_library(self) -> None:
+        pass
+
+
+BACKEND = ToyBackend(
+    name="toy",
+    label="Toy",
+    format="toy",
+    package=__name__,
+    libraries="",
+    distributions=(),
+    install="toys",
+    reinstall="toys",
+    recorded=Path(__file__).with_name("recorded.npy"),
+    suffixes=(".toy",),
+)
