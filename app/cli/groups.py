@@ -29,7 +29,7 @@ def group(panel: str, **options: Any) -> _Group:
     return _Group(options)
 
 
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command as Typer sees it: each group replaced by the dataclass's fields."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[Any]] = {}
@@ -46,12 +46,12 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             )
 
     @wraps(command)
-    def flat(**values: Any) -> None:
+    def flat(**values: Any) -> Any:
         collected = {
             name: kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
             for name, kind in groups.items()
         }
-        command(**values, **collected)
+        return command(**values, **collected)
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

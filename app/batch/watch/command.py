@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from app.batch.options import WORDS, InputOptions
-from app.cli.batch_arguments import batch_values
+from app.batch.options import WORDS
+from app.batch.spec import BatchSpec
+from app.cli.batch_arguments import arguments_of, batch_spec
 
 # What would drop or disregard the answers that are there.
 _ONCE = frozenset({"--fresh", "--force"})
 # What is about the command's own output.
 _TALK = ("--json", "--quiet")
-_ELSEWHERE = frozenset({"template", "input_format", "limit", "strict", "dry_run"})
-_READING = tuple(f.name for f in fields(InputOptions) if f.name not in _ELSEWHERE)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command line says of its job, as far as a screen needs it. Paths are absolute;
-    ``input`` is None for standard input; ``reading`` has the other options that say how a row
-    becomes a prompt, by their names in ``InputOptions``."""
+    """A job with an output file, its paths absolute, also that of the template; ``input`` is None
+    for standard input."""
 
     input: Path | None
     output: Path
-    model: str | None = None
-    template: Path | None = None
-    input_format: str | None = None
-    limit: int | None = None
-    shard: str | None = None
-    skip_failed: bool = False
-    reading: tuple[tuple[str, str], ...] = ()
+    spec: BatchSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """``arguments`` are those after `ingot`, the first being ``batch``; relative paths in them are
-    relative to ``folder``."""
+    relative to ``folder``. ``spec`` is what they say, where that is known already."""
 
     arguments: tuple[str, ...]
     folder: Path
+    spec: BatchSpec | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -61,26 +54,19 @@ class Command:
         """What it asks for; None when it is no job with an output file."""
         if not self.arguments or self.arguments[0] != "batch":
             return None
-        found = batch_values(self.arguments[1:])
-        output = found.get("output")
-        if found.get("input") is None or output in (None, "-") or found.get("dry_run"):
+        spec = self.spec or batch_spec(self.arguments[1:])
+        if spec is None or spec.input in WORDS or spec.output in (None, "-") or spec.rows.dry_run:
             return None
-        entry = found["input"]
-        if entry in WORDS:
-            return None
-        template = found.get("template")
-        limit = found.get("limit")
-        return Asked(
-            input=None if entry == "-" else self.folder / entry,
-            output=self.folder / output,
-            model=found.get("model"),
-            template=None if template is None else self.folder / template,
-            input_format=found.get("input_format"),
-            limit=int(limit) if limit is not None and limit.isdecimal() else None,
-            shard=found.get("shard"),
-            skip_failed=bool(found.get("skip_failed")),
-            reading=tuple((name, found[name]) for name in _READING if name in found),
-        )
+        if spec.rows.template is not None:
+            rows = replace(spec.rows, template=self.folder / spec.rows.template)
+            spec = replace(spec, rows=rows)
+        entry = None if spec.input == "-" else self.folder / spec.input
+        return Asked(entry, self.folder / str(spec.output), spec)
+
+
+def command_of(spec: BatchSpec, folder: Path) -> Command:
+    """The command line of a job, started in ``folder``."""
+    return Command(("batch", *arguments_of(spec)), folder, spec)
 
 
 def batch_arguments(words: Sequence[str]) -> tuple[str, ...] | None:

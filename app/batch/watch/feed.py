@@ -137,7 +137,7 @@ class JournalFeed:
         self.last = float(record.get("at", 0.0))
         command = self.command
         asked = None if command is None else command.asked()
-        self.rows.begin_run(keep_failures=asked is not None and asked.skip_failed)
+        self.rows.begin_run(keep_failures=asked is not None and asked.spec.running.skip_failed)
         self.rows.grow(int(record.get("input_rows", 0)))
         self.rows.set_invalid(self.invalid)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from app.batch.options import WORDS
-from app.batch.watch.command import Command
+from app.batch.options import WORDS, InputOptions, SampleOptions
+from app.batch.spec import BatchSpec
+from app.batch.watch.command import Command, command_of
+from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 from runtimes.errors import IngotError, ParameterError
 
 
@@ -46,9 +49,9 @@ class JobForm:
     schema: str = ""
     fresh: bool = False
 
-    def command(self, folder: Path) -> Command:
-        """The command line, started in ``folder``. Raises FormError for what no command can have;
-        see ``check`` for what the files say."""
+    def spec(self) -> BatchSpec:
+        """The job. Raises FormError for what no job can have; see ``check`` for what the files
+        say."""
         for name in ("input", "output", "model"):
             if not getattr(self, name).strip():
                 raise FormError(name, _MISSING[name])
@@ -58,33 +61,43 @@ class JobForm:
             raise FormError("template", "a field and a template both make the prompt; give one")
         if self.choices.strip() and self.schema.strip():
             raise FormError("schema", "choices and a schema both say what an answer is; give one")
-        arguments = ["batch", _path(self.input), _path(self.output)]
-        for name, value in self._options().items():
-            arguments.append(f"--{name}={value}")
-        arguments += [f"--choice={choice}" for choice in self._choices()]
-        if self.fresh:
-            arguments.append("--fresh")
-        return Command(tuple(arguments), folder)
-
-    def _options(self) -> dict[str, str]:
-        options = {"model": self.model.strip()}
-        for name in ("field", "template", "system"):
-            if text := getattr(self, name).strip():
-                options[name] = text
-        if text := self.schema.strip():
-            options["json-schema"] = str(Path(text).expanduser())
-        for name, least in (("max_tokens", 1), ("limit", 1), ("slots", 1), ("seed", 0), ("n", 1)):
-            if text := getattr(self, name).strip():
-                options[name.replace("_", "-")] = str(_whole(name, text, least))
-        for name in ("temperature", "top_p"):
-            if text := getattr(self, name).strip():
-                options[name.replace("_", "-")] = f"{_number(name, text):g}"
-        return options
+        whole = {
+            name: _whole(name, text, least)
+            for name, least in _LEAST.items()
+            if (text := getattr(self, name).strip())
+        }
+        numbers: dict[str, Any] = {
+            name: _number(name, text)
+            for name in ("temperature", "top_p")
+            if (text := getattr(self, name).strip())
+        }
+        numbers |= {name: whole[name] for name in ("max_tokens", "seed") if name in whole}
+        template, schema = self.template.strip(), self.schema.strip()
+        return BatchSpec(
+            _path(self.input),
+            _path(self.output),
+            self.model.strip(),
+            system=self.system.strip() or None,
+            slots=whole.get("slots"),
+            fresh=self.fresh,
+            sampling=SamplingOptions(**numbers),
+            constraints=ConstraintOptions(
+                json_schema=str(Path(schema).expanduser()) if schema else None,
+                choice=self._choices() or None,
+            ),
+            samples=SampleOptions(n=whole.get("n", 1)),
+            rows=InputOptions(
+                field=self.field.strip() or None,
+                template=Path(template) if template else None,
+                limit=whole.get("limit"),
+            ),
+        )
 
     def _choices(self) -> list[str]:
         return [text for part in self.choices.split("|") if (text := part.strip())]
 
 
+_LEAST = {"max_tokens": 1, "limit": 1, "slots": 1, "seed": 0, "n": 1}
 _MISSING = {
     "input": "choose a file of prompts, or a folder of texts",
     "output": "name the file that the answers go to, such as answers.jsonl",
@@ -113,40 +126,28 @@ def check(form: JobForm, folder: Path) -> Command:
     """
     from app.batch.checks import check_out
     from app.batch.input.source import open_source
-    from app.batch.options import InputOptions, SampleOptions
     from app.models.resolve import model_file
-    from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 
-    command = form.command(folder)
+    spec = form.spec()
+    command = command_of(spec, folder)
     asked = command.asked()
     if asked is None or asked.input is None:
         raise FormError("input", "this is not a job with an output file")
-    options = form._options()
     try:
-        sampling = SamplingOptions(
-            max_tokens=int(options.get("max-tokens", 512)),
-            temperature=float(options.get("temperature", 0)),
-            top_p=float(options.get("top-p", 1)),
-            seed=int(options["seed"]) if "seed" in options else None,
-        )
-        params = SampleOptions(n=int(options.get("n", 1))).apply(sampling.params())
+        params = spec.samples.apply(spec.sampling.params())
     except IngotError as error:
         raise FormError.of(error, "max_tokens") from error
-    schema = options.get("json-schema")
+    schema = spec.constraints.json_schema
     try:
-        ConstraintOptions(
-            json_schema=str(folder / schema) if schema else None, choice=form._choices()
-        ).constraint()
+        replace(spec.constraints, json_schema=str(folder / schema) if schema else None).constraint()
     except IngotError as error:
         raise FormError("schema" if schema else "choices", str(error)) from error
     try:
-        prompting = InputOptions(field=options.get("field"), template=asked.template).prompting(
-            params
-        )
+        prompting = asked.spec.rows.prompting(params)
     except (IngotError, OSError) as error:
         raise FormError("template", str(error)) from error
     try:
-        with open_source(str(asked.input), prompting=prompting, limit=asked.limit) as source:
+        with open_source(str(asked.input), prompting=prompting, limit=spec.rows.limit) as source:
             try:
                 check_out(asked.output, source, replace=form.fresh)
             except IngotError as error:
@@ -154,7 +155,7 @@ def check(form: JobForm, folder: Path) -> Command:
     except (IngotError, OSError) as error:
         raise FormError.of(error, "input") from error
     try:
-        model_file(_in(folder, options["model"]), ModelOptions())
+        model_file(_in(folder, str(spec.model)), ModelOptions())
     except (IngotError, OSError) as error:
         raise FormError("model", str(error)) from error
     return command

@@ -98,7 +98,7 @@ class Job:
             if which == "failed":
                 return list(self.rows.failed())
             asked = self.asked
-            sharded = asked is not None and asked.shard is not None
+            sharded = asked is not None and asked.spec.out.shard is not None
             return list(self.rows.known()) if sharded else range(len(self.rows))
 
     def last_words(self) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
-from typing import cast
 
 from app.batch.input.source import Row, Source, open_source
 from app.batch.input.tasks import RowProblem, Task
-from app.batch.options import InputOptions
 from app.batch.watch.command import Asked
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
@@ -52,17 +50,14 @@ def open_asked(
 
     Raises RequestError when it is standard input, or cannot be opened.
     """
-    from app.batch.input.raw import Format
-
     if asked.input is None:
         raise RequestError("this job reads standard input, which is not there any more")
-    options = InputOptions(**dict(asked.reading), template=asked.template)  # type: ignore[arg-type]
-    known = asked.input_format in (None, "auto")
+    rows = asked.spec.rows
     return open_source(
         str(asked.input),
-        format=None if known else cast(Format, asked.input_format),
-        prompting=options.prompting(sampling or SamplingParams()),
-        limit=asked.limit,
+        format=None if rows.input_format == "auto" else rows.input_format,
+        prompting=rows.prompting(sampling or SamplingParams()),
+        limit=rows.limit,
     )
 
 

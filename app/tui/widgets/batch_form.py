@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
 
+from app.batch.watch.command import command_of
 from app.batch.watch.form import FormError, JobForm, suggested_output
 from app.batch.watch.preview import Preview, preview
 from app.tui.widgets.form_fields import Check, Field
@@ -170,7 +171,7 @@ class BatchForm(Vertical):
 def _read(form: JobForm) -> Preview:
     # Of the form only what says how rows are read; the rest may still be empty.
     alone = JobForm(form.input, form.output or "out", "-", form.field, form.template, form.system)
-    asked = alone.command(Path.cwd()).asked()
+    asked = command_of(alone.spec(), Path.cwd()).asked()
     assert asked is not None
     return preview(asked)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.watch.command import Command, batch_arguments
+from app.batch.options import InputOptions
+from app.batch.spec import BatchSpec
+from app.batch.watch.command import Asked, Command, batch_arguments, command_of
 from app.batch.watch.feed import JournalFeed
 from app.batch.watch.form import FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import preview
@@ -132,7 +134,7 @@ def form(**values: str) -> JobForm:
 )
 def test_a_form_that_cannot_be_used(values: dict[str, str], field: str, tmp_path: Path) -> None:
     with pytest.raises(FormError) as caught:
-        form(**values).command(tmp_path)
+        form(**values).spec()
     assert caught.value.field == field
 
 
@@ -173,7 +175,7 @@ def test_what_is_shown_of_an_input_is_what_is_asked(tmp_path: Path) -> None:
     (tmp_path / "t.j2").write_text("Translate: {{ text }}")
     rows = [{"text": "one"}, {"other": "two"}, {"text": "three"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = form(input="in.jsonl", template="t.j2").command(tmp_path)
+    command = command_of(form(input="in.jsonl", template="t.j2").spec(), tmp_path)
     asked = command.asked()
     assert asked is not None
     found = preview(asked, rows=2)
@@ -195,7 +197,8 @@ def test_commands_are_understood_as_the_command_does() -> None:
     command = Command(words, Path("/work"))
     asked = command.asked()
     assert asked is not None
-    assert (asked.model, asked.reading, asked.limit) == ("M", (("field", "a.b"),), 3)
+    said = BatchSpec("in", "out", "M", fresh=True, rows=InputOptions(field="a.b", limit=3))
+    assert asked == Asked(Path("/work/in"), Path("/work/out"), said)
     assert "--fresh" not in command.again().arguments
     assert command.events()[:3] == ["batch", "--json", "--quiet"]
     assert command.text == "ingot batch in out -m M --fresh --field=a.b --limit 3"

@@ -1,0 +1,133 @@
+"""A job from what is said of it to its exit code: what `ingot batch` does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from app.batch.input.source import open_source
+from app.batch.interrupt import sigterm_as_ctrl_c
+from app.batch.plan import Plan
+from app.batch.report.bar import make_progress
+from app.batch.report.events import Events
+from app.batch.report.file import check_report, report_of, write_report
+from app.batch.report.progress import Both
+from app.batch.runner import run_to_file, run_to_stdout
+from app.batch.schedule.reproducible import alike, computing
+from app.batch.settings import JobSettings
+from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
+from app.cli import console
+from app.cli.exitcodes import ExitCode
+from app.models.planning import choose
+from app.models.resolve import fingerprint
+from app.prompts import PromptStyle, clean_argument
+from runtimes.errors import RequestError
+
+
+def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) -> ExitCode:
+    """Answer every row, and say what happens: as JSON lines on stdout, or as a bar and figures on
+    stderr unless ``quiet``.
+
+    Raises IngotError; what was answered is in the journal then.
+    """
+    model, output, rows, out, running = spec.model, spec.output, spec.rows, spec.out, spec.running
+    if model is None:
+        raise RequestError("name the model: ingot batch IN OUT --model MODEL")
+    if output is None and not (spec.test or rows.dry_run):
+        raise RequestError("name the output too: ingot batch IN OUT --model MODEL (- for stdout)")
+    to_stdout = spec.test or output == "-"
+    if to_stdout and as_json and not rows.dry_run:
+        raise RequestError("--json prints the figures to stdout, where the records go already")
+    if to_stdout and not rows.dry_run:
+        out.check_stdout()
+    if out.report is not None:
+        check_report(out.report, None if to_stdout else Path(str(output)))
+    params, limit = spec.samples.apply(spec.sampling.params()), rows.limit
+    params = replace(params, constraint=spec.constraints.constraint())
+    if spec.test:
+        params = replace(params, max_tokens=min(params.max_tokens, TEST_TOKENS))
+        limit = min(limit or TEST_ROWS, TEST_ROWS)
+    engines = running.count()
+    prompting = rows.prompting(params, TEST_TOKENS if spec.test else None)
+    style = PromptStyle(clean_argument(spec.system, console.note), spec.raw)
+    fixed = (spec.options, spec.engine)
+    choice = choose(model, *fixed, "batch", spec.slots, reproducible=spec.reproducible)
+    if spec.reproducible:
+        choice = alike(choice, engines, ray=running.ray is not None)
+    file = choice.file
+    with console.doing(f"reading {file.path.name} for its checksum", quiet=quiet):
+        checksum = fingerprint(file)
+    settings = JobSettings(
+        model=file.path.name,
+        runtime=file.runtime,
+        fingerprint=checksum,
+        sampling=params,
+        system=style.system,
+        raw=style.raw,
+        context=spec.options.context,
+        kv_type=choice.settings.kv_type,
+        computing=computing(choice) if spec.reproducible else None,
+    )
+    wanted = None if rows.input_format == "auto" else rows.input_format
+    with (
+        sigterm_as_ctrl_c(),
+        console.doing("reading the input", quiet=quiet) as opened,
+        open_source(spec.input, format=wanted, prompting=prompting, limit=limit) as source,
+    ):
+        opened()
+        source.shard = out.part()
+        plan = Plan(
+            source,
+            choice,
+            settings,
+            fixed_slots=spec.slots is not None,
+            force=spec.force,
+            fresh=spec.fresh,
+            strict=rows.strict,
+            skip_failed=running.skip_failed,
+            limits=running.limits(),
+            output=out.output(),
+            engines=engines,
+            ray=running.ray,
+        )
+        if rows.dry_run:
+            from app.batch.dryrun import dry_run, planned_figures
+
+            planned = planned_figures(model, *fixed, spec.slots)
+            looked = dry_run(plan, model, planned, console.note)
+            console.emit(looked.as_text() if not as_json else json.dumps(looked.as_json()) + "\n")
+            return ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE
+        if rows.strict:
+            from app.batch.dryrun import require_fit
+
+            require_fit(plan, console.note)
+        shared_terminal = (to_stdout or as_json) and sys.stdout.isatty()
+        view = make_progress(quiet=quiet, bar=not shared_terminal)
+        events = Events(console.emit) if as_json else None
+        progress = Both([view, events]) if events else view
+        if to_stdout:
+            outcome = run_to_stdout(plan, progress, console.emit_bytes)
+        else:
+            outcome = run_to_file(plan, Path(str(output)), progress)
+        summary = outcome.summary
+        if out.report is not None:
+            report = report_of(
+                summary, settings, outcome.stats, input=spec.input, output=str(output or "-")
+            )
+            write_report(out.report, report)
+        if events:
+            events.event("end", summary.as_json())
+        if not quiet:
+            for line in summary.lines():
+                console.note(line)
+            if not to_stdout and not summary.slots:
+                console.note(f"{output} is up to date: no row needed the model")
+        if outcome.ended is not None and not to_stdout:
+            console.note("stopped early; the same command resumes from here")
+        if outcome.ended == "signal":
+            return ExitCode.INTERRUPTED
+        if summary.failed or summary.unfinished:
+            return ExitCode.ROWS_FAILED
+    return ExitCode.DONE
