@@ -92,9 +92,8 @@ class DryRun:
         lines += [f"{self.name}, {where}: {p.message}" for where, p in lengths.problems]
         if lengths.unfit > len(lengths.problems):
             lines.append(f"and {lengths.unfit - len(lengths.problems):,} more that do not fit")
-        lines.append(
-            f"rows:    {found.rows:,}: {found.rows - self.invalid:,} valid, {self.invalid:,} not"
-        )
+        valid = found.rows - self.invalid
+        lines.append(f"rows:    {found.rows:,}: {valid:,} valid, {self.invalid:,} invalid")
         lines.append(
             f"tokens:  {lengths.prompt_tokens:,} of prompts, at most {lengths.answer_tokens:,} of "
             "answers"
@@ -108,7 +107,7 @@ class DryRun:
         times = f"{self.engines} x " if self.engines > 1 else ""
         lines.append(
             f"memory:  {times}{gib(memory.total)} of {gib(self.free_bytes)} free: weights "
-            f"{gib(memory.weights)}, keys and values {gib(memory.kv)} ({self.slots} slots x "
+            f"{gib(memory.weights)}, KV cache {gib(memory.kv)} ({self.slots} slots x "
             f"{self.context:,} tokens), the rest {gib(memory.compute + memory.overhead)}"
         )
         lines.append(f"time:    {self._time()}")
@@ -124,7 +123,7 @@ class DryRun:
             return "none: no row can be asked"
         speeds = f"prefill {rate(figures.prefill_tps)}, decode up to "
         return (
-            f"at most {duration(seconds)}, if every answer is as long as it may be "
+            f"at most {duration(seconds)}, if every answer has its maximum length "
             f"({speeds}{rate(max(figures.decode_tps.values()))} when `ingot plan` measured)"
         )
 

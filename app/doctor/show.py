@@ -19,7 +19,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
     found = [
         ("processor", hardware.cpu),
         ("cores", cores),
-        ("instruction sets", " ".join(hardware.instruction_sets) or "none of note"),
+        ("instruction sets", " ".join(hardware.instruction_sets) or "none that matter here"),
         ("memory", ram),
         ("memory bandwidth", f"{report.bandwidth / 1e9:.1f} GB/s read, measured now"),
     ]

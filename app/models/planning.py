@@ -156,7 +156,7 @@ def choose(
         base = RunnerSettings()
         scheduling = SchedulerSettings(max_stall_s=STALL_S[settings.profile])
         logger.info(
-            "not planned: %s on %s with the defaults; `ingot plan` measures what is best here",
+            "not planned: %s on %s with the defaults; `ingot plan` finds the best settings",
             file.path.name,
             file.runtime,
         )
@@ -171,7 +171,7 @@ def note_context(options: ModelOptions, file: ModelFile) -> None:
     """Say so when --context asks for more than the model has."""
     if options.context is not None and options.context > file.context_length:
         logger.warning(
-            "--context %s: %s has %s tokens, which is what it gets",
+            "--context %s: %s supports %s tokens, so it gets these",
             f"{options.context:,}",
             file.path.name,
             f"{file.context_length:,}",

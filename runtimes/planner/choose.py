@@ -149,7 +149,7 @@ def _kv_line(chosen: Measured, task: Task) -> str | None:
     if "kv_type" not in candidate.model.backend.knows or task.overrides.kv_type:
         return None
     if candidate.kv_type == "f16":
-        return "keys and values f16: smaller types change answers, so --kv-type has to ask for them"
+        return "keys and values f16: smaller types change answers and are used only with --kv-type"
     return f"keys and values {candidate.kv_type}, about half of what f16 takes"
 
 

@@ -64,7 +64,7 @@ def test_a_dry_run_counts_and_writes_nothing(
     assert report["memory"]["total"] > gguf_file.stat().st_size / 2
     assert main(command) == 1
     shown = capfd.readouterr().out
-    assert "8: 3 valid, 5 not" in shown
+    assert "8: 3 valid, 5 invalid" in shown
     assert "line 1 has the same custom_id" in shown
     assert [path.name for path in mixed.parent.iterdir()] == ["in.jsonl"]
 

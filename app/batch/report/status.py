@@ -78,7 +78,7 @@ def status_of(out: Path) -> Status:
     log = read_runs(path)
     run = log.run
     if run is None:
-        raise RequestError(f"{path} tells of no run yet: the model is being loaded, or never was")
+        raise RequestError(f"{path} has no run yet: the model is being loaded, or never was")
     failed = log.failed + run["invalid"]
     done = log.done + run["reused"]
     left = max(0, run["rows"] - done - failed)

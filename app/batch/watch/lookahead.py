@@ -44,7 +44,7 @@ class Lookahead:
             else f"at most {duration(self.most_seconds)}"
         )
         return [
-            f"{self.rows:,} rows: {self.valid:,} valid, {self.invalid:,} not",
+            f"{self.rows:,} rows: {self.valid:,} valid, {self.invalid:,} invalid",
             f"{self.prompt_tokens:,} prompt tokens, at most {self.most_answer_tokens:,} of answers",
             f"longest prompt {self.longest_prompt['tokens']:,} of a context of {self.context:,}",
             f"memory {total / 2**30:.2f} of {self.free_memory / 2**30:.1f} GiB free, "

@@ -24,8 +24,8 @@ class AttachScreen(ModalScreen[Attachment | None]):
     """Ends with the file, None when it was left."""
 
     HELP = """
-    Type the path of a text file, or pick it below: tab completes, down goes to the list. What the
-    file takes of the context is said before you attach it.
+    Type the path of a text file, or pick it below: tab completes, down goes to the list. How much
+    of the context the file takes is shown before you attach it.
     """
     CSS_PATH = "attach.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", id="attach.leave")]

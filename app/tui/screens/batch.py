@@ -45,8 +45,8 @@ class BatchScreen(NewJobScreen):
     BINDING_GROUP_TITLE = "Batch"
     HELP = """
     Answers every row of a file, as `ingot batch` does, in a process of its own: nothing that
-    happens here can lose a finished row. A job is paused by finishing the rows in work; going on
-    computes none of the others again, here or with the same command.
+    happens here can lose a finished row. Pausing a job finishes its running rows. Resuming it, here
+    or with the same command, computes no finished row again.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+g", "start", "Start", id="batch.start"),

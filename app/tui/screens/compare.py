@@ -45,7 +45,7 @@ class CompareScreen(Screen[None]):
     **[compare.stop esc]** stops,
     **[compare.from_chat ctrl+o]** takes the question of the chat, **[compare.save F9]** saves;
     **[compare.length ctrl+s]** sets how long answers may be, **[compare.together ctrl+g]** asks all
-    at once (sooner done, but they slow each other down), **[compare.new ctrl+n]** begins anew.
+    at once (done sooner, but each is slower), **[compare.new ctrl+n]** starts over.
     """
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         "compare.tcss",

@@ -37,8 +37,8 @@ class ExportScreen(ModalScreen[Path | None]):
     without it, one after the chat's title in the working folder."""
 
     HELP = """
-    The ending of the name says the format: `.md` has the branch that is shown, `.json` every
-    branch with all figures. A file that is there is only replaced when you say so.
+    The suffix sets the format: `.md` has the shown branch, `.json` every branch with all figures.
+    An existing file is replaced only after asking.
     """
     CSS_PATH = "export.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", id="export.leave")]

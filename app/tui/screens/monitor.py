@@ -30,17 +30,16 @@ class MonitorScreen(Screen[None]):
 
     CSS_PATH = "monitor.tcss"
     HELP = """
-    **Left**, the machine: the load of the processor and what our processes take of it, a character
-    for each core, memory, GPUs, and our processes.
+    **Left**, the machine: the load of the processor and the share of Ingot's processes, one
+    character per core, memory, GPUs, and Ingot's processes.
 
-    **Right**, the engine: requests that wait (queued), whose prompt is read (prefill) or that are
-    answered (decode); KV, the tokens whose keys and values the slots hold; how much of the prompts
-    was found cached, and what is kept beside the slots; tokens a second now and over ten seconds;
-    the time to the first and to each next token, at the median and the 90th and 99th percentile;
-    and what a step costs outside the native library.
+    **Right**, the engine: requests that wait (queued), in prefill, or in decode; the tokens in the
+    slots' KV cache; how much of the prompts was found cached, and what is kept beside the slots;
+    tokens per second now and over ten seconds; the time to the first token and to each next one, at
+    the median and the 90th and 99th percentile; and what a step costs outside the native library.
 
-    **Below**, what was reported: which file was chosen and why, when the engine's process died and
-    was started again, safer settings that follow, builds, warnings. **/** filters by words, **l**
+    **Below**, events: which file was chosen and why, when the engine's process died and was started
+    again, safer settings that follow, builds, warnings. **/** filters by words, **l**
     by level.
     """
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -23,8 +23,8 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
     was left. ``sampling`` is what the chat has now."""
 
     HELP = """
-    These hold for this chat from its next answer on. An empty line takes the value of your settings
-    (`[sampling]` in the settings file). Up and down go from line to line.
+    These apply to this chat, from its next answer on. An empty line means the value of your
+    settings (`[sampling]` in the settings file). Up and down move between lines.
     """
     CSS_PATH = "sampling.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -35,8 +35,8 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
     saved here has it."""
 
     HELP = """
-    What the model is told before the conversation. It holds for the next answer; those that are
-    there stay. A preset keeps such a text, with the sampling of this chat, under a name.
+    Instructions that the model gets before the conversation. They apply from the next answer on;
+    earlier answers stay. A preset saves them, with the sampling of this chat, under a name.
     """
     CSS_PATH = "system.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -27,7 +27,7 @@ class BatchJobsScreen(ModalScreen[Path | None]):
 
     HELP = """
     Jobs of `ingot batch` on this machine, also those started in another terminal. Enter follows
-    one. A job that was started elsewhere can be watched, and gone on with once it has ended.
+    one. A job that was started elsewhere can be watched, and resumed once it has ended.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="batch.jobs_back"),

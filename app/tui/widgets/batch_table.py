@@ -49,7 +49,7 @@ class BatchTable(ScrollView, can_focus=True):
     HELP = """
     The rows of the job. `running` rows have a slot; `before` are answers of an earlier run, which
     are not computed again; `INVALID` rows were never asked. Tokens of prompt and answer are
-    counted, speeds are tokens a second.
+    counted, speeds are tokens per second.
     """
     BINDING_GROUP_TITLE = "Rows"
     COMPONENT_CLASSES: ClassVar[set[str]] = {"batch-table--cursor", "batch-table--failed"}

@@ -30,8 +30,8 @@ class QuantizeForm(Vertical):
     """``Start`` when the button is pressed; ``Foreseen`` when what the run needs is known."""
 
     HELP = """
-    Name a model and choose recipes; below them stands what the run needs. Fields that stay empty
-    are left to quantize. **Matrix** is a text of the kind that the model is for: an importance
+    Name a model and choose recipes; below them is what the run needs. Empty fields are left to
+    quantize. **Matrix** is a text of the kind that the model is for: an importance
     matrix is computed from it. **LoRA** is an adapter that is merged first. **tab** takes the path
     that is suggested.
     """
@@ -70,7 +70,7 @@ class QuantizeForm(Vertical):
         yield Field("LoRA", "an adapter to merge first (optional)", "lora")
         with Horizontal(id="options"):
             yield Check("Measure quality and speed", value=True, id="measure")
-            yield Check("Build anew", value=False, id="fresh")
+            yield Check("Build again", value=False, id="fresh")
             yield Button("Build", id="start", variant="primary", compact=True)
         yield Static(_NO_MODEL, id="forecast", markup=False)
 

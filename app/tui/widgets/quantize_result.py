@@ -25,8 +25,8 @@ class QuantizeResult(Vertical):
     HELP = """
     Each file with its size, its mean KL divergence from the original (in nats, 0 is the original),
     how often both find the same token the most likely, its accuracy on graded questions, its
-    tokens a second alone and for 16 rows together, and the most memory that it took. A dash was
-    not measured. The letters stand in the chart: left is smaller, lower is closer to the original.
+    tokens per second alone and for 16 rows together, and its peak memory. A dash was not
+    measured. The letters stand in the chart: left is smaller, lower is closer to the original.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "chat", "Chat with this file", id="quantize.chat"),

@@ -17,8 +17,8 @@ class QuantizeRun(Vertical):
     """The recipes stay in sight; stages and notes scroll below them."""
 
     HELP = """
-    The files of this run, the stages with the time that each took or has left, and what quantize
-    has to say. A run that is stopped keeps what is finished: starting it again goes on from there.
+    The files of this run, the stages with the time that each took or has left, and the messages of
+    quantize. A stopped run keeps what is finished: starting it again resumes from there.
     """
     DEFAULT_CSS = """
     QuantizeRun {

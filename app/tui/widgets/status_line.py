@@ -20,9 +20,9 @@ class StatusLine(Widget):
     """``show`` may be called as often as one likes; it paints four times a second at most."""
 
     HELP = """
-    Speed of the answer that is being written (tokens a second over the last seconds, as a figure
-    and as bars), time to its first token, speed of reading the prompt, and how much of the context
-    is used. What does not fit is left out.
+    Decode speed of the running answer (tokens per second over the last seconds, as a figure and as
+    bars), time to its first token, prefill speed, and how much of the context is used.
+    What does not fit is left out.
     """
     DEFAULT_CSS = """
     StatusLine { height: 1; padding: 0 1; color: $text-muted; background: $panel; }

@@ -101,7 +101,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Pa
         # So hot that answers hardly ever end by themselves: all of them take many steps.
         screen.query_one(BatchForm).fill(model=str(gguf_file), temperature="5", max_tokens="120")
         await pilot.press("ctrl+l")
-        await soon(lambda: "25 rows: 24 valid, 1 not" in said(screen, "said"))
+        await soon(lambda: "25 rows: 24 valid, 1 invalid" in said(screen, "said"))
 
         await pilot.press("ctrl+g")
         await soon(lambda: active(screen) and runs(screen))

@@ -145,7 +145,7 @@ def test_a_new_job(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
         await wait_until(lambda: "What is 3" in str(screen.query_one("#preview").content))
         form.say(
             [
-                "48 rows: 47 valid, 1 not",
+                "48 rows: 47 valid, 1 invalid",
                 "716 prompt tokens, at most 3,008 of answers",
                 "longest prompt 17 of a context of 1,024",
                 "memory 0.61 of 12.4 GiB free, 2 slots",

@@ -354,7 +354,7 @@ async def test_without_colour_ticks_and_the_page_can_be_told(
         await pilot.pause()
         lines = ["".join(s.text for s in strip) for strip in screen._compositor.render_strips()]
         assert sum("[x]" in line for line in lines) == 5  # four recipes, and to measure
-        assert any("[ ] Build anew" in line for line in lines)
+        assert any("[ ] Build again" in line for line in lines)
         reverse = [
             segment.text
             for segment in screen._compositor.render_strips()[0]
