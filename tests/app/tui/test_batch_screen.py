@@ -29,11 +29,10 @@ from app.tui.widgets.batch_leave import BatchLeaveScreen
 from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import BatchTable, line_of
 from runtimes.errors import RequestError
-from tests.app import endless
+from tests.app import endless, stopping
 from tests.app.jobs.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import wait_until
-from tests.app.workers import go_on, step
 
 ROWS = 24
 soon = partial(wait_until, seconds=120)  # a job's process takes its time on a busy machine
@@ -87,7 +86,9 @@ async def choose(pilot: Any, model: Path, **values: str) -> None:
     await pilot.pause()
 
 
-async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Path) -> None:
+async def test_a_job_from_the_file_to_a_rows_answer(
+    app: BatchApp, gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = screen_of(app)
         await choose(pilot, Path("none.gguf"))
@@ -98,19 +99,24 @@ async def test_a_job_from_the_file_to_a_rows_answer(app: BatchApp, gguf_file: Pa
         await soon(lambda: "none.gguf" in said(screen, "said"))
         assert screen.focused is screen.query_one("#model")
         assert screen.job is None
-        # So hot that answers hardly ever end by themselves: all of them take many steps.
-        screen.query_one(BatchForm).fill(model=str(gguf_file), temperature="5", max_tokens="120")
+        screen.query_one(BatchForm).fill(model=str(gguf_file), max_tokens="60")
         await pilot.press("ctrl+l")
         await soon(lambda: "25 rows: 24 valid, 1 invalid" in said(screen, "said"))
 
-        await pilot.press("ctrl+g")
-        await soon(lambda: active(screen) and runs(screen))
-        await soon(lambda: done(screen) >= 1 or step(runs(screen)))
+        with monkeypatch.context() as first:
+            for name, value in stopping.after_rows(tmp_path / "held", 1).items():
+                first.setenv(name, value)
+            await pilot.press("ctrl+g")
+            await soon(lambda: active(screen) and runs(screen))
+        process = runs(screen)
+        assert process is not None
+        await soon(lambda: process.status() == psutil.STATUS_STOPPED)
+        await soon(lambda: done(screen) >= 1)
         await pilot.press("p")
         job = screen.job
         assert job is not None
         await soon(lambda: job.signalled)
-        go_on(runs(screen))
+        process.resume()
         await soon(lambda: not active(screen))
         paused = job.view()
         assert paused.phase is Phase.PAUSED
