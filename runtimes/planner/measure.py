@@ -14,11 +14,13 @@ from runtimes.engine.engine import Engine
 from runtimes.engine.metrics import EngineStats
 from runtimes.machine.cpu import CpuUse, cpu_use, others_share
 from runtimes.request import SamplingParams
-from runtimes.settings import RunnerSettings
+from runtimes.settings import RunnerSettings, SchedulerSettings
 
 _DECODE_PROMPT = 4  # tokens behind which decode is measured
 _WARM_UP = 4  # tokens decoded before anything is timed
 _LEAST = 4  # the part of a sample that is left of it where it is shortened: a quarter
+# All prompts go in before any row decodes: where that is slow, fewer rows would decode meanwhile.
+_LOCKSTEP = SchedulerSettings(max_stall_s=None)
 # Each batch of prompts is another one: a prompt seen before would be found in the prefix cache.
 _seeds = itertools.count()
 
@@ -111,7 +113,7 @@ def measure_speed(
     for rows in work.rows:
         own = replace(base, slots=rows, context=work.context)
         begin = time.monotonic()
-        with Engine.load(path, own) as engine:
+        with Engine.load(path, own, _LOCKSTEP) as engine:
             if load_s is None:
                 load_s = time.monotonic() - begin
             warm = decode_tps(engine, rows, _WARM_UP)

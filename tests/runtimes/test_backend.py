@@ -7,17 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runtimes import load
 from runtimes.engine.engine import Engine
+from runtimes.engine.runner import Logits, StepPlan
 from runtimes.engine.tokenizer import load_tokenizer
 from runtimes.errors import ModelError
 from runtimes.machine.selftest import ensure
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Task
+from runtimes.planner.measure import Workload, measure_speed
 from runtimes.planner.search import make_plan
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
@@ -85,6 +89,29 @@ def test_the_planner_measures_it(toy: Path) -> None:
     plan = make_plan([ModelFile.read(toy)], task)
     assert (plan.runtime, plan.kv_type, plan.gpu_layers) == ("toy", "f16", 0)
     assert plan.figures.prefill_tps > 0
+
+
+def test_speed_is_that_of_all_rows_however_slowly_their_prompts_go_in(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load.backend("toy")
+    decoded: list[int] = []
+
+    class Slow(sys.modules["toy_backend"].Bigrams):  # type: ignore[misc]
+        def __init__(self, *words: object) -> None:
+            super().__init__(*words)
+            self.capabilities = replace(self.capabilities, mixed_batch=False)
+
+        def execute(self, plan: StepPlan) -> Logits:
+            if len(plan.rows[0].tokens) > 1:
+                time.sleep(0.3)  # a user's rows would wait for two such prompts, not for a third
+            else:
+                decoded.append(len(plan.rows))
+            return super().execute(plan)
+
+    monkeypatch.setattr("toy_backend.Bigrams", Slow)
+    measure_speed(toy, Workload(rows=(3,), prompt_tokens=4, decode_tokens=8), repeats=1)
+    assert decoded == [3] * (3 + 7)
 
 
 def test_ingot_run_answers_with_it(toy: Path) -> None:
