@@ -35,7 +35,7 @@ VERSIONS: dict[str, int] = {
     "build": 1,
     "check": 1,
     "fidelity": 2,
-    "speed": 3,
+    "speed": 4,
     "tasks": 1,
     "measure": 2,
 }
