@@ -11,6 +11,7 @@ KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
 # of a prompt that begins like another one up to so many common tokens are computed again.
 PROMPT_CHUNK = 128
 MOST_THREADS = 512  # ggml.h's GGML_MAX_N_THREADS: it aborts with more
+MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
 
 
 @dataclass(frozen=True, slots=True)

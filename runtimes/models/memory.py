@@ -16,11 +16,10 @@ from typing import TypedDict, Unpack
 
 from runtimes.errors import OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import KV_TYPES, KvType, RunnerSettings
+from runtimes.settings import KV_TYPES, MOST_SLOTS, KvType, RunnerSettings
 
 DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones are for the asking
 _LEAST_CONTEXT = 64  # a smaller one is no advice
-_MOST_SLOTS = 256
 _BATCH = RunnerSettings().batch
 
 
@@ -121,7 +120,7 @@ def largest_slots(
     context: int,
     available: int,
     *,
-    most: int = _MOST_SLOTS,
+    most: int = MOST_SLOTS,
     **layout: Unpack[Layout],
 ) -> int:
     """The most slots, up to ``most``, that fit ``available`` bytes; 0 when not even one does."""

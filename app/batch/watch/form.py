@@ -12,6 +12,7 @@ from app.batch.spec import BatchSpec
 from app.batch.watch.command import Command, command_of
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 from runtimes.errors import IngotError, ParameterError
+from runtimes.settings import MOST_SLOTS
 
 
 class FormError(ParameterError):
@@ -62,8 +63,8 @@ class JobForm:
         if self.choices.strip() and self.schema.strip():
             raise FormError("schema", "choices and a schema both say what an answer is; give one")
         whole = {
-            name: _whole(name, text, least)
-            for name, least in _LEAST.items()
+            name: _whole(name, text, *bounds)
+            for name, bounds in _BOUNDS.items()
             if (text := getattr(self, name).strip())
         }
         numbers: dict[str, Any] = {
@@ -97,7 +98,13 @@ class JobForm:
         return [text for part in self.choices.split("|") if (text := part.strip())]
 
 
-_LEAST = {"max_tokens": 1, "limit": 1, "slots": 1, "seed": 0, "n": 1}
+_BOUNDS: dict[str, tuple[int, int | None]] = {
+    "max_tokens": (1, None),
+    "limit": (1, None),
+    "slots": (1, MOST_SLOTS),
+    "seed": (0, None),
+    "n": (1, None),
+}
 _MISSING = {
     "input": "choose a file of prompts, or a folder of texts",
     "output": "name the file that the answers go to, such as answers.jsonl",
@@ -175,14 +182,15 @@ def _path(text: str) -> str:
     return f"./{text}" if text in WORDS or text.startswith("-") else text
 
 
-def _whole(field: str, text: str, least: int) -> int:
+def _whole(field: str, text: str, least: int, most: int | None) -> int:
     try:
         value = int(text.replace(",", "").replace("_", ""))
     except ValueError:
         value = least - 1
-    if value < least:
+    if value < least or (most is not None and value > most):
+        upto = "" if most is None else f" to {most}"
         raise FormError(
-            field, f"{_LABELS.get(field, field)}: a whole number from {least}, not {text}"
+            field, f"{_LABELS.get(field, field)}: a whole number from {least}{upto}, not {text}"
         )
     return value
 

@@ -11,6 +11,7 @@ from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
 from app.cli.batch_options import InputGroup, OutputGroup, RunningGroup, SampleGroup
 from app.cli.groups import with_groups
 from app.cli.options import ConstraintGroup, ModelGroup, PlanGroup, Reproducible, SamplingGroup
+from runtimes.settings import MOST_SLOTS
 
 
 @with_groups
@@ -56,7 +57,7 @@ def batch(
     ] = False,
     slots: Annotated[
         int | None,
-        typer.Option(min=1, max=256, help="Rows that run together; 16 if memory allows."),
+        typer.Option(min=1, max=MOST_SLOTS, help="Rows that run together; 16 if memory allows."),
     ] = None,
     reproducible: Reproducible = False,
     test: Annotated[

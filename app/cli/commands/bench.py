@@ -10,6 +10,7 @@ import typer
 
 from app.cli.groups import with_groups
 from app.cli.options import ModelGroup
+from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
     from app.bench.options import BenchOptions
@@ -60,7 +61,7 @@ def bench(
         ),
     ] = False,
     rows: Annotated[
-        int, typer.Option(min=1, max=256, help="Slots.", rich_help_panel=_COMPARISONS)
+        int, typer.Option(min=1, max=MOST_SLOTS, help="Slots.", rich_help_panel=_COMPARISONS)
     ] = 16,
     requests: Annotated[
         int,

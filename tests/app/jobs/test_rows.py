@@ -126,6 +126,7 @@ def form(**values: str) -> JobForm:
         ({"temperature": "-1"}, "temperature"),
         ({"temperature": "nan"}, "temperature"),
         ({"slots": "1.5"}, "slots"),
+        ({"slots": "257"}, "slots"),
         ({"seed": "-1"}, "seed"),
         ({"n": "0"}, "n"),
         ({"top_p": "much"}, "top_p"),
