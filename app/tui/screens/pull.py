@@ -26,7 +26,7 @@ _LOOKS = 1 / 8  # seconds between two looks at the job
 class PullScreen(ModalScreen[str | None]):
     """Ends with the pulled model's name in the library, None when it was left.
 
-    Stopping keeps what has arrived: the same download goes on from there later.
+    Stopping keeps what has arrived: the same download resumes from there later.
     """
 
     CSS_PATH = "pull.tcss"

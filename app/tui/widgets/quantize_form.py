@@ -140,8 +140,7 @@ class QuantizeForm(Vertical):
 
 
 def _foreseen(settings: Settings) -> Forecast:
-    from app.builds.forecast import (
-        foresee,  # numpy and the hub's client: not in the screen's thread
-    )
+    # It imports numpy and the hub's client: not in the screen's thread.
+    from app.builds.forecast import foresee
 
     return foresee(settings)
