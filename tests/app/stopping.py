@@ -14,12 +14,13 @@ from typing import Any
 import psutil
 
 _AFTER_ROWS = """
-import os, signal, sys
+import os, signal, sys, time
 
 def counted(descriptor, data):
     global left
     done = write(descriptor, data)
     if b'"ok":true' in bytes(data):
+        time.sleep(float(os.environ["TEST_PAUSE"]))
         left -= 1
         if left == 0:
             signal.raise_signal(signal.SIGSTOP)
@@ -38,9 +39,11 @@ if sys.orig_argv[-2:-1] == ["quantize"] and os.path.exists(os.environ["TEST_BUIL
 """
 
 
-def after_rows(folder: Path, rows: int) -> dict[str, str]:
-    """`ingot batch` stops when its journal has so many rows more."""
-    return {**_found(folder, _AFTER_ROWS), "TEST_ROWS": str(rows)}
+def after_rows(folder: Path, rows: int, pause_s: float = 0.0) -> dict[str, str]:
+    """`ingot batch` stops when its journal was written to so often with answers, each of which
+    takes ``pause_s`` longer."""
+    found = _found(folder, _AFTER_ROWS)
+    return {**found, "TEST_ROWS": str(rows), "TEST_PAUSE": str(pause_s)}
 
 
 def before_quantizing(folder: Path, built: Path) -> dict[str, str]:

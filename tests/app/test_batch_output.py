@@ -15,6 +15,7 @@ import pytest
 
 from app.batch.report.status import status_of
 from app.cli.main import main
+from tests.app import stopping
 
 ONE = ["--threads", "1"]
 ROWS = 160
@@ -104,19 +105,17 @@ def test_a_growing_output_over_kills(ingot: Any, gguf_file: Path, tmp_path: Path
     source, out = numbers(tmp_path / "in.jsonl", MANY), tmp_path / "out.jsonl"
     command = ["batch", source, out, "--model", gguf_file, "--raw", "--unordered", *ONE]
     command += ["--max-tokens", "24", "--slots", "8", "--quiet"]
-    seen: list[str] = []
-    process = ingot.start(*command)
-    enough = len(seen) + 2  # one may be torn
-    while len(seen) < enough:
-        assert process.poll() is None
-        time.sleep(0.01)
-        seen = out.read_text().splitlines() if out.exists() else []
-    process.send_signal(signal.SIGSTOP)  # it is still there, and gets no further
+    # Answers are appended once a second: there are some by then, of at most 8 a write.
+    held = stopping.after_rows(tmp_path / "held", 40, pause_s=0.05)
+    process = ingot.start(*command, env=held)
+    stopping.wait_stopped(process)  # it is still there, and gets no further
+    seen = out.read_text().splitlines()
+    assert len(seen) > 2  # one may be torn
     told = status_of(out)
     process.kill()
     process.communicate()
     assert (told.state, told.rows) == ("running", MANY)
-    assert MANY >= told.done >= len(seen) - 1
+    assert MANY > told.done >= len(seen) - 1
     with out.open("ab") as file:
         file.write(b'{"id":7,"ind')  # as a kill in the middle of a write leaves it
     told = json.loads(ingot("batch", "status", out, "--json").stdout)
