@@ -116,7 +116,7 @@ def test_weights_that_would_find_no_place(base: SourceModel, adapter: Path, tmp_
 def test_what_is_no_adapter(base: SourceModel, adapter: Path, tmp_path: Path):
     with pytest.raises(SourceError, match="adapter_config"):
         open_adapter(str(base.folder), Notes())
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         open_adapter(str(tmp_path / "nothing"), Notes())
     pickled = Path(shutil.copytree(adapter, tmp_path / "pickled"))
     (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")

@@ -280,7 +280,7 @@ async def test_many_wrong_settings_leave_the_screen_readable(home: Path) -> None
             await wait_until(lambda: len(_told(app)) >= 4)
             told = [notification.message for notification in _told(app)]
     assert len(told) == 4
-    assert told[-1] == "6 more settings are wrong: `ingot config` tells of all"
+    assert told[-1] == "6 more settings are wrong: `ingot config` lists them all"
 
 
 async def test_a_theme_from_the_palette_is_remembered(bare: Any, home: Path) -> None:
