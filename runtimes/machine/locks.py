@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _LOCKS = Path("/proc/locks")
@@ -46,12 +45,7 @@ class Lock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

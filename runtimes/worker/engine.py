@@ -8,7 +8,6 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from runtimes.chat import Message
@@ -236,12 +235,7 @@ class WorkerEngine:
         """The engine itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close without draining."""
         self.close()
 

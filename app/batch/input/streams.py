@@ -7,7 +7,6 @@ import sys
 import zlib
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
 
 from app.batch.input.tasks import BadRowError
 from runtimes.errors import RequestError
@@ -82,12 +81,7 @@ class InputStream:
     def __enter__(self) -> InputStream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _unpacked(self, file: BufferedReader, head: bytes) -> _Stream:
