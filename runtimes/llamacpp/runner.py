@@ -40,13 +40,12 @@ from runtimes.llamacpp.spinning import Spinning
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import RunnerSettings
+from runtimes.settings import MOST_SLOTS, RunnerSettings
 
 logger = logging.getLogger(__name__)
 
 # llama_decode's result codes (llama.h)
 _NO_SLOT, _OUT_OF_MEMORY = 1, -2
-_MAX_SLOTS = 256  # LLAMA_MAX_SEQ
 
 
 def _free(
@@ -103,7 +102,7 @@ class LlamaRunner:
 
         Raises ModelError, OutOfMemoryError or RuntimeMissingError.
         """
-        slots = min(max(settings.slots, 1), _MAX_SLOTS)
+        slots = min(max(settings.slots, 1), MOST_SLOTS)
         context_length = settings.context or model_file.context_length
         caches, length = slots, context_length
         if settings.reproducible:

@@ -33,7 +33,7 @@ class KnownJob:
 def known_jobs() -> list[KnownJob]:
     """Running ones first, then the latest. Looks at every process and journal: call it in a
     thread."""
-    running = {asked.output: at for asked, at in _running()}
+    running = dict(_running())
     found: dict[Path, KnownJob] = {}
     for record in records.records():
         alive = False
@@ -48,8 +48,8 @@ def known_jobs() -> list[KnownJob]:
     return sorted(found.values(), key=lambda job: (job.state != "running", -job.at))
 
 
-def _running() -> Iterator[tuple[Any, float]]:
-    """What the jobs on this machine ask for, and since when they run."""
+def _running() -> Iterator[tuple[Path, float]]:
+    """The outputs of the jobs on this machine, and since when they run."""
     import psutil
 
     for one in psutil.process_iter(["pid", "cmdline", "create_time", "status"]):
@@ -62,13 +62,7 @@ def _running() -> Iterator[tuple[Any, float]]:
             continue
         asked = Command(arguments, folder).asked()
         if asked is not None:
-            yield _absolute(asked), one.info["create_time"]
-
-
-def _absolute(asked: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(asked, output=records.absolute(asked.output))
+            yield records.absolute(asked.output), one.info["create_time"]
 
 
 def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:

@@ -195,16 +195,16 @@ def test_names_of_outputs() -> None:
 
 def test_commands_are_understood_as_the_command_does() -> None:
     words = ("batch", "in", "out", "-m", "M", "--fresh", "--json", "--field=a.b", "--limit", "3")
-    command = Command(words, Path("/work"))
+    command = Command(words, Path("/folder"))
     asked = command.asked()
     assert asked is not None
     said = BatchSpec("in", "out", "M", fresh=True, rows=InputOptions(field="a.b", limit=3))
-    assert asked == Asked(Path("/work/in"), Path("/work/out"), said)
+    assert asked == Asked(Path("/folder/in"), Path("/folder/out"), said)
     assert "--fresh" not in command.again().arguments
     assert command.events()[:3] == ["batch", "--json", "--quiet"]
     assert command.text == "ingot batch in out -m M --fresh --field=a.b --limit 3"
     for other in (("run", "M"), ("batch", "status", "out"), ("batch", "in", "-"), ("batch", "--x")):
-        assert Command(other, Path("/work")).asked() is None
+        assert Command(other, Path("/folder")).asked() is None
     assert batch_arguments([sys.executable, "-P", "-m", "app", "batch", "a"]) == ("batch", "a")
     assert batch_arguments(["/usr/bin/python3", "/x/bin/ingot", "-v", "batch"]) == ("batch",)
     assert batch_arguments(["/x/bin/ingot", "run", "batch"]) is None
