@@ -18,7 +18,7 @@ from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.app import stopping
-from tests.app.test_batch_crashes import last, read
+from tests.app.batch.test_crashes import last, read
 from tests.app.tui.tmux import Tmux
 
 QUESTIONS = (

@@ -12,7 +12,7 @@ from app.tui.measure.recorded import RecordedEngine
 from runtimes.engine.engine import Engine
 from runtimes.request import Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
-from tests.runtimes.gates import Watched
+from tests.runtimes.engine.gates import Watched
 
 
 class HeldHost(EngineHost):

@@ -30,7 +30,7 @@ from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import BatchTable, line_of
 from runtimes.errors import RequestError
 from tests.app import endless, stopping
-from tests.app.jobs.leftovers import kill_jobs
+from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import wait_until
 

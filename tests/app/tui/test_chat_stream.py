@@ -23,7 +23,7 @@ from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.prose import Prose
 from app.tui.widgets.transcript import Transcript
-from tests.app.store.long_chats import fill
+from tests.app.chat.store.long_chats import fill
 from tests.app.tui.chat_app import ANSWER, answered, shown
 from tests.app.tui.conftest import wait_until
 from tests.app.tui.held import GatedEngine

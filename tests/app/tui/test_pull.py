@@ -13,7 +13,7 @@ from app.models.pulling import Offer, parse_wish
 from app.models.pulljob import PullState
 from app.tui.screens.pull import PullScreen, progress_line
 from tests.app.tui.conftest import SIZES, wait_until
-from tests.quantize.fakehub import FakeHub
+from tests.quantize.hub.fakehub import FakeHub
 
 EIGHT = b"GGUF eight" * 20_000
 FILES = {"tiny-Q4_K_M.gguf": b"GGUF four" * 9000, "tiny-Q8_0.gguf": EIGHT}

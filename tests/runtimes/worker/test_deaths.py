@@ -29,7 +29,7 @@ from runtimes.worker.problems import WorkerError
 from runtimes.worker.process import WorkerProcess
 from runtimes.worker.recovery import DeathLimit
 from runtimes.worker.safer import MEMORY, remembered_lines
-from tests.runtimes.faults import build_fault_library
+from tests.runtimes.worker.faults import build_fault_library
 
 SETTINGS = RunnerSettings(slots=8, context=256, threads=1)
 LONG = SamplingParams(max_tokens=200, ignore_eos=True)

@@ -1,0 +1,216 @@
+"""Jobs as a screen sees them, with real processes: started, paused, gone on with, attached to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.batch.journal.journal import journal_path
+from app.batch.watch import records
+from app.batch.watch.answers import open_row
+from app.batch.watch.command import Command
+from app.batch.watch.form import check
+from app.batch.watch.job import Job, JobError, attach, start_job
+from app.batch.watch.recent import known_jobs
+from app.batch.watch.records import Record
+from app.batch.watch.rows import RowState
+from app.batch.watch.view import Phase
+from tests.app.batch.watch.conftest import finish, form_for, wait, write_rows
+from tests.app.batch.watch.leftovers import kill_jobs
+from tests.app.workers import go_on, step
+
+ROWS = 24
+
+
+def started(folder: Path, model: Path, rows: int = ROWS, bad: int = 0, least: int = 0) -> Job:
+    """A job whose answers have at least so many tokens, to have time to look at it."""
+    source = write_rows(folder / "in.jsonl", rows, bad=bad)
+    command = check(form_for(source, model, max_tokens=str(max(least, 16))), folder)
+    more = (f"--min-tokens={least}",) if least else ()
+    return start_job(Command((*command.arguments, *more), folder))
+
+
+def process_of(out: Path) -> psutil.Process:
+    """The process that a job was started as."""
+    record = records.record_of(out)
+    assert record is not None
+    assert record.pid is not None
+    return psutil.Process(record.pid)
+
+
+def answered(out: Path) -> Counter[int]:
+    """How often the journal has an answer for each row."""
+    lines = [json.loads(line) for line in journal_path(out).read_text().splitlines()]
+    return Counter(line["index"] for line in lines if line.get("ok"))
+
+
+def test_a_job_is_told_from_begin_to_end(gguf_file: Path, tmp_path: Path) -> None:
+    job = started(tmp_path, gguf_file, bad=1)
+    seen = []
+    runs = process_of(job.output)
+    wait(job, lambda: seen.append(job.view().phase) or not job.view().phase.active or step(runs))
+    order = [Phase.STARTING, Phase.LOADING, Phase.RUNNING, Phase.WRITING, Phase.DONE]
+    phases = list(dict.fromkeys(seen))
+    assert phases == [phase for phase in order if phase in phases]
+    assert {Phase.LOADING, Phase.RUNNING, Phase.DONE} <= set(phases)
+    view = job.view()
+    assert (view.rows, view.done, view.failed, view.cached) == (ROWS + 1, ROWS + 1, 1, 0)
+    assert view.own
+    assert (view.slots, view.running) == (2, 0)
+    end = job.events.end
+    assert end is not None
+    assert (view.prompt_tokens, view.output_tokens) == (
+        end["prompt_tokens"],
+        end["completion_tokens"],
+    )
+    assert f"{ROWS} answered, 1 failed" in view.lines[0]
+    states = [job.state(i) for i in range(ROWS + 1)]
+    assert states == [RowState.DONE] * ROWS + [RowState.INVALID]
+    assert job.list("failed") == [ROWS]
+    for index in (0, ROWS - 1):
+        figures = job.figures(index)
+        assert figures is not None
+        assert figures.prompt_tokens
+        assert figures.prefill_tps
+        assert 1 <= (figures.output_tokens or 0) <= 16
+    # The row as OUT has it.
+    record = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[7])
+    opened = open_row(job, 7)
+    assert (opened.id, opened.prompt, opened.note) == ("r7", "What is 7 plus 8?", "")
+    assert opened.answers == (record["response"],)
+    assert "tok/s" in opened.figures
+    bad = open_row(job, ROWS)
+    assert bad.error is not None
+    assert "prompt" in bad.error
+    assert not bad.answers
+
+    # The input changes: an answer says that it belongs to another row.
+    text = (tmp_path / "in.jsonl").read_text()
+    (tmp_path / "in.jsonl").write_text('{"prompt": "What is new?"}\n' + text)
+    assert "changed" in open_row(job, 1).note
+    # What the command refuses is told in its words.
+    form = form_for(tmp_path / "in.jsonl", gguf_file, max_tokens="9")
+    again = start_job(check(form, tmp_path))
+    finish(again)
+    view = again.view()
+    assert (view.phase, again.exit_code) == (Phase.FAILED, 2)
+    assert "started with other settings" in view.lines[0]
+    assert any("max_tokens: 16 -> 9" in line for line in view.lines)
+    (tmp_path / "in.jsonl").unlink()
+    assert "no such file" in open_row(job, 1).note
+    assert open_row(job, 1).answers
+
+
+def test_pause_and_resume_compute_each_row_once(gguf_file: Path, tmp_path: Path) -> None:
+    job = started(tmp_path, gguf_file, least=64)
+    runs = process_of(job.output)
+    wait(job, lambda: job.view().done >= 4 or step(runs))
+    job.pause()
+    assert job.state(0) in (RowState.DONE, RowState.RUNNING, RowState.WAITING)
+    go_on(runs)
+    finish(job)
+    paused = job.view()
+    assert paused.phase is Phase.PAUSED
+    # Rows in work were finished, and the command had its say.
+    end = job.events.end
+    assert end is not None
+    assert (end["ended"], end["answered"]) == ("signal", paused.done)
+    assert sum(answered(job.output).values()) == paused.done
+    assert 4 <= paused.done < ROWS
+    assert not (tmp_path / "out.jsonl").exists()
+    with pytest.raises(JobError, match="does not run"):
+        job.pause()
+    job.resume()
+    with pytest.raises(JobError, match="runs already"):
+        job.resume()
+    assert job.command is not None
+    with pytest.raises(JobError, match="runs on"):
+        start_job(job.command)
+    finish(job)
+    view = job.view()
+    assert (view.phase, view.done, view.failed) == (Phase.DONE, ROWS, 0)
+    assert view.cached == paused.done
+    counts = answered(tmp_path / "out.jsonl")
+    assert counts == Counter(range(ROWS))
+    earlier = [i for i in range(ROWS) if job.state(i) is RowState.EARLIER]
+    assert len(earlier) == paused.done
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
+
+
+def test_a_job_started_elsewhere_is_watched_and_its_death_told(
+    gguf_file: Path, tmp_path: Path, ingot: Any
+) -> None:
+    source, out = write_rows(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
+    options = ("--model", gguf_file, "--slots", "2", "--max-tokens", "64")
+    process = ingot.start("batch", source, out, *options, "--min-tokens", "64", "--quiet")
+    while not journal_path(out).is_file():
+        assert process.poll() is None
+        time.sleep(0.02)
+    job = attach(out)
+    assert out in [known.output for known in known_jobs() if known.state == "running"]
+    wait(job, lambda: (job.view().phase is Phase.RUNNING and job.view().done >= 2) or step(process))
+    view = job.view()
+    assert not view.own
+    assert view.slots is None
+    assert view.decode_now is not None
+    for action in (job.pause, job.stop):
+        with pytest.raises(JobError, match="elsewhere"):
+            action()
+    process.kill()
+    process.wait()
+    wait(job, lambda: not job.view().phase.active)
+    killed = job.view()
+    assert killed.phase is Phase.DIED
+    assert "kept" in killed.lines[0]
+    # The journal says how it was started: it is gone on with from here.
+    job.resume()
+    runs = process_of(out)
+    wait(job, lambda: job.view().phase is Phase.RUNNING or step(runs))
+    # As a later session finds it: its process is no child of the one that looks.
+    later = attach(out)
+    wait(later, lambda: later.view().slots is not None or step(runs))
+    assert later.own
+    runs.kill()
+    finish(job)
+    assert job.view().phase is Phase.DIED
+    assert "signal 9" in job.view().lines[0]
+    finish(later)
+    assert later.view().phase is Phase.DIED
+    later.resume()
+    finish(later)
+    view = later.view()
+    assert (view.phase, view.own, view.done) == (Phase.DONE, True, ROWS)
+    assert view.cached >= killed.done
+    assert answered(out) == Counter(range(ROWS))
+    known = {known.output: known for known in known_jobs()}
+    assert (known[out].state, known[out].rows) == ("finished", ROWS)
+
+
+def test_there_is_nothing_to_attach_to(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="no job here"):
+        attach(tmp_path / "none.jsonl")
+    (tmp_path / "some.jsonl").write_text("{}\n")
+    with pytest.raises(JobError, match="no journal"):
+        attach(tmp_path / "some.jsonl")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_test_ends_no_process_that_has_the_number_of_a_job_since(
+    tmp_path: Path, later: bool
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        began = psutil.Process(other.pid).create_time()
+        Record(tmp_path / "out.jsonl", 0.0, None, other.pid, began - 3600 * later).save()
+        kill_jobs()
+        assert not later or other.poll() is None
+        other.communicate(b"\n", timeout=60)
+    assert other.returncode == (0 if later else -signal.SIGKILL)

@@ -1,0 +1,185 @@
+"""Processes that are killed, and processes that share the store."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.chat.store import answers, owner
+from app.chat.store.errors import StoreError
+from app.chat.store.records import Message, Role, State
+from app.chat.store.store import Store
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+class Writer:
+    """A running ``writer.py``."""
+
+    def __init__(self, path: Path, answers: int, saves: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.app.chat.store.writer", path, str(answers), str(saves)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.told: list[list[str]] = []
+
+    def read_until(self, *words: str) -> None:
+        """Take what it says, up to a line that begins so."""
+        assert self.process.stdout is not None
+        while self.told[-1:] == [] or self.told[-1][: len(words)] != list(words):
+            line = self.process.stdout.readline()
+            assert line, f"it ended after {self.told[-1:]}"
+            self.told.append(line.split())
+
+    def kill(self) -> None:
+        """SIGKILL; and take what it had said by then."""
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.told += [line.split() for line in self.process.stdout.read().splitlines()]
+        self.process.wait()
+
+
+@pytest.fixture
+def start(path: Path) -> Iterator[Callable[[int, int], Writer]]:
+    writers: list[Writer] = []
+
+    def start(answers: int, saves: int) -> Writer:
+        writers.append(Writer(path, answers, saves))
+        return writers[-1]
+
+    yield start
+    for writer in writers:
+        if writer.process.poll() is None:
+            writer.kill()
+        for stream in (writer.process.stdin, writer.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def _check(messages: list[Message], told: list[list[str]]) -> None:
+    """Everything that was told is there, and nothing that cannot be."""
+    by_id = {str(message.id): message for message in messages}
+    for what, id, *saves in (line for line in told if line[0] != "waiting"):
+        message = by_id[id]
+        if what == "asked":
+            assert message.text.startswith("question")
+        elif what == "saved":
+            count = int(saves[0])
+            assert message.text.startswith("".join(f"word{n} é天 " for n in range(count)))
+            assert len(message.token_ids) >= 2 * count
+        elif what == "ended":
+            assert message.state is State.DONE
+    for message in messages:
+        words = message.text.split()[::2]
+        if message.role is Role.ASSISTANT:
+            assert words == [f"word{n}" for n in range(len(words))]
+            assert list(message.token_ids[::2]) == list(range(len(words)))
+            assert message.figures is None or message.figures.completion_tokens == 2 * len(words)
+            assert message.state in (State.DONE, State.LOST)
+
+
+@pytest.mark.parametrize("moment", ["begun", "saved", "middle", "random1", "random2", "random3"])
+def test_what_was_saved_survives_a_kill(
+    path: Path, start: Callable[[int, int], Writer], moment: str
+) -> None:
+    writer = start(400, 40)
+    writer.read_until("begun")
+    if moment == "saved":
+        writer.read_until("saved")
+    elif moment == "middle":
+        writer.read_until("saved", writer.told[-1][1], "20")
+    elif moment.startswith("random"):
+        writer.read_until("ended")
+        time.sleep(random.Random(moment).uniform(0, 0.1))
+    writer.kill()
+    with Store.open(path) as store:
+        (chat,) = store.chats()
+        messages = store.messages(chat.id)
+        _check(messages, writer.told)
+        assert chat.leaf == messages[-1].id
+        lost = [message for message in messages if message.state is State.LOST]
+        assert len(lost) <= 1
+        for message in lost:
+            assert message is messages[-1]
+            if message.text:
+                assert store.search("word0")[0].message == message.id
+                assert message.figures is not None
+    with Store.open(path) as store:
+        assert store.messages(chat.id) == messages
+        with store._database.reading() as db:
+            assert db.execute("SELECT count(*) FROM pieces").fetchone()[0] == 0
+
+
+def test_an_answer_of_a_living_process_is_left_to_it(
+    path: Path, start: Callable[[int, int], Writer]
+) -> None:
+    writer = start(1, 10_000)
+    writer.read_until("saved")
+    with Store.open(path) as store:
+        (chat,) = store.chats()
+        asked, answer = store.messages(chat.id)
+        assert answer.state is State.STREAMING
+        assert answer.text
+        # Both write at the same time.
+        mine = store.new_chat()
+        for number in range(30):
+            store.add_message(mine.id, None, Role.USER, f"mine {number}")
+        writer.read_until("saved", str(answer.id), "100")
+        later = store.message(answer.id)
+        assert later.text.startswith(answer.text)
+        assert len(later.text) > len(answer.text)
+    writer.kill()
+    with Store.open(path) as store:
+        assert store.message(answer.id).state is State.LOST
+        assert store.chat(mine.id).count == 30
+        assert store.message(asked.id) == asked
+
+
+def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer]) -> None:
+    writers = [start(5, 20), start(5, 20)]
+    for writer in writers:
+        writer.read_until("waiting")
+    with Store.open(path) as store:
+        chats = store.chats()
+        assert [chat.count for chat in chats] == [10, 10]
+        messages = [message for chat in chats for message in store.messages(chat.id)]
+        for writer in writers:
+            _check(messages, writer.told)
+
+
+def test_a_process_is_known_by_its_start_too() -> None:
+    pid, born = owner.this_process()
+    assert owner.is_alive(pid, born)
+    assert not owner.is_alive(pid, born - 60)  # its number, used again
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended_born = owner._born(ended.pid)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert not owner.is_alive(ended.pid, ended_born)  # not yet waited for
+    ended.wait()
+    assert not owner.is_alive(ended.pid, ended_born)
+
+
+def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: Store) -> None:
+    chat = store.new_chat()
+    answer = store.begin_answer(chat.id, store.add_message(chat.id, None, Role.USER, "x").id)
+    store.save_answer(answer.id, "one ", [1])
+    with Store.open(path) as other, other._database.writing() as db:
+        answers.mark_lost(db, [answer.id])  # as if it did not see this process
+    assert store.message(answer.id).state is State.LOST
+    store.save_answer(answer.id, "one two ", [1, 2])
+    again = store.message(answer.id)
+    assert (again.state, again.text, again.token_ids) == (State.STREAMING, "one two ", (1, 2))
+    store.end_answer(answer.id, "one two three", [1, 2, 3], State.DONE)
+    assert store.search("three")[0].message == answer.id
+    with pytest.raises(StoreError, match="ended"):
+        store.save_answer(answer.id, "more", [4])

@@ -1,0 +1,79 @@
+"""Chats and stores as large as they get."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.chat.store.database import Database
+from app.chat.store.store import Store
+from tests.app.chat.store.long_chats import fill
+
+
+def test_a_chat_of_a_thousand_messages_is_whole(store: Store) -> None:
+    chat = fill(store, 1000, branches=3)
+    messages = store.messages(chat.id)
+    assert len(messages) == chat.count == 1003
+    by_id = {message.id: message for message in messages}
+    path, at = [], chat.leaf
+    while at is not None:
+        path.append(by_id[at])
+        at = by_id[at].parent
+    assert len(path) == 1000
+    assert path[-1].text.startswith("Question 1:")
+    assert path[0].figures is not None
+    assert path[0].token_ids
+
+
+def test_a_deleted_chat_of_a_thousand_is_purged(store: Store) -> None:
+    """A cascade down the chain of parents would end at SQLite's depth of 1000."""
+    chat = fill(store, 1200)
+    store.delete_chat(chat.id)
+    assert store.purge(0) == 1
+    with store._database.reading() as db:
+        assert db.execute("SELECT count(*) FROM messages").fetchone()[0] == 0
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "chats.db"
+    with Store.open(path) as store:
+        for seed in range(2):
+            fill(store, 500, seed=seed)
+        fill(store, 1000, seed=99)
+    return path
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Thousands of instructions of SQLite's machine that readers have taken: the same anywhere."""
+    taken = [0]
+
+    def count() -> int:
+        taken[0] += 1
+        return 0
+
+    connect = Database._connect
+
+    def counted(self: Database, **options: Any) -> sqlite3.Connection:
+        connection = connect(self, **options)
+        connection.set_progress_handler(count, 1000)
+        return connection
+
+    monkeypatch.setattr(Database, "_connect", counted)
+    return taken
+
+
+def test_reading_and_searching_take_little_work(large: Path, work: list[int]) -> None:
+    """docs/chat.md has the times that were measured."""
+    with Store.open(large) as store:
+        chat = store.chats()[0]
+        assert len(store.messages(chat.id)) == 1000
+        assert 0 < work[0] < 100
+        for query in ("question 3", "w", "the", "the of an", "nowhere"):
+            work[0] = 0
+            store.search(query)
+            assert work[0] < 100, query  # 18 at most where it was measured

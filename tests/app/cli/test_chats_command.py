@@ -1,0 +1,117 @@
+"""`ingot chats` over a real store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.chat.store.records import Role, State
+from app.chat.store.store import Store, default_path
+from app.cli import main as cli
+from tests.app.chat.store.long_chats import FIGURES
+
+Run = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str, code: int = 0) -> Any:
+        assert cli.main(["chats", *arguments]) == code
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def chats() -> list[int]:
+    """One with two branches, one with something that would steer a terminal in its title."""
+    with Store.open() as store:
+        first = store.new_chat(system="Be short.")
+        asked = store.add_message(first.id, None, Role.USER, "Why is the sky blue?")
+        for text in ("Because of Rayleigh.", "It scatters **light**."):
+            answer = store.begin_answer(first.id, asked.id, model="pebble · q8_0")
+            store.end_answer(answer.id, text, [1], State.DONE, FIGURES)
+        second = store.new_chat(title="Red \x1b[31m title")
+        store.add_message(second.id, None, Role.USER, "blue\x1b[0m too")
+        return [first.id, second.id]
+
+
+def test_without_chats_nothing_is_made(run: Run) -> None:
+    out, err = run()
+    assert out == ""
+    assert "no chats in" in err
+    assert json.loads(run("--json")[0])["chats"] == []
+    assert "no deleted chats" in run("--deleted")[1]
+    assert not default_path().exists()
+
+
+def test_list(run: Run, chats: list[int]) -> None:
+    lines = run()[0].splitlines()
+    assert [line.split()[0] for line in lines] == [str(chats[1]), str(chats[0])]
+    assert "Red \ufffd[31m title" in lines[0]
+    assert lines[1].endswith("   3  Why is the sky blue?")
+    assert len(run("--limit", "1")[0].splitlines()) == 1
+    data = json.loads(run("--json")[0])
+    assert data["file"] == str(default_path())
+    assert [(one["id"], one["messages"]) for one in data["chats"]] == [(chats[1], 1), (chats[0], 3)]
+    assert data["chats"][0]["updated"].endswith("+00:00")
+
+
+def test_search(run: Run, chats: list[int]) -> None:
+    out, _ = run("search", "blue")
+    assert "\x1b" not in out
+    assert out.count("\n") == 4
+    assert "        blue\ufffd[0m too" in out
+    assert run("search", "sky", "why")[0].splitlines()[1].strip() == "Why is the sky blue?"
+    (hit,) = json.loads(run("search", "rayl", "--json")[0])["hits"]
+    assert [hit["snippet"][a:b] for a, b in hit["marks"]] == ["Rayl"]
+    assert (hit["id"], hit["message"]) == (chats[0], 2)
+    out, err = run("search", "nothing like it")
+    assert (out, "no chat" in err) == ("", True)
+
+
+def test_export(run: Run, chats: list[int]) -> None:
+    text = run("export", str(chats[0]))[0]
+    assert text.startswith("# Why is the sky blue?\n")
+    assert "It scatters **light**." in text
+    assert "Rayleigh" not in text  # of the branch that is not shown
+    data = json.loads(run("export", str(chats[0]), "--json")[0])
+    assert len(data["messages"]) == 3
+    assert data["chat"]["system"] == "Be short."
+    out, err = run("export", "99", code=2)
+    assert out == ""
+    assert "there is no chat 99" in err
+
+
+def test_delete_and_restore(run: Run, chats: list[int]) -> None:
+    assert "no chat 99" in run("rm", str(chats[0]), "99", code=2)[1]
+    assert len(run()[0].splitlines()) == 2  # all of them or none
+    assert f"ingot chats restore {chats[0]}" in run("rm", str(chats[0]))[1]
+    assert len(run()[0].splitlines()) == 1
+    assert run("--deleted")[0].split()[0] == str(chats[0])
+    assert run("search", "sky")[0] == ""
+    run("restore", str(chats[0]))
+    assert len(run("search", "sky")[0].splitlines()) == 2
+
+
+def test_repair(run: Run, chats: list[int]) -> None:
+    assert "is whole: 2 chats with 4 messages" in run("repair")[1]
+    path = default_path()
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xff" * 4096 + data[8192:])
+    assert "only with --yes" in run("repair", code=2)[1]
+    assert path.read_bytes()[4096:4100] == b"\xff" * 4
+    _, err = run("repair", "--yes")
+    assert "the damaged file is" in err
+    assert "is whole" in run("repair")[1]
+    assert len([name for name in path.parent.iterdir() if "damaged" in name.name]) == 1

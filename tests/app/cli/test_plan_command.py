@@ -1,0 +1,139 @@
+"""`ingot plan` in a process of its own, with its memory in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.models.planning import choose, plan_files
+from app.options import ModelOptions, PlanOptions
+from quantize.manifest import load_manifest
+from runtimes.settings import RunnerSettings
+
+# What is fixed is not tried.
+ONE_WAY = ("--context", "64", "--slots", "2", "--split-kv", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {"INGOT_HOME": str(tmp_path_factory.mktemp("home"))}
+
+
+def test_a_plan_is_made_once(
+    ingot: Any, pebble_built: Path, home: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("plan", pebble_built, "--context", "128", "--slots", "2", "--split-kv")
+    first = ingot(*arguments, "--json", env=home)
+    assert first.returncode == 0, first.stderr
+    assert "trying" in first.stderr
+    said = json.loads(first.stdout)
+    four = {Path(entry.path).name for entry in load_manifest(pebble_built).files if entry.bits == 4}
+    assert {a["file"] for a in said["alternatives"]} == four
+    assert Path(said["path"]).name in four
+    assert (said["slots"], said["context"], said["remembered"]) == (2, 128, False)
+    assert said["figures"]["decode_tps"]["2"] > 0
+    rows = {(row["slots"], row["context"]): row for row in said["memory_table"]}
+    assert rows[2, 128]["total"] == said["memory"] <= said["free"]
+
+    second = ingot(*arguments, env=home)
+    assert second.returncode == 0, second.stderr
+    assert second.stderr == ""  # nothing was tried
+    assert Path(said["path"]).name in second.stdout.splitlines()[0]
+    assert "measured earlier" in second.stdout
+
+    # Front ends find it too, by what they were asked for.
+    monkeypatch.setenv("INGOT_HOME", home["INGOT_HOME"])
+    options, fixed = ModelOptions(context=128), PlanOptions(unified_kv=False)
+    choice = choose(str(pebble_built), options, fixed, "chat", 2)
+    assert choice.planned
+    assert (str(choice.file.path), choice.settings.slots) == (said["path"], 2)
+    assert not choose(str(pebble_built), options, fixed, "batch", 2).planned
+    assert not choose(str(pebble_built), options, PlanOptions(bits="8"), "chat", 2).planned
+
+
+def test_what_is_not_planned_comes_from_the_flags(pebble_built: Path, home: dict[str, str]) -> None:
+    options = ModelOptions(recipe="q8_0", context=96, threads=1)
+    fixed = PlanOptions(kv_type="q8_0", batch_tokens=64, unified_kv=True, profile="throughput")
+    choice = choose(str(pebble_built), options, fixed, "batch", 3)
+    assert choice.file.path.name.endswith("q8_0.gguf")
+    wanted = RunnerSettings(3, 96, 64, 1, unified_kv=True, kv_type="q8_0")
+    assert choice.settings == wanted
+    assert choice.scheduling.max_stall_s is None
+
+
+def test_a_context_that_the_model_does_not_have_is_told(
+    pebble_built: Path, home: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for context, told in ((1024, False), (2048, True)):
+        caplog.clear()
+        choose(str(pebble_built), ModelOptions(context=context), PlanOptions(), "chat", 1)
+        assert ("--context 2,048" in caplog.text) is told
+
+
+def test_again_measures_again(
+    ingot: Any, pebble_built: Path, home: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("plan", pebble_built, "--recipe", "q8_0", "--threads", "1", "--json")
+    made, remembered, again = (
+        ingot(*arguments, *more, env=home) for more in ((), (), ("--again",))
+    )
+    assert ["trying" in done.stderr for done in (made, remembered, again)] == [True, False, True]
+    assert json.loads(again.stdout)["threads"] == 1
+    # `ingot run` has one slot whatever was planned.
+    monkeypatch.setenv("INGOT_HOME", home["INGOT_HOME"])
+    options = ModelOptions(recipe="q8_0", threads=1)
+    assert choose(str(pebble_built), options, PlanOptions(), "chat", 1).planned
+
+
+def test_widths_are_not_mixed_unless_asked(pebble_built: Path) -> None:
+    manifest = load_manifest(pebble_built)
+    for bits, wanted in ((None, {4}), ("4", {4}), ("8", {8}), ("any", {4, 8})):
+        files = plan_files(str(pebble_built), ModelOptions(), bits)
+        names = {model.path.name for model in files.models}
+        assert names == {Path(e.path).name for e in manifest.files if e.bits in wanted}
+        assert set(files.bits) == wanted
+
+
+def test_files_of_several_widths_differ_in_accuracy(
+    ingot: Any, pebble_built: Path, home: dict[str, str]
+) -> None:
+    done = ingot("plan", pebble_built, "--bits", "any", *ONE_WAY, env=home)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+    for entry in load_manifest(pebble_built).files:
+        assert Path(entry.path).name in done.stdout
+
+
+def test_a_broken_file_is_listed_and_another_is_chosen(
+    ingot: Any, pebble_built: Path, tmp_path: Path, home: dict[str, str]
+) -> None:
+    folder = tmp_path / "built"
+    shutil.copytree(pebble_built, folder)
+    entry = load_manifest(folder).entry("q4_k_m")
+    assert entry is not None
+    (folder / entry.path).write_bytes(b"GGUF" + bytes(64))
+    done = ingot("plan", folder, *ONE_WAY, env=home)
+    assert done.returncode == 0, done.stderr
+    assert "onnx-int4" in done.stdout.splitlines()[0]
+    assert f"{entry.path}: cannot be read" in done.stdout
+    done = ingot("plan", folder, "--recipe", "q4_k_m", env=home)
+    assert done.returncode == 3
+    assert done.stdout == ""
+
+
+def test_exit_codes(ingot: Any, pebble_built: Path, tmp_path: Path, home: dict[str, str]) -> None:
+    # Two hundred and fifty-six slots of a million tokens fit no machine.
+    shape = {"hidden": 4096, "feed_forward": 64, "layers": 64, "heads": 64, "kv_heads": 64}
+    from tests.runtimes.models.sparse_gguf import write_sparse_gguf
+
+    path = write_sparse_gguf(tmp_path / "big.gguf", "llama", head_dim=64, vocab=256, **shape)
+    done = ingot("plan", path, "--slots", "256", "--context", "32768", env=home)
+    assert done.returncode == 4, done.stderr
+    assert "What fits: --slots" in done.stderr
+    assert ingot("plan", tmp_path / "nothing", env=home).returncode == 3
+    assert ingot("plan", pebble_built, "--workload", "dance", env=home).returncode == 2
+    assert ingot("plan", pebble_built, "--recipe", "a", "--file", "b", env=home).returncode == 2

@@ -1,0 +1,122 @@
+"""Downloads as a screen sees them, against a hub on 127.0.0.1."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.models import library
+from app.models.pulling import parse_wish
+from app.models.pulljob import PullJob, PullState
+from quantize.hub.client import Hub, Patience
+from tests.quantize.hub.fakehub import FakeHub
+
+QUICK = Hub(Patience(read_s=60.0, attempts=2, pause_s=0.05, wait_s=1.0))
+EIGHT = b"GGUF eight" * 20_000
+FILES = {
+    "tiny-Q4_K_M.gguf": b"GGUF four" * 9000,
+    "tiny-Q8_0.gguf": EIGHT,
+    "cpu/int4/genai_config.json": b"{}",
+    "cpu/int4/model.onnx": b"onnx" * 50,
+}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    served = FakeHub()
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    served.add("org/tiny-GGUF", FILES)
+    yield served
+    served.close()
+
+
+def job(text: str, *, looking: bool = False) -> PullJob:
+    made = PullJob(parse_wish(text), QUICK, looking=looking)
+    made.start()
+    return made
+
+
+def until(made: PullJob, true: Callable[[PullState], bool], seconds: float = 60.0) -> PullState:
+    limit = time.monotonic() + seconds
+    while not true(state := made.poll()):
+        assert time.monotonic() < limit, f"it did not happen in time: {state}"
+        time.sleep(0.01)
+    return state
+
+
+def ended(made: PullJob) -> PullState:
+    return until(made, lambda state: state.ended)
+
+
+def test_what_there_is_to_get(hub: FakeHub):
+    state = ended(job("org/tiny-GGUF", looking=True))
+    assert state.offers is not None
+    found = {offer.label: offer for offer in state.offers}
+    assert sorted(found) == ["Q4_K_M", "Q8_0", "cpu/int4"]
+    assert found["Q8_0"].bytes == len(EIGHT)
+    assert found["cpu/int4"].kind == "onnx"
+    assert not any(offer.kept or offer.arrived for offer in state.offers)
+
+
+def test_a_download_tells_its_bytes(hub: FakeHub):
+    state = ended(job("org/tiny-GGUF:Q8_0"))
+    assert (state.done, state.total, state.error) == (len(EIGHT), len(EIGHT), None)
+    assert state.path is not None
+    assert state.path.read_bytes() == EIGHT
+    state = ended(job("org/tiny-GGUF", looking=True))
+    assert state.offers is not None
+    assert [offer.label for offer in state.offers if offer.kept] == ["Q8_0"]
+
+
+def test_cancel_keeps_what_has_arrived_and_the_next_one_goes_on(hub: FakeHub):
+    fault = hub.fault(r"^/org/tiny-GGUF/tiny-Q8_0\.gguf$", stall_after=60_000)
+    first = job("org/tiny-GGUF:Q8_0")
+    state = until(first, lambda state: state.done >= 60_000)
+    assert state.total == len(EIGHT)
+    first.cancel()
+    assert first.poll().cancelled  # at once, though the connection hangs
+    assert first.poll().ended
+    fault.given_up.set()
+    first._thread.join(60)  # when the stalled connection has ended; it asks no second time
+    assert not first._thread.is_alive()
+    assert len([r for r in hub.requests if r.storage and r.path.endswith("Q8_0.gguf")]) == 1
+    fault.times = 0
+    look = ended(job("org/tiny-GGUF", looking=True))
+    assert look.offers is not None
+    assert {o.label: o.arrived for o in look.offers}["Q8_0"] == 60_000
+    assert library.find("tiny-GGUF") is None
+    state = ended(job("org/tiny-GGUF:Q8_0"))
+    assert state.path is not None
+    assert state.path.read_bytes() == EIGHT
+    assert [n for n in hub.sent("Q8_0.gguf") if n] == [60_000, len(EIGHT) - 60_000]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("org/nothing", "there is no model org/nothing on the hub, or it is private"),
+        ("org/tiny-GGUF:Q5_K_M", "has no 'Q5_K_M'"),
+        ("org/original", "`quantize org/original` builds them"),
+        ("org/gated:Q8_0", "is gated: accept its conditions"),
+    ],
+)
+def test_errors_are_told_plainly(hub: FakeHub, text: str, told: str):
+    hub.add("org/original", {"config.json": b"{}", "model.safetensors": b"x" * 90})
+    hub.add("org/gated", FILES)
+    hub.gated.add("org/gated")
+    state = ended(job(text))
+    assert state.error is not None
+    assert told in state.error
+
+
+def test_no_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
+    hub.close()
+    state = ended(job("org/tiny-GGUF", looking=True))
+    assert "there is no connection to the hub" in str(state.error)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert "there is no connection to the hub" in str(ended(job("org/tiny-GGUF:Q8_0")).error)

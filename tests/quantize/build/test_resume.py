@@ -1,0 +1,231 @@
+"""Runs that end early, and the runs after them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quantize.build.publish import Publisher, open_publisher
+from quantize.build.stages import RECORD, Stages, stage_key
+from quantize.build.workspace import WORK, Workspace
+from quantize.manifest import (
+    NAME,
+    FileEntry,
+    Manifest,
+    ModelInfo,
+    Source,
+    hash_files,
+    load_manifest,
+    write_manifest,
+)
+from quantize.report.write import FILES
+from tests.quantize.conftest import LIMIT, Built, kill_during, run_quantize
+
+KEY = stage_key("build", {"recipe": "q8_0"})
+
+
+def _maker(text: str, calls: list[str]) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        calls.append(text)
+        (folder / "deep").mkdir()
+        (folder / "deep" / "file").write_text(text)
+        return text
+
+    return make
+
+
+def test_a_finished_stage_is_taken_over_by_the_next_run(tmp_path: Path):
+    calls: list[str] = []
+    first = Stages(tmp_path, "model").run("build", KEY, _maker("a", calls))
+    again = Stages(tmp_path, "model").run("build", KEY, _maker("b", calls))
+    assert (first.reused, again.reused) == (False, True)
+    assert again.value == "a"
+    assert (again.folder / "deep" / "file").read_text() == "a"
+    assert again.files == first.files
+    assert calls == ["a"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda stage: (stage / "deep" / "file").write_text("x"),  # same length, other bytes
+        lambda stage: (stage / "deep" / "file").write_text(""),
+        lambda stage: (stage / "deep" / "file").unlink(),
+        lambda stage: (stage / "more").touch(),
+        lambda stage: (stage / RECORD).unlink(),
+        lambda stage: (stage / RECORD).write_text('{"owner": "model", "va'),
+    ],
+)
+def test_a_damaged_stage_is_made_again(tmp_path: Path, damage: Callable[[Path], object]):
+    calls: list[str] = []
+    damage(Stages(tmp_path, "model").run("build", KEY, _maker("a", calls)).folder)
+    again = Stages(tmp_path, "model").run("build", KEY, _maker("a", calls))
+    assert not again.reused
+    assert len(calls) == 2
+
+
+def test_other_inputs_are_another_stage_and_another_model_clears_all(tmp_path: Path):
+    calls: list[str] = []
+    stages = Stages(tmp_path, "model")
+    stages.run("build", KEY, _maker("a", calls))
+    stages.run("build", stage_key("build", {"recipe": "q4_0"}), _maker("b", calls))
+    assert calls == ["a", "b"]
+    (tmp_path / "build-unfinished").mkdir()
+    Stages(tmp_path, "model")
+    assert len(list(tmp_path.iterdir())) == 2
+    Stages(tmp_path, "another model")
+    assert list(tmp_path.iterdir()) == []
+    Stages(tmp_path, "model").run("build", KEY, _maker("a", calls))
+    Stages(tmp_path, "model", fresh=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stage_that_fails_leaves_nothing(tmp_path: Path):
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Stages(tmp_path, "model").run("build", KEY, fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+class _Killed(BaseException):
+    """Stands for SIGKILL: nothing that would clean up is run."""
+
+
+MODEL = ModelInfo("m", "LlamaForCausalLM", 5)
+
+
+def _entry(path: Path, content: str) -> FileEntry:
+    path.write_text(content)
+    return FileEntry(
+        *("gguf", "q8_0", 8, "m.gguf", len(content)),
+        sha256={"m.gguf": hash_files(path)[path.name]},
+        source=Source("m", "abc"),
+        tools={},
+    )
+
+
+@pytest.mark.parametrize("step", ["plan", "unlist", "move", "list"])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_killed_while_publishing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, replaces: bool
+):
+    """After each step of publishing: the manifest is right at once, and the next run leaves no file
+    that it does not list."""
+    out = tmp_path / "out"
+    with Workspace(out) as space:
+        if replaces:
+            write_manifest(out, Manifest(MODEL, (_entry(out / "m.gguf", "old"),)))
+        publisher = open_publisher(space, MODEL)
+        new = _entry(space.work / "made", "new")
+        # The steps by hand, as a run that is killed leaves them.
+        write_manifest(space.root, publisher.manifest.with_entry(new))
+        if step != "plan" and replaces:
+            write_manifest(out, publisher.manifest.without("q8_0"), space.work)
+        if step in ("move", "list"):
+            space.publish(space.work / "made", "m.gguf")
+        if step == "list":
+            (space.root / NAME).replace(out / NAME)
+        if (out / NAME).exists():
+            for entry in load_manifest(out).files:
+                assert hash_files(out / entry.path) == entry.sha256
+        (space.stages / "a").mkdir()
+        after = open_publisher(space, MODEL).manifest
+    listed = {"plan": replaces, "unlist": False, "move": True, "list": True}[step]
+    if step == "unlist" and not replaces:
+        listed = False
+    assert bool(after.files) is listed
+    assert (out / "m.gguf").exists() is listed
+    for entry in after.files:
+        assert hash_files(out / entry.path) == entry.sha256
+
+
+def test_an_error_while_publishing_is_cleared_up_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with Workspace(tmp_path / "out") as space:
+        publisher = Publisher(space, Manifest(MODEL))
+        new = _entry(space.work / "made", "new")
+        made = space.work / "made"
+        original = Workspace.publish
+
+        def interrupted(self: Workspace, made: Path, name: str) -> Path:
+            original(self, made, name)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Workspace, "publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish(new, made)
+        assert load_manifest(space.out).files == (new,)
+
+
+def test_a_run_that_is_killed_again_and_again_gives_the_same_file(
+    measured_llama: Built, tmp_path: Path
+):
+    """Each next run goes on from the stages before, and the last leaves its files alone."""
+    out = tmp_path / "out"
+    command = (measured_llama.source, "--recipe", "q8_0", "--out", out, "--no-measure")
+    for stage in ("converting", "checking the export", "checking q8_0"):
+        code, said = kill_during(stage, signal.SIGKILL, *command)
+        assert code == -signal.SIGKILL
+        assert [path.name for path in out.iterdir()] == [WORK]
+        # Once the export is there it is never made again.
+        assert ("converting to GGUF, half precision ..." in said) == (stage != "checking q8_0")
+    done = run_quantize(*command)
+    assert "converting to GGUF, half precision: an earlier run has done this" not in done.stderr
+    assert "quantizing to q8_0: an earlier run has done this" in done.stderr
+    assert {path.name for path in out.iterdir()} == {"llama-q8_0.gguf", NAME, *FILES}
+    (made,) = load_manifest(out).files
+    undisturbed = load_manifest(measured_llama.out).entry("q8_0")
+    assert undisturbed is not None
+    assert made.sha256 == undisturbed.sha256
+    assert hash_files(out / made.path) == made.sha256
+
+
+def test_what_is_already_built_is_only_compared(measured_llama: Built):
+    path = measured_llama.out / "llama-q8_0.gguf"
+    before = path.stat().st_ino
+    command = (measured_llama.source, "--out", measured_llama.out, "--limit", LIMIT)
+    done = run_quantize(*command, "--recipe", "q8_0", "--json")
+    assert path.stat().st_ino == before
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[-1]["event"] == "done"
+    assert not [event for event in events if event["event"] == "file"]
+    notes = [event["text"] for event in events if event["event"] == "note"]
+    assert any("already built" in note for note in notes)
+
+
+def test_only_a_damaged_file_is_built_again(measured_llama: Built, tmp_path: Path):
+    out = Path(shutil.copytree(measured_llama.out, tmp_path / "out"))
+    before = load_manifest(out)
+    data = bytearray((out / "llama-q8_0.gguf").read_bytes())
+    data[len(data) // 2] ^= 1
+    (out / "llama-q8_0.gguf").write_bytes(data)
+    done = run_quantize(measured_llama.source, "--out", out, "--bits", "8", "--no-measure")
+    assert "llama-q8_0.gguf is not as it was built" in done.stderr
+    assert "onnx-int8 is already built" in done.stderr
+    after = load_manifest(out)
+    for recipe in ("q8_0", "onnx-int8"):
+        one, other = before.entry(recipe), after.entry(recipe)
+        assert one is not None
+        assert other is not None
+        assert hash_files(out / other.path) == one.sha256 == other.sha256
+
+
+def test_a_fresh_run_takes_over_nothing_and_shows_the_old_file_until_it_is_done(
+    measured_llama: Built, tmp_path: Path
+):
+    out = Path(shutil.copytree(measured_llama.out, tmp_path / "out"))
+    command = (measured_llama.source, "--recipe", "q8_0", "--out", out, "--no-measure", "--fresh")
+    code, said = kill_during("converting", signal.SIGTERM, *command)
+    assert code == 128 + signal.SIGTERM
+    assert "already built" not in said
+    assert load_manifest(out) == load_manifest(measured_llama.out)
+    assert hash_files(out / "llama-q8_0.gguf") == hash_files(measured_llama.out / "llama-q8_0.gguf")

@@ -1,0 +1,218 @@
+"""llama.cpp's quantizer: types, matrices, and types for single tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantize.errors import ToolError, UsageError
+from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix, write_matrix
+from quantize.gguf.overrides import check_overrides
+from quantize.gguf.quantize import quantize_gguf
+from quantize.recipes.recipe import RECIPES, find_recipe
+from runtimes.engine.loading import load_runner
+from runtimes.models.gguf import read_header
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
+from tests.runtimes.models.sparse_gguf import write_sparse_gguf
+
+_PIECE = 256  # tokens scored at a time
+
+
+def types(path: Path) -> dict[str, str]:
+    return {info.name: info.type_name for info in read_header(path).tensors}
+
+
+def make(
+    source: Path,
+    name: str,
+    folder: Path,
+    matrix: Path | None = None,
+    overrides: dict[str, str] | None = None,
+) -> tuple[Path, list[str]]:
+    out = folder / f"{name}{'-m' if matrix else ''}.gguf"
+    notes = quantize_gguf(source, out, find_recipe(name), folder, matrix, overrides or {})
+    return out, notes
+
+
+# Asks llama.cpp, without quantizing, which of the numbered types need a matrix.
+_DRY_RUNS = """
+import ctypes, json, sys
+from llama_cpp import llama_cpp as lib
+said = []
+log = lib.llama_log_callback(lambda level, text, _: said.append(text))
+lib.llama_log_set(log, ctypes.c_void_p(0))
+params = lib.llama_model_quantize_default_params()
+params.dry_run = True
+needy = []
+for number in json.loads(sys.argv[2]):
+    said.clear()
+    params.ftype = number
+    assert lib.llama_model_quantize(sys.argv[1].encode(), b"unused", ctypes.byref(params)) == 0
+    if any(b"will require an imatrix" in text for text in said):
+        needy.append(number)
+print(json.dumps(needy))
+"""
+
+
+def test_llama_cpp_refuses_exactly_the_types_that_need_a_matrix(pebble_f16: Path, tmp_path: Path):
+    """Were the table wrong, users would learn it late, or be asked for nothing."""
+    gguf = [recipe for recipe in RECIPES.values() if recipe.format == "gguf"]
+    numbers = json.dumps([recipe.ftype for recipe in gguf])
+    done = subprocess.run(
+        [sys.executable, "-c", _DRY_RUNS, pebble_f16, numbers],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [r.ftype for r in gguf if r.needs_imatrix]
+    with pytest.raises(UsageError, match="iq1_m cannot be made without an importance matrix"):
+        make(pebble_f16, "iq1_m", tmp_path)
+
+
+def test_with_a_matrix_they_are_made(pebble_f16: Path, pebble_matrix: Path, tmp_path: Path):
+    made, _ = make(pebble_f16, "q2_k_s", tmp_path, pebble_matrix)
+    assert types(made)["blk.3.attn_q.weight"] == "Q2_K"
+
+
+def test_a_matrix_that_lacks_a_tensor_is_told(
+    pebble_f16: Path, pebble_matrix: Path, tmp_path: Path
+):
+    entries = dict(read_matrix(pebble_matrix).entries)
+    del entries["blk.2.ffn_up.weight"]
+    write_matrix(tmp_path / "some.gguf", ImportanceMatrix(entries))
+    with pytest.raises(ToolError, match=r"Missing importance matrix for tensor blk\.2\.ffn_up"):
+        make(pebble_f16, "q2_k_s", tmp_path, tmp_path / "some.gguf")
+
+
+def test_fallback_types_are_told(tmp_path: Path):
+    """Rows of 96 weights fit no K-quant; those of 256 do."""
+    shape = {"layers": 1, "heads": 3, "kv_heads": 1, "head_dim": 32, "vocab": 512}
+    odd = write_sparse_gguf(
+        tmp_path / "odd.gguf", "llama", hidden=96, feed_forward=256, floats=True, **shape
+    )
+    made, notes = make(odd, "q4_k_m", tmp_path)
+    assert len(notes) == 1
+    kinds = types(made)
+    assert list(kinds.values()).count("Q5_0") == 5
+    assert notes[0].startswith(
+        "6 of 11 tensors have rows that are not a multiple of 256 weights, as the type wanted for"
+        " them needs, and were stored in a larger one: 5 as Q5_0 instead of Q4_K, 1 as Q8_0 instead"
+        " of Q6_K; the file has "
+    )
+    bits = sum(t.nbytes for t in read_header(made).tensors) * 8
+    weights = sum(math.prod(t.shape) for t in read_header(made).tensors)
+    assert notes[0].endswith(f"; the file has {bits / weights:.1f} bits a weight")
+    assert kinds["blk.0.ffn_down.weight"] in ("Q4_K", "Q6_K")
+    assert kinds["blk.0.ffn_up.weight"] not in ("Q4_K", "Q6_K")
+
+
+def test_a_fallback_has_the_reason_of_its_own_tensor(tmp_path: Path):
+    """Blocks of q4_0 have 32 weights and fit these rows; its output layer is wanted in Q6_K."""
+    shape = {"layers": 1, "heads": 3, "kv_heads": 1, "head_dim": 32, "vocab": 512}
+    odd = write_sparse_gguf(
+        tmp_path / "odd.gguf", "llama", hidden=96, feed_forward=256, floats=True, **shape
+    )
+    _, notes = make(odd, "q4_0", tmp_path)
+    assert len(notes) == 1
+    assert notes[0].startswith("1 of 11 tensors have rows that are not a multiple of 256 weights")
+    assert "1 as Q8_0 instead of Q6_K" in notes[0]
+
+
+def test_overrides_change_these_tensors_and_no_others(pebble_f16: Path, tmp_path: Path):
+    plain, _ = make(pebble_f16, "q4_0", tmp_path)
+    before = types(plain)
+    overrides = {r"blk\.[01]\.ffn_down": "Q6_K", "ffn_down": "q8_0", "^token_embd": "f16"}
+    changed, notes = make(pebble_f16, "q4_0", tmp_path, overrides=overrides)
+    after = types(changed)
+    assert notes == []
+    assert {name: kind for name, kind in after.items() if kind != before[name]} == {
+        **{f"blk.{i}.ffn_down.weight": "Q6_K" if i < 2 else "Q8_0" for i in range(6)},
+        "token_embd.weight": "F16",
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ({"blk[": "q8_0"}, r"'blk\[' is not a regular expression"),
+        ({"ffn": "q9_0"}, r"unknown tensor type 'q9_0' .* did you mean"),
+        ({"ffn": "q4_k_m"}, "did you mean q4_k"),
+        ({"fnn_down": "q8_0"}, r"'fnn_down' fits no tensor .* called .*\.weight"),
+        ({"attn_norm": "q8_0"}, "fits no tensor"),
+        ({"ffn_up": "iq2_xs"}, r"blk\.0\.ffn_up\.weight cannot be made iq2_xs without"),
+    ],
+)
+def test_overrides_that_cannot_be_carried_out(
+    overrides: dict[str, str], why: str, pebble_f16: Path, tmp_path: Path
+):
+    with pytest.raises(UsageError, match=why):
+        make(pebble_f16, "q4_0", tmp_path, overrides=overrides)
+    assert not list(tmp_path.iterdir())
+
+
+def test_overrides_are_checked_without_a_model():
+    check_overrides({r"\.attn_v\.": "q6_k", "output": "bf16"})
+    with pytest.raises(UsageError):
+        check_overrides({"ok": "q6_k", "(": "q6_k"})
+
+
+def test_half_precision_is_the_export_itself_and_a_copy_of_anything_else(
+    pebble_f16: Path, tmp_path: Path
+):
+    work = tmp_path / "job" / "work"
+    work.mkdir(parents=True)
+    foreign, _ = make(pebble_f16, "f16", work)
+    assert foreign.read_bytes() == pebble_f16.read_bytes()
+    assert foreign.stat().st_nlink == 1
+    own = work.parent / "export.gguf"
+    foreign.rename(own)
+    make(own, "f16", work)
+    assert own.stat().st_nlink == 2
+
+
+def log_probabilities(path: Path, tokens: list[list[int]]) -> np.ndarray:
+    settings = RunnerSettings(slots=1, context=_PIECE, gpu_layers=0, scored=64)
+    runner, _ = load_runner(ModelFile.read(path), settings)
+    try:
+        logits = np.concatenate([runner.score(piece) for piece in tokens]).astype(np.float64)
+    finally:
+        runner.close()
+    logits -= logits.max(axis=1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def test_losses_on_pebble_come_in_order_and_the_matrix_lessens_them(
+    pebble: Path,
+    pebble_f16: Path,
+    pebble_matrix: Path,
+    pebble_texts: tuple[Path, Path],
+    tmp_path: Path,
+):
+    """KL divergence from the half-precision file, on other questions than the matrix is from."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(pebble / "tokenizer.json"))
+    ids = tokenizer.encode(pebble_texts[1].read_text(), add_special_tokens=False).ids
+    pieces = [ids[i : i + _PIECE] for i in range(0, len(ids) - _PIECE, _PIECE)]
+    reference = log_probabilities(pebble_f16, pieces)
+
+    def divergence(name: str, matrix: Path | None = None) -> float:
+        made, _ = make(pebble_f16, name, tmp_path, matrix)
+        found = log_probabilities(made, pieces)
+        return float((np.exp(reference) * (reference - found)).sum(axis=1).mean())
+
+    order = ["q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"]
+    losses = {name: divergence(name) for name in order}
+    assert sorted(losses, key=losses.__getitem__) == order, losses
+    for name, loss in losses.items():
+        limits = find_recipe(name).limits
+        assert limits is not None
+        assert loss < limits.kl_mean
+    assert divergence("q4_0", pebble_matrix) < losses["q4_0"]

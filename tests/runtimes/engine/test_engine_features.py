@@ -1,0 +1,386 @@
+"""Samples, priorities, deadlines, prefix hits, sessions: the engine on real files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from quantize.resolve import resolve
+from runtimes.engine.drawing import NO_TOKEN, draw
+from runtimes.engine.engine import Engine
+from runtimes.engine.generation import Generation, Ticket
+from runtimes.engine.metrics import EngineStats
+from runtimes.engine.prefix import common_prefix
+from runtimes.engine.row import Row
+from runtimes.errors import ModelError, RequestError
+from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
+from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings
+from runtimes.stream import Stream
+from tests.runtimes.engine.gates import Watched, held
+from tests.runtimes.engine.test_engine import QUESTIONS, chat
+from tests.runtimes.ties import near_tie, near_ties
+
+GREEDY = SamplingParams(max_tokens=32, top_logprobs=2)
+
+
+@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
+def pebble_file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
+    """One file of each runtime: what is tested here is above them."""
+    return resolve(pebble_built, recipe=request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(pebble_file: Path) -> Iterator[Engine]:
+    with Engine.load(pebble_file, RunnerSettings(slots=8, context=512)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def gguf(pebble_built: Path) -> Path:
+    return next(pebble_built.glob("*q8_0*.gguf"))
+
+
+def run(engine: Engine, text: str, params: SamplingParams, **fields) -> Completion:
+    return engine.submit(Request(chat(engine, text), params, **fields)).result(60)
+
+
+def test_samples_differ_and_share_one_prefill(engine):
+    engine.trim()
+    params = SamplingParams(max_tokens=24, temperature=1.2, seed=11, n=5)
+    before = engine.stats()
+    done = run(engine, "Tell me a story about a fox.", params)
+    after = engine.stats()
+    assert len(done.choices) == 5
+    assert len({choice.text for choice in done.choices}) > 2
+    assert after.prompt_tokens - before.prompt_tokens == done.usage.prompt_tokens
+    assert [c.usage.cached_tokens for c in done.others] == [done.usage.prompt_tokens] * 4
+
+
+def test_the_first_sample_is_that_of_one_alone(pebble_file):
+    params = SamplingParams(max_tokens=24, temperature=1.2, seed=11, n=5)
+    settings = RunnerSettings(slots=5, context=256, reproducible=True)
+    with Engine.load(pebble_file, settings) as engine:
+        five, one = (
+            run(engine, "Tell me a story about a fox.", replace(params, n=n)) for n in (5, 1)
+        )
+    assert five.token_ids == one.token_ids
+
+
+def test_more_samples_than_slots(pebble_file):
+    scheduling = SchedulerSettings(prefix_cache=False)
+    with Engine.load(pebble_file, RunnerSettings(slots=2, context=256), scheduling) as engine:
+        params = SamplingParams(max_tokens=12, temperature=1.0, seed=3, n=5, ignore_eos=True)
+        done = run(engine, "Tell me a story about the sea.", params)
+        assert [len(choice.token_ids) for choice in done.choices] == [12] * 5
+        stream = engine.submit(Request(chat(engine, "Who are you?"), params))
+        indices = {chunk.index for chunk in stream}
+        assert indices == set(range(5))
+
+
+def test_best_of_returns_the_likeliest(engine):
+    fields = {"max_tokens": 16, "temperature": 1.5, "seed": 5, "logprobs": True}
+    engine.trim()  # a prompt that is found in the cache has other last digits
+    every = run(engine, "Tell me a story about a robot.", SamplingParams(n=6, **fields))
+    engine.trim()
+    best = run(engine, "Tell me a story about a robot.", SamplingParams(n=2, best_of=6, **fields))
+    means = sorted((sum(c.logprobs) / len(c.logprobs) for c in every.choices), reverse=True)
+    found = [sum(c.logprobs) / len(c.logprobs) for c in best.choices]
+    assert found == pytest.approx(means[:2], abs=0.05)
+    assert best.text in {choice.text for choice in every.choices}
+
+
+def test_a_failed_sample_is_never_the_best(engine):
+    stream = Stream("one", lambda _: None)
+    ticket = Ticket(Request([5], SamplingParams(best_of=2)), stream, 0.0)
+    ticket.samples += [
+        Generation(ticket, Row(ticket.request), engine.tokenizer, index) for index in range(2)
+    ]
+    failed, whole = ticket.samples
+    failed.logprobs, whole.logprobs = [-0.1], [-3.0, -2.0]
+    failed.complete(FinishReason.ERROR, "a broken row")
+    whole.complete(FinishReason.STOP)
+    assert stream.result(1).finish_reason is FinishReason.STOP
+
+
+def test_a_deadline_ends_a_request_with_what_it_has(engine):
+    params = SamplingParams(max_tokens=480, ignore_eos=True)
+    done = run(engine, "Who are you?", params, timeout_s=0.005)
+    assert done.finish_reason is FinishReason.DEADLINE
+    assert len(done.token_ids) < 480
+    with pytest.raises(RequestError, match="timeout_s"):
+        Request([1], timeout_s=0)
+
+
+def test_min_tokens_bias_and_top_logprobs(engine):
+    short = run(engine, "What is 2 + 2?", SamplingParams(max_tokens=40))
+    longer = len(short.token_ids) + 8
+    forced = run(engine, "What is 2 + 2?", SamplingParams(max_tokens=40, min_tokens=longer))
+    assert len(forced.token_ids) >= longer
+    first = short.token_ids[0]
+    banned = SamplingParams(max_tokens=4, logit_bias=((first, -100.0),))
+    assert first not in run(engine, "What is 2 + 2?", banned).token_ids
+    done = run(engine, "Who are you?", SamplingParams(max_tokens=5, top_logprobs=3, logprobs=True))
+    assert [len(tops) for tops in done.top_logprobs] == [3] * len(done.token_ids)
+    for token, value, tops in zip(done.token_ids, done.logprobs, done.top_logprobs, strict=True):
+        assert max(tops, key=lambda t: tops[t]) == token
+        assert tops[token] == pytest.approx(value, abs=1e-5)
+    with pytest.raises(RequestError, match="logit_bias"):
+        engine.submit(Request([1], SamplingParams(logit_bias=((10**7, 1.0),))))
+
+
+def test_the_next_turn_prefills_only_what_is_new(engine, tie_count):
+    engine.trim()
+    messages = [{"role": "user", "content": "Tell me a story about a fox."}]
+    first = engine.submit(Request(engine.encode_chat(messages), GREEDY)).result(60)
+    assert first.usage.cached_tokens == 0
+    messages += [
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "What is the capital of France?"},
+    ]
+    prompt = engine.encode_chat(messages)
+    second = engine.submit(Request(prompt, GREEDY)).result(60)
+    assert second.usage.cached_tokens >= first.usage.prompt_tokens
+    engine.trim()
+    cold = engine.submit(Request(prompt, GREEDY)).result(60)
+    assert cold.usage.cached_tokens == 0
+    tie_count(f"{engine.model.name}, prefix hit", near_ties([cold], [second]), 1)
+
+
+def test_a_shared_beginning_is_computed_once(engine):
+    engine.trim()
+    system = {"role": "system", "content": " ".join(QUESTIONS)}
+    prompts = [
+        engine.encode_chat([system, {"role": "user", "content": question}])
+        for question in QUESTIONS
+    ]
+    done = engine.generate(prompts, SamplingParams(max_tokens=2))
+    shared = len(prompts[0]) - 40
+    assert shared > 100
+    assert sum(completion.usage.cached_tokens >= shared for completion in done) >= 15
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_greedy_texts_are_equal_whatever_the_strategy(pebble_file, engine, strategy, tie_count):
+    expected = [run(engine, question, GREEDY) for question in QUESTIONS]
+    scheduling = SchedulerSettings(strategy=strategy, prefix_cache=False, max_stall_s=None)
+    with Engine.load(pebble_file, RunnerSettings(slots=8, context=256), scheduling) as other:
+        found = other.generate([chat(other, question) for question in QUESTIONS], GREEDY)
+    tie_count(f"{pebble_file.name}, {strategy}", near_ties(expected, found), len(found))
+
+
+def test_preemption_changes_nothing_but_the_order(pebble_file, engine, tie_count):
+    expected = run(engine, "Tell me a story about a fox.", GREEDY)
+    for keeps in (True, False):  # its keys and values are kept, or computed again
+        scheduling = SchedulerSettings(prefix_cache=keeps)
+        with Engine.load(pebble_file, RunnerSettings(slots=1, context=256), scheduling) as one:
+            ended: list[Priority] = []
+            urgent: list[Stream] = []
+
+            def interrupt(
+                ended: list[Priority] = ended, urgent: list[Stream] = urgent, one: Engine = one
+            ) -> None:
+                if not urgent:
+                    prompt = chat(one, "Who are you?")
+                    request = Request(prompt, GREEDY, priority=Priority.CRITICAL)
+                    urgent.append(one.submit(request))
+                    urgent[0].add_done_callback(lambda _: ended.append(request.priority))
+
+            story = Request(
+                chat(one, "Tell me a story about a fox."), GREEDY, priority=Priority.LOW
+            )
+            low = Watched(one, story, interrupt)
+            low.add_done_callback(lambda _, ended=ended: ended.append(Priority.LOW))
+            ties = near_ties([expected], [low.result(60)])
+            assert urgent[0].result(60).finish_reason is FinishReason.STOP
+            assert ended == [Priority.CRITICAL, Priority.LOW]
+            tie_count(f"{pebble_file.name}, preemption", ties, 1)
+            assert one.stats().preemptions == 1
+
+
+def test_async_callers_share_a_loop(engine):
+    async def one(question: str) -> tuple[str, str]:
+        stream = engine.submit(Request(chat(engine, question), GREEDY))
+        text = "".join([chunk.text async for chunk in stream])
+        return text, (await stream).text
+
+    async def all_of_them() -> list[tuple[str, str]]:
+        return await asyncio.gather(*(one(question) for question in QUESTIONS[:4]))
+
+    for streamed, whole in asyncio.run(all_of_them()):
+        assert streamed == whole
+
+
+def test_a_command_that_fails_harms_no_other(pebble_file, tmp_path):
+    with Engine.load(pebble_file, RunnerSettings(slots=2, context=256)) as engine:
+        prompt = chat(engine, QUESTIONS[0])
+        told: SimpleQueue[BaseException] = SimpleQueue()
+
+        def save() -> None:
+            try:
+                engine.save_session(5, tmp_path / "session")  # type: ignore[arg-type]
+            except TypeError as error:
+                told.put(error)
+
+        with held(engine):  # so that what follows is taken as one
+            bad = engine.submit(Request(prompt, SamplingParams(seed="no number")))  # type: ignore[arg-type]
+            threading.Thread(target=save, daemon=True).start()
+            good = engine.submit(Request(prompt, GREEDY))
+        done = bad.result(60)
+        assert done.finish_reason is FinishReason.ERROR
+        assert "the engine failed" in done.error
+        assert "int" in str(told.get(timeout=60))
+        assert "Paris" in good.result(60).text
+        assert "Paris" in run(engine, QUESTIONS[0], GREEDY).text, "it takes requests as before"
+
+
+def test_trim_frees_what_is_cached(engine):
+    run(engine, " ".join(QUESTIONS), GREEDY)
+    run(engine, "x" + " ".join(QUESTIONS[::-1]), GREEDY)
+    assert engine.stats().kv_tokens > 0
+    engine.trim()
+    stats = engine.stats()
+    assert (stats.kv_tokens, stats.prefix_bytes) == (0, 0)
+    assert run(engine, " ".join(QUESTIONS), GREEDY).usage.cached_tokens == 0
+
+
+def test_a_conversation_survives_on_disk(pebble_file, engine, tmp_path):
+    prompt = chat(engine, " ".join(QUESTIONS))
+    expected = engine.submit(Request(prompt, GREEDY)).result(60)
+    path = tmp_path / "talk.ingot-kv"
+    kept = engine.save_session([*prompt, *expected.token_ids], path)
+    assert kept >= len(prompt)
+    with Engine.load(pebble_file, RunnerSettings(slots=2, context=512)) as other:
+        assert other.load_session(path)[: len(prompt)] == prompt
+        found = other.submit(Request(prompt, GREEDY)).result(60)
+        assert found.usage.cached_tokens == len(prompt) - 1
+        near_ties([expected], [found])
+        path.write_bytes(path.read_bytes()[:-10])
+        with pytest.raises(ModelError):
+            other.load_session(path)
+        with pytest.raises(RequestError, match="nothing"):
+            other.save_session([3] * 40, path)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_session_ends_where_another_conversation_parts_from_it(pebble_file, tmp_path, others):
+    """What is cached of it lies in the slot of another conversation, or has left it since."""
+    path = tmp_path / "talk.ingot-kv"
+    with Engine.load(pebble_file, RunnerSettings(slots=1, context=512)) as engine:
+        system = {"role": "system", "content": " ".join(QUESTIONS[:4])}
+        mine, other = (
+            engine.encode_chat([system, {"role": "user", "content": text}])
+            for text in ("Tell me a story about the sea.", "Who are you?")
+        )
+        shared = common_prefix(mine, other)
+        engine.submit(Request(other, GREEDY)).result(60)
+        for text in QUESTIONS[8 : 8 + others]:
+            run(engine, text, GREEDY)
+        assert engine.save_session(mine, path) == shared
+        header = json.loads(path.read_bytes().partition(b"\n")[0])
+        assert header["tokens"] == mine[:shared]
+        engine.trim()
+        assert engine.load_session(path) == mine[:shared]
+        done = engine.submit(Request(mine, GREEDY)).result(60)
+        assert done.usage.cached_tokens == shared
+        engine.trim()
+        near_ties([engine.submit(Request(mine, GREEDY)).result(60)], [done])
+
+
+def test_a_session_of_another_model_is_refused(pebble_built, engine, tmp_path):
+    path = tmp_path / "talk.ingot-kv"
+    prompt = chat(engine, " ".join(QUESTIONS))
+    engine.submit(Request(prompt, GREEDY)).result(60)
+    engine.save_session(prompt, path)
+    name = "onnx-int8" if engine.model.runtime == "llamacpp" else "pebble-q8_0.gguf"
+    settings = RunnerSettings(slots=1, context=256)
+    with Engine.load(pebble_built / name, settings) as other, pytest.raises(ModelError):
+        other.load_session(path)
+
+
+def test_a_full_context_can_be_shifted(gguf):
+    settings = RunnerSettings(slots=2, context=64, context_shift=True)
+    with Engine.load(gguf, settings) as engine:
+        params = SamplingParams(max_tokens=300, ignore_eos=True)
+        done = run(engine, "Tell me a story about a fox.", params)
+        assert done.finish_reason is FinishReason.LENGTH
+        assert len(done.token_ids) == 300
+        engine.trim()  # a prompt that is found in the cache has other last digits
+        again = run(engine, "Tell me a story about a fox.", GREEDY)
+        assert again.token_ids[:20] == done.token_ids[:20]
+
+
+def test_a_shared_cache_may_be_smaller_than_all_slots_at_their_longest(pebble_built, tie_count):
+    path = resolve(pebble_built, recipe="q8_0")
+    settings = RunnerSettings(slots=8, context=512, unified_kv=True, kv_tokens=700)
+    params = SamplingParams(max_tokens=160, ignore_eos=True, top_logprobs=2)
+    with Engine.load(path, replace(settings, kv_tokens=None)) as roomy:
+        wanted = [run(roomy, question, params) for question in QUESTIONS[:8]]
+        within = near_tie(roomy.model, unified=True)
+    with Engine.load(path, settings) as engine:
+        seen: list[EngineStats] = []
+        with held(engine):
+            streams = [
+                Watched(
+                    engine, Request(chat(engine, q), params), lambda: seen.append(engine.stats())
+                )
+                for q in QUESTIONS[:8]
+            ]
+        got = [stream.result() for stream in streams]
+        stats = engine.stats()
+        long = Request(chat(engine, "hi"), SamplingParams(max_tokens=600, ignore_eos=True))
+        last = engine.submit(long).result()
+    assert [done.finish_reason for done in got] == [FinishReason.LENGTH] * 8
+    tie_count(f"{path.name}, budget", near_ties(wanted, got, within), len(got))
+    assert stats.kv_capacity == 700
+    assert max(one.kv_tokens for one in seen) <= 700
+    # Eight slots are free, the budget admits as many rows as can all come to their ends.
+    assert 2 <= max(one.running for one in seen) < 8
+    assert last.finish_reason is FinishReason.CONTEXT
+
+
+@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int8"])
+def test_a_budget_needs_a_shared_cache(pebble_built, recipe):
+    with pytest.raises(RequestError, match="unified"):
+        Engine.load(resolve(pebble_built, recipe=recipe), RunnerSettings(kv_tokens=700))
+
+
+def test_a_row_without_a_distribution_does_not_harm_the_others(engine):
+    sink = engine.submit(Request([5], SamplingParams(max_tokens=1)))
+    tickets = [Ticket(Request([5], SamplingParams(logprobs=True)), sink, 0.0) for _ in range(3)]
+    rows = [Generation(ticket, Row(ticket.request), engine.tokenizer) for ticket in tickets]
+    logits = np.zeros((3, engine.vocab_size), np.float32)
+    logits[0, 7] = logits[2, 9] = 4
+    logits[1, 3] = np.nan
+    tokens, why = draw(rows, logits)
+    assert tokens == [7, NO_TOKEN, 9]
+    assert "not numbers" in why
+    assert [len(row.logprobs) for row in rows] == [1, 0, 1]
+
+
+def test_stats_say_what_the_engine_does(engine):
+    params = SamplingParams(max_tokens=200, ignore_eos=True)
+    seen: list[EngineStats] = []
+    with held(engine):
+        streams = [
+            Watched(engine, Request(chat(engine, q), params), lambda: seen.append(engine.stats()))
+            for q in QUESTIONS[:10]
+        ]
+    for stream in streams:
+        stream.result(60)
+    assert max(stats.decoding for stats in seen) == 8
+    assert max(stats.queued for stats in seen) >= 1
+    assert max(stats.kv_tokens for stats in seen) > 8 * 100
+    last = engine.stats()
+    assert last.running == last.queued == 0
+    assert last.ttft_s.p50 <= last.ttft_s.p90 <= last.ttft_s.p99
+    assert last.tpot_s.p50 > 0
+    assert last.decode_tps_10s > 0
+    assert 0 < last.host_us_per_step < 1e5

@@ -1,0 +1,126 @@
+"""Rows moved into the gaps that ended ones leave."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantize.resolve import resolve
+from runtimes.engine.engine import Engine
+from runtimes.engine.gaps import Gaps
+from runtimes.request import Priority, Request, SamplingParams
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from tests.runtimes.engine.gates import held
+from tests.runtimes.engine.histories import History, Shape, expected_output
+from tests.runtimes.engine.test_kv import CASES, OTHER, PROMPT, REGROUPED, open_case, step
+from tests.runtimes.ties import near_ties
+
+SLOTS = 6
+
+
+@pytest.fixture(scope="module", params=["q8_0", "onnx-int4"])
+def engine(request: pytest.FixtureRequest, pebble_built: Path) -> Iterator[Engine]:
+    path = resolve(pebble_built, recipe=request.param)
+    settings = RunnerSettings(slots=SLOTS, context=256)
+    with Engine.load(path, settings, SchedulerSettings(max_stall_s=None)) as engine:
+        yield engine
+
+
+def moved_history(tokens: int) -> History:
+    """Two rows over five slots, in the first and the last, with as many tokens each."""
+    history = History(Shape(5, 1000, mixed=False))
+    for slot in range(5):
+        output = 40 if slot in (0, 4) else 3
+        history.add([slot + 1] * tokens, output, Priority.NORMAL)
+    while len(history.live) > 2:
+        history.gaps = Gaps(history.scheduler, history.prefix, 10**9)  # nothing pays yet
+        history.step()
+    assert [row.slot for row in history.scheduler.running] == [0, 4]
+    return history
+
+
+def test_a_row_is_moved_if_that_is_worth_its_time():
+    history = moved_history(50)
+    plan = history.scheduler.plan()
+    assert plan is not None
+    # 0.1 s for some 100 tokens of a MB each, and steps of 0.01 or 0.1 s a row.
+    for step_s, worth in ((0.02, False), (0.2, True)):
+        gaps = Gaps(history.scheduler, history.prefix, bytes_per_token=10**6)
+        gaps.stepped(plan, step_s)
+        if worth:
+            large = Gaps(history.scheduler, history.prefix, bytes_per_token=10**7)
+            large.stepped(plan, seconds=100.0)
+            assert not large.close(), "1 GB is not held twice"
+        assert gaps.close() is worth
+        assert gaps.moves == worth
+    assert [row.slot for row in history.scheduler.running] == [0, 1]
+    history.run_out()
+    for row in history.finished:
+        assert row.output == expected_output(row.request)
+
+
+def test_a_row_that_could_not_be_moved_is_computed_again():
+    history = moved_history(50)
+    history.kv.breaks = 1
+    plan = history.scheduler.plan()
+    assert plan is not None
+    gaps = Gaps(history.scheduler, history.prefix, bytes_per_token=1)
+    gaps.stepped(plan, seconds=0.2)
+    assert gaps.close()
+    assert history.scheduler.waiting == 1
+    history.kv.breaks = 0
+    history.run_out()
+    assert len(history.finished) == 5
+    for row in history.finished:
+        assert row.output == expected_output(row.request)
+
+
+def test_the_last_row_of_many_runs_in_the_first_slot(engine):
+    """Its text is that of the same request alone; the slots hold what they are thought to hold."""
+    greedy = SamplingParams(ignore_eos=True, top_logprobs=2)
+    asked = [
+        Request([20 + i, 31, 7, 40 + i] * 6, replace(greedy, max_tokens=tokens))
+        for i, tokens in enumerate((4, 7, 10, 13, 16, 60))
+    ]
+    alone = [engine.submit(one).result(60) for one in asked]
+    engine.trim()
+    gaps = engine._core._gaps
+    gaps._row_s, before = 1e9, gaps.moves  # any move pays, on the fastest machine too
+    with held(engine):
+        streams = [engine.submit(one) for one in asked]
+    done = [stream.result(60) for stream in streams]
+    near_ties(alone, done)
+    assert gaps.moves > before
+    # What ended rows have left behind has moved along: their prompts are found, and rightly.
+    again = [engine.submit(one).result(60) for one in asked[:-1]]
+    near_ties(alone[:-1], again)
+    assert all(one.usage.cached_tokens >= len(asked[0].prompt) - 1 for one in again)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_slots_change_places(case, pebble_built):
+    """Rows go on as if nothing had happened, whether both slots hold something or one."""
+    bound = REGROUPED if "unified" in case else 0.0
+    ends = ((0, len(PROMPT), [7]), (3, len(OTHER), [9]))
+    with contextlib.closing(open_case(pebble_built, case)) as runner:
+        step(runner, (0, 0, PROMPT))
+        step(runner, (3, 0, OTHER))
+        alone = [step(runner, end) for end in ends]
+        runner.trim(0, len(PROMPT))
+        runner.trim(3, len(OTHER))
+        runner.swap(0, 3)
+        moved = [step(runner, (3 - slot, at, tokens)) for slot, at, tokens in ends]
+        runner.trim(0, 0)
+        runner.swap(3, 0)
+        runner.trim(0, len(PROMPT))
+        back = step(runner, ends[0])
+        runner.swap(1, 2)  # of nothing
+        anew = [step(runner, (slot, 0, PROMPT)) for slot in (1, 2, 3)]  # none holds anything
+    for logits, other in ((alone[0], moved[0]), (alone[1], moved[1]), (alone[0], back)):
+        assert np.abs(logits - other).max() <= bound
+    assert all(np.abs(logits - anew[0]).max() <= bound for logits in anew)

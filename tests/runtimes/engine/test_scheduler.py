@@ -1,0 +1,226 @@
+"""The scheduler's invariants over random histories of arrivals, cancellations and endings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtimes.engine.scheduler import Scheduler
+from runtimes.request import Priority, Request, SamplingParams
+from runtimes.settings import STRATEGIES, SchedulerSettings
+from tests.runtimes.engine.histories import History, Shape, expected_output
+
+# Prompts share beginnings, as chats do: a common part and an own one.
+prompts = st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 30)).map(
+    lambda p: [100 + p[0]] * p[1] + list(range(p[2]))
+)
+requests = st.tuples(prompts, st.integers(1, 12), st.sampled_from(Priority), st.integers(1, 3))
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), requests),
+        st.tuples(st.just("add"), requests),
+        st.tuples(st.just("cancel"), st.integers(0, 50)),
+        st.tuples(st.just("step"), st.booleans()),
+    ),
+    max_size=60,
+)
+shapes = st.builds(
+    lambda slots, extra, mixed, can_trim, pool, budget, scheduling, breaks, chunk: Shape(
+        slots,
+        slots + extra + chunk,
+        mixed and chunk == 1,
+        can_trim,
+        pool,
+        budget,
+        scheduling,
+        breaks,
+        chunk,
+    ),
+    st.integers(1, 6),
+    st.integers(0, 40),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0, 50, 400]),
+    st.sampled_from([None, 110, 250]),  # the largest request needs 102
+    st.builds(
+        SchedulerSettings,
+        strategy=st.sampled_from(STRATEGIES),
+        max_stall_s=st.sampled_from([None, 0.0, 0.02]),
+        aging_s=st.sampled_from([0.0, 0.1]),
+        preempt=st.booleans(),
+        prefix_cache=st.booleans(),
+    ),
+    st.sampled_from([0, 0, 3]),
+    st.sampled_from([1, 1, 8, 20]),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(events, shapes)
+def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
+    """Any strategy, companions, preemption, failed steps, cancellations, prefix hits, and rows
+    moved into gaps, successfully or not. Reproducible rows are computed as if they ran alone."""
+    history = History(shape)
+    for kind, value in events:
+        if kind == "add":
+            history.add(*value)
+        elif kind == "cancel":
+            history.cancel(value)
+        else:
+            history.step(fails=value)
+    history.run_out()
+    assert not history.live
+    assert history.prefix.pool_bytes <= shape.pool_tokens * 4
+    for row in history.finished:
+        assert row.output == expected_output(row.request, row.index)
+
+
+def test_histories_do_preempt_and_reuse():
+    """The property above would hold for a scheduler that does neither."""
+    shape = Shape(1, 64, mixed=False, pool_tokens=400)
+    history = History(shape)
+    history.add(list(range(40)), 10, Priority.LOW)
+    for _ in range(5):
+        history.step()
+    history.add([7] * 20, 3, Priority.HIGH)
+    history.run_out()
+    assert history.preempted == 1
+    assert history.reused >= 40, "the preempted row comes back with its keys and values"
+    assert [row.request.priority for row in history.finished] == [Priority.HIGH, Priority.LOW]
+
+
+def test_waiting_rows_are_admitted_by_priority_then_arrival():
+    scheduler = Scheduler(slots=1, batch=8, mixed_batch=True)
+    order = [Priority.LOW, Priority.NORMAL, Priority.CRITICAL, Priority.NORMAL, Priority.HIGH]
+    rows = [scheduler.add(Request([1], priority=priority)) for priority in order]
+    admitted = []
+    while not scheduler.idle:
+        (row,) = scheduler.admit()
+        admitted.append(rows.index(row))
+        scheduler.remove(row)
+    assert admitted == [2, 4, 1, 3, 0]
+
+
+def test_a_low_priority_is_served_under_unending_critical_load():
+    history = History(Shape(1, 16, mixed=False, settings=SchedulerSettings(aging_s=0.2)))
+    low = history.add([1], 1, Priority.LOW)
+    for _ in range(120):  # one arrives for each that is served: the queue never empties
+        history.add([2], 1, Priority.CRITICAL)
+        history.step()
+        if low in history.finished:
+            break
+    assert low in history.finished
+    assert 0.5 < history.now < 0.8  # three agings
+
+
+def test_a_row_that_has_aged_is_not_sent_back_for_newcomers():
+    scheduler = Scheduler(
+        slots=1, batch=8, mixed_batch=True, settings=SchedulerSettings(aging_s=1.0)
+    )
+    low = scheduler.add(Request([1], priority=Priority.LOW), now=0.0)
+    scheduler.admit(0.0)
+    scheduler.add(Request([1], priority=Priority.CRITICAL), now=2.9)
+    assert scheduler.preempt() is low
+    scheduler = Scheduler(
+        slots=1, batch=8, mixed_batch=True, settings=SchedulerSettings(aging_s=1.0)
+    )
+    low = scheduler.add(Request([1], priority=Priority.LOW), now=0.0)
+    scheduler.admit(0.0)
+    scheduler.add(Request([1], priority=Priority.CRITICAL), now=3.1)
+    assert scheduler.preempt() is None
+
+
+def test_a_freed_slot_is_taken_in_the_next_step_lowest_first():
+    scheduler = Scheduler(slots=3, batch=8, mixed_batch=True)
+    rows = [scheduler.add(Request([1, 2])) for _ in range(5)]
+    scheduler.admit()
+    scheduler.remove(rows[1])
+    scheduler.remove(rows[0])
+    assert [row.slot for row in scheduler.admit()] == [0, 1]
+    assert [row.slot for row in scheduler.running] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_prefill_keeps_decoding_rows_waiting_no_longer_than_asked(mixed):
+    """On a clock by which a prompt token takes 10 ms: chunks are cut to fit half a second."""
+    limit, per_token = 0.5, 0.01
+    scheduler = Scheduler(
+        slots=2, batch=512, mixed_batch=mixed, settings=SchedulerSettings(max_stall_s=limit)
+    )
+    scheduler.add(Request([1], SamplingParams(max_tokens=500)))
+    scheduler.admit()
+    step = scheduler.plan()
+    scheduler.commit(step, [7], per_token)
+    scheduler.add(Request(list(range(2000)), SamplingParams(max_tokens=1)))
+    scheduler.admit()
+    stall, stalls = 0.0, []
+    while True:
+        step = scheduler.plan()
+        seconds = step.prefill * per_token
+        stall += seconds
+        if step.decoded:
+            stalls.append(stall)
+            stall = 0.0
+        scheduler.commit(step, [7] * len(step.sampled), seconds)
+        if not any(not row.decoding for row in scheduler.running):
+            break
+    assert max(stalls) <= limit + 32 * per_token  # the smallest chunk may come on top
+    assert sum(stalls) == pytest.approx(2000 * per_token, rel=0.1)
+
+
+def test_without_a_limit_prompts_go_in_before_rows_decode():
+    scheduler = Scheduler(
+        slots=3, batch=16, mixed_batch=False, settings=SchedulerSettings(max_stall_s=None)
+    )
+    for _ in range(3):
+        scheduler.add(Request(list(range(30)), SamplingParams(max_tokens=2)))
+    scheduler.admit()
+    kinds = []
+    for _ in range(7):
+        step = scheduler.plan()
+        kinds.append("decode" if step.decoded else "prefill")
+        scheduler.commit(step, [7] * len(step.sampled), 0.1)
+    assert kinds == ["prefill"] * 6 + ["decode"]
+
+
+def test_static_batches_wait_for_company_and_for_each_other():
+    scheduling = SchedulerSettings(strategy="static", batch_timeout_s=0.5)
+    scheduler = Scheduler(slots=3, batch=16, mixed_batch=False, settings=scheduling)
+    first = scheduler.add(Request([1, 2]), now=0.0)
+    assert scheduler.admit(now=0.1) == [], "two more may come"
+    assert scheduler.admit(now=0.6) == [first], "nobody came in time"
+    others = [scheduler.add(Request([1, 2]), now=0.6) for _ in range(3)]
+    assert scheduler.admit(now=2.0) == [], "the batch in work comes first"
+    scheduler.remove(first)
+    assert scheduler.admit(now=2.0) == others
+
+
+def test_buckets_hold_prompts_of_about_one_length():
+    scheduling = SchedulerSettings(strategy="bucketed", batch_timeout_s=0.0)
+    scheduler = Scheduler(slots=4, batch=64, mixed_batch=False, settings=scheduling)
+    rows = [scheduler.add(Request([1] * length)) for length in (20, 300, 25, 310)]
+    assert scheduler.admit() == [rows[0], rows[2]]
+
+
+def test_a_preempted_reproducible_row_repeats_its_answer_token_by_token():
+    """Its prompt's whole chunks come back from the pool; the history checks how all goes in."""
+    history = History(Shape(1, 64, mixed=False, pool_tokens=400, chunk=16))
+    low = history.add(list(range(40)), 10, Priority.LOW)
+    for _ in range(6):  # chunks of 16, 16 and 8, then three tokens
+        history.step()
+    assert len(low.output) == 4
+    history.add([7] * 20, 3, Priority.HIGH)
+    history.run_out()
+    assert history.preempted == 1
+    assert history.reused == 32
+    assert low.output == expected_output(low.request)
+
+
+def test_a_reproducible_row_takes_whole_chunks_of_prompts_and_nothing_of_answers():
+    history = History(Shape(1, 64, mixed=False, chunk=16))
+    first = history.add(list(range(40)), 10, Priority.NORMAL)
+    history.run_out()
+    history.add([*range(40), *first.output, 5], 3, Priority.NORMAL)
+    history.run_out()
+    assert history.reused == 32

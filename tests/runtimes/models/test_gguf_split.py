@@ -1,0 +1,90 @@
+"""Models in several GGUF files: counted whole, loaded, and refused where a part is missing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.models.catalog import catalog
+from quantize.resolve import resolve
+from runtimes.engine.engine import Engine
+from runtimes.errors import ModelError
+from runtimes.models.fingerprint import fingerprint
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.known import fingerprint_of
+from runtimes.request import SamplingParams
+from runtimes.settings import RunnerSettings
+from tests.runtimes.models.split_gguf import split_gguf
+
+
+@pytest.fixture(scope="module")
+def q8(pebble_built: Path) -> Path:
+    return pebble_built / "pebble-q8_0.gguf"
+
+
+@pytest.fixture
+def parts(q8: Path, tmp_path: Path) -> list[Path]:
+    return split_gguf(q8, tmp_path, (4, 10))
+
+
+@pytest.mark.parametrize("counts", [(4, 10), (0, 10)])  # gguf-split --no-tensor-first-split
+def test_a_split_model_is_the_whole_model(q8: Path, tmp_path: Path, counts: tuple[int, int]):
+    first, *_ = parts = split_gguf(q8, tmp_path, counts)
+    whole, model = ModelFile.read(q8), ModelFile.read(first)
+    assert model.nbytes == sum(part.stat().st_size for part in parts)
+    assert model.quantization == whole.quantization
+    extra = model.nbytes - whole.nbytes
+    assert estimate(model, 2, 256).total == estimate(whole, 2, 256).total + extra
+    params, prompts = SamplingParams(max_tokens=24), [[5, 6, 7, 8], [1, 100, 200]]
+    settings = RunnerSettings(slots=2, context=256, reproducible=True)
+    with Engine.load(q8, settings) as engine, Engine.load(first, settings) as other:
+        wanted, got = (one.generate(prompts, params) for one in (engine, other))
+    assert [done.token_ids for done in got] == [done.token_ids for done in wanted]
+
+
+def test_every_part_counts_in_the_fingerprint(
+    parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    model = ModelFile.read(parts[0])
+    before = fingerprint(model)
+    assert fingerprint_of(model) == before
+    data = bytearray(parts[2].read_bytes())
+    data[-40] ^= 1
+    parts[2].write_bytes(data)
+    assert fingerprint(model) != before
+    assert fingerprint_of(model) == fingerprint(model), "what is remembered is of all parts"
+
+
+def test_a_part_that_is_not_there_or_not_the_first(parts: list[Path], q8: Path, tmp_path: Path):
+    with pytest.raises(ModelError, match=r"give the first, .*model-00001-of-00003\.gguf"):
+        ModelFile.read(parts[1])
+    for part, content, said in (
+        (parts[1], parts[2].read_bytes(), "00002-of-00003.gguf is not what its name says"),
+        (parts[2], parts[2].read_bytes()[:-1000], "00003-of-00003.gguf is truncated"),
+    ):
+        kept = part.read_bytes()
+        part.write_bytes(content)
+        with pytest.raises(ModelError, match=said):
+            ModelFile.read(parts[0])
+        part.write_bytes(kept)
+    other = split_gguf(q8, tmp_path, (3, 10), name="other")
+    shutil.copy(other[2], parts[2])
+    shutil.copy(other[1], parts[1])
+    with pytest.raises(ModelError, match="do not belong together"):
+        ModelFile.read(parts[0])
+    parts[1].unlink()
+    with pytest.raises(ModelError, match=r"there is no model-00002-of-00003\.gguf"):
+        ModelFile.read(parts[0])
+    renamed = parts[0].rename(tmp_path / "renamed.gguf")
+    with pytest.raises(ModelError, match="finds the others by name"):
+        ModelFile.read(renamed)
+
+
+def test_a_folder_with_a_split_model_holds_one(parts: list[Path], tmp_path: Path):
+    assert resolve(tmp_path) == parts[0]
+    (entry,) = (one for one in catalog([tmp_path]) if one.path.parent == tmp_path)
+    assert (entry.path, entry.bytes) == (parts[0], ModelFile.read(parts[0]).nbytes)

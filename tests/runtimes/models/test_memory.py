@@ -1,0 +1,284 @@
+"""The estimate against real processes, against llama.cpp's own sums, and what is said of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.bench.memory import memory_check
+from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.llamacpp import memory as memory_llamacpp
+from runtimes.models.memory import (
+    estimate,
+    estimate_settings,
+    largest_context,
+    largest_slots,
+    require_fit,
+)
+from runtimes.models.modelfile import ModelFile
+from runtimes.onnx import memory as memory_onnx
+from runtimes.onnx.graph_file import Initializer, Node, OnnxGraph, read_graph
+from runtimes.settings import RunnerSettings
+from tests.runtimes.models.sparse_gguf import write_sparse_gguf
+
+MIB = 2**20
+# Two loads of the same file differ by this much; Pebble is small enough for it to show.
+NOISE = 2 * MIB
+
+# Threads take memory too, little beside a real model: not as many as the machine has cores.
+PLAIN = RunnerSettings(threads=2, gpu_layers=0)
+SETTINGS = (
+    replace(PLAIN, slots=1, context=512),
+    replace(PLAIN, slots=4, context=1024, batch=256),
+)
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/smaps").exists(), reason="no /proc to measure memory with"
+)
+
+
+@needs_proc
+def test_estimates_are_what_processes_take(pebble_file: Path) -> None:
+    for row in memory_check(pebble_file, SETTINGS):
+        off = abs(row.estimate.total - row.measured)
+        assert off <= 0.1 * row.measured + NOISE, row
+        assert row.resident >= row.measured
+
+
+@needs_proc
+def test_packed_keys_and_values_are_measured_too(gguf: Path) -> None:
+    plain = replace(PLAIN, slots=16, context=1024, batch=64)
+    wide, packed = memory_check(gguf, (plain, replace(plain, kv_type="q4_0")))
+    saved = wide.estimate.kv - packed.estimate.kv
+    assert saved > 20 * MIB
+    assert abs((wide.measured - packed.measured) - saved) <= 0.1 * saved + NOISE
+
+
+@needs_proc
+def test_steps_that_the_cache_has_no_room_for_take_nothing(gguf: Path) -> None:
+    long_steps = replace(PLAIN, slots=2, context=256, batch=8192)
+    budget = replace(PLAIN, slots=8, context=1024, unified_kv=True, kv_tokens=2048)
+    for row in memory_check(gguf, (long_steps, budget)):
+        assert abs(row.estimate.total - row.measured) <= 0.1 * row.measured + NOISE, row
+
+
+@needs_proc
+def test_what_is_kept_of_every_cell_counts(gguf: Path) -> None:
+    """Half as much as small keys and values themselves, which are all that differs here."""
+    few = replace(PLAIN, slots=1, context=1024, batch=64, kv_type="q4_0")
+    one, many = memory_check(gguf, (few, replace(few, slots=64)))
+    grown = many.measured - one.measured
+    assert many.estimate.total - one.estimate.total == pytest.approx(grown, rel=0.07)
+
+
+@pytest.fixture
+def gguf(pebble_built: Path) -> Path:
+    from quantize.resolve import resolve
+
+    return resolve(pebble_built, recipe="q8_0")
+
+
+@pytest.fixture
+def onnx(pebble_built: Path) -> Path:
+    from quantize.resolve import resolve
+
+    return resolve(pebble_built, recipe="onnx-int4")
+
+
+SHAPES = {
+    "llama": {"hidden": 576, "feed_forward": 1536, "heads": 9, "kv_heads": 3, "head_dim": 64},
+    "qwen3": {"hidden": 512, "feed_forward": 512, "heads": 32, "kv_heads": 4, "head_dim": 128},
+    "gemma2": {"hidden": 2304, "feed_forward": 9216, "heads": 8, "kv_heads": 4, "head_dim": 256},
+    "gemma3": {"hidden": 640, "feed_forward": 2048, "heads": 4, "kv_heads": 1, "head_dim": 256},
+}
+WINDOWS = {"gemma2": 4096, "gemma3": 512}
+
+
+@pytest.mark.parametrize("arch", SHAPES)
+def test_llama_cpps_own_sums(arch: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Compute buffer and lengths of the caches, as a load that allocates nothing reports them."""
+    extra = {"attention.sliding_window": WINDOWS[arch]} if arch in WINDOWS else {}
+    path = write_sparse_gguf(
+        tmp_path / "m.gguf", arch, layers=6, vocab=49152, extra=extra, **SHAPES[arch]
+    )
+    model = ModelFile.read(path)
+    for slots, context, batch, unified in (
+        (1, 512, 512, False),
+        (4, 8192, 512, False),
+        (4, 4096, 64, False),
+        (8, 1024, 128, True),
+        (32, 300, 32, False),
+    ):
+        caplog.clear()
+        buffer, cells = _dry_load(path, slots, context, batch, unified, caplog)
+        cache = memory_llamacpp.Cache(slots, context, batch, unified)
+        said = memory_llamacpp.graph_bytes(model, cache)
+        assert said == pytest.approx(buffer, rel=0.1), (slots, context, batch, unified)
+        kv = memory_llamacpp.kv_bytes(model, cache, "f16")
+        streams = 1 if unified else slots
+        full = model.kv_elements * cells[0]
+        windowed = model.window_elements * (cells[1] if len(cells) > 1 else 0)
+        assert kv == 2 * streams * (full + windowed)
+
+
+def _dry_load(
+    path: Path,
+    slots: int,
+    context: int,
+    batch: int,
+    unified: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> tuple[float, list[int]]:
+    from runtimes.llamacpp.native import library
+
+    lib = library()
+    model_params = lib.llama_model_default_params()
+    model_params.no_alloc, model_params.load_mode, model_params.n_gpu_layers = True, 0, 0
+    params = lib.llama_context_default_params()
+    params.n_ctx, params.n_seq_max, params.kv_unified = slots * context, slots, unified
+    params.n_batch = params.n_ubatch = batch
+    params.n_outputs_max, params.swa_full = slots, False
+    with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
+        model = lib.llama_model_load_from_file(str(path).encode(), model_params)
+        native = lib.llama_init_from_model(model, params)
+        assert native
+        lib.llama_free(native)
+        lib.llama_model_free(model)
+    buffer = re.findall(r"compute buffer size = +([\d.]+) MiB", caplog.text)
+    windows = re.findall(r"creating +(?:non-)?SWA KV cache, size = (\d+) cells", caplog.text)
+    lengths = windows or re.findall(r"n_ctx_seq += (\d+)", caplog.text)[:1]
+    if unified and not windows:
+        lengths = re.findall(r"n_ctx += (\d+)", caplog.text)[-1:]
+    return float(buffer[-1]) * MIB, [int(cells) for cells in lengths]
+
+
+def test_a_window_that_llama_cpp_ignores_does_not_count(tmp_path: Path) -> None:
+    shape = {**SHAPES["llama"], "layers": 4, "vocab": 256}
+    extra = {"attention.sliding_window": 16}
+    path = write_sparse_gguf(tmp_path / "a.gguf", "llama", extra=extra, **shape)
+    assert ModelFile.read(path).window_elements == 0
+    # One of six layers keeps everything; the pattern may be in the file too.
+    path = write_sparse_gguf(tmp_path / "b.gguf", "gemma3", extra=extra, **{**shape, "layers": 12})
+    model = ModelFile.read(path)
+    assert model.window_elements == 5 * model.kv_elements
+    extra["attention.sliding_window_pattern"] = 3
+    path = write_sparse_gguf(tmp_path / "c.gguf", "gemma3", extra=extra, **{**shape, "layers": 12})
+    model = ModelFile.read(path)
+    assert model.window_elements == 2 * model.kv_elements
+
+
+def test_more_of_anything_takes_more(pebble_file: Path) -> None:
+    model = ModelFile.read(pebble_file)
+    least = estimate(model, 1, 256, batch=32).total
+    assert estimate(model, 2, 256, batch=32).total > least
+    assert estimate(model, 1, 512, batch=32).total > least
+    assert estimate(model, 1, 256, batch=64).total > least
+    assert estimate_settings(model, RunnerSettings(slots=2, context=256, batch=32)) == estimate(
+        model, 2, 256, batch=32
+    )
+
+
+def test_a_budget_for_all_slots_is_what_counts(gguf: Path) -> None:
+    model = ModelFile.read(gguf)
+    whole = estimate(model, 8, 512, unified_kv=True)
+    half = estimate(model, 8, 512, unified_kv=True, kv_tokens=2048)
+    assert half.kv * 2 == pytest.approx(whole.kv, rel=0.01)
+    assert estimate(model, 8, 512, kv_tokens=2048) == estimate(model, 8, 512)
+    with pytest.raises(OutOfMemoryError, match="--kv-tokens") as caught:
+        require_fit(model, 8, 512, half.total, unified_kv=True, kv_tokens=4096)
+    fits = int(re.findall(r"--kv-tokens (\d+)", str(caught.value))[0])
+    assert 2048 <= fits < 4096
+    assert estimate(model, 8, 512, unified_kv=True, kv_tokens=fits).total <= half.total
+
+
+def test_the_largest_settings_fit_and_one_more_does_not(pebble_file: Path) -> None:
+    model = ModelFile.read(pebble_file)
+    free = estimate(model, 6, 700).total + 1000
+    slots = largest_slots(model, 700, free)
+    assert slots == 6
+    context = largest_context(model, 3, free)
+    assert estimate(model, 3, context).total <= free
+    if context < model.context_length:
+        assert estimate(model, 3, context + 256).total > free
+    assert largest_slots(model, 700, 1000) == largest_context(model, 1, 1000) == 0
+
+
+def test_what_fits_is_said_as_flags_and_is_true(pebble_file: Path) -> None:
+    model = ModelFile.read(pebble_file)
+    free = estimate(model, 4, 1000).total
+    require_fit(model, 4, 1000, free)
+    with pytest.raises(OutOfMemoryError, match="What fits") as caught:
+        require_fit(model, 8, 1000, free)
+    advice = re.findall(r"--slots (\d+) --context (\d+)(?: --kv-type (\w+))?", str(caught.value))
+    assert len(advice) >= 2
+    assert ("4", "1000", "") in advice
+    for slots, context, kv_type in advice:
+        need = estimate(model, int(slots), int(context), kv_type=kv_type or "f16")
+        assert need.total <= free
+    if model.runtime == "llamacpp":
+        assert any(kv_type for _, _, kv_type in advice)
+    with pytest.raises(OutOfMemoryError, match="weights alone"):
+        require_fit(model, 1, 64, model.nbytes // 2)
+
+
+def test_steps_that_are_too_long_are_what_is_to_be_lowered(gguf: Path) -> None:
+    model = ModelFile.read(gguf)
+    free = estimate(model, 1, 1024).total + 10**6
+    with pytest.raises(OutOfMemoryError, match="--batch-tokens") as caught:
+        require_fit(model, 1, 1024, free, batch=10**8)
+    step = int(re.findall(r"--batch-tokens (\d+)", str(caught.value))[0])
+    assert 512 <= step < 1024
+    require_fit(model, 1, 1024, free, batch=step)
+    with pytest.raises(OutOfMemoryError):
+        require_fit(model, 1, 1024, free, batch=step + 1)
+
+
+def test_a_graph_that_is_none(tmp_path: Path, onnx: Path) -> None:
+    data = (onnx / "model.onnx").read_bytes()
+    for name, content in (("text", b"not a graph"), ("half", data[: len(data) // 2]), ("no", b"")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match="not an ONNX graph"):
+            read_graph(path)
+    with pytest.raises(ModelError, match="cannot read"):
+        read_graph(tmp_path / "missing")
+
+
+def test_the_graph_is_read_right(onnx: Path) -> None:
+    import onnx as reference
+
+    expected = reference.load(onnx / "model.onnx", load_external_data=False).graph
+    graph = read_graph(onnx / "model.onnx")
+    assert [(n.name, n.kind, n.inputs, n.outputs) for n in graph.nodes] == [
+        (n.name, n.op_type, tuple(n.input), tuple(n.output)) for n in expected.node
+    ]
+    assert {t.name: t.shape for t in graph.initializers.values()} == {
+        t.name: tuple(t.dims) for t in expected.initializer
+    }
+    assert graph.cache_bytes == 4
+    assert graph.pruned
+    inside = sum(t.nbytes for t in graph.initializers.values())
+    on_disk = sum(f.stat().st_size for f in onnx.glob("model.onnx*"))
+    assert inside <= on_disk <= inside + (onnx / "model.onnx").stat().st_size + 512 * 4096
+
+
+def test_what_a_session_copies_is_counted_as_often_as_it_is_there() -> None:
+    """Measured on a model of 0.5B, whose weights are large enough to tell; Pebble's are not."""
+    sizes = {"tied": 1000, "scales": 100, "zeros": 10, "dense": 400, "table": 5000, "shape": 16}
+    nodes = (
+        Node("", "Constant", (), ("flat",)),
+        Node("", "MatMulNBits", ("x", "tied", "scales", "zeros"), ("y",)),
+        Node("", "Reshape", ("tied", "flat"), ("embedding",)),
+        Node("", "Reshape", ("x", "shape"), ("z",)),
+        Node("", "MatMul", ("z", "dense"), ("w",)),
+        Node("", "Gather", ("table", "ids"), ("v",)),
+    )
+    tensors = {name: Initializer(name, (), size) for name, size in sizes.items()}
+    graph = OnnxGraph(nodes, tensors, cache_bytes=4, pruned=True)
+    packed_and_folded, with_sums = 2 * sizes["tied"], 2 * sizes["scales"]
+    once = sizes["zeros"] + sizes["dense"] + sizes["table"] + sizes["shape"]
+    assert memory_onnx.weight_bytes(graph) == packed_and_folded + with_sums + once

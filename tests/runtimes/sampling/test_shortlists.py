@@ -1,0 +1,184 @@
+"""Tokens chosen from a row's largest logits alone, and llama.cpp finding these itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantize.resolve import resolve
+from runtimes.engine.engine import Engine
+from runtimes.engine.loading import load_runner
+from runtimes.engine.runner import Runner, Shortlist, StepPlan, StepRow
+from runtimes.llamacpp.shortlists import _PATIENCE, WIDTH
+from runtimes.models.modelfile import ModelFile
+from runtimes.planner.candidates import Candidate, Overrides, Task, sampling_variants
+from runtimes.request import Request, SamplingParams
+from runtimes.sampling import BrokenLogitsError, SamplerState, sample, sample_shortlist
+from runtimes.settings import RunnerSettings
+from tests.runtimes.engine.gates import held
+
+PARAMS = (
+    {},
+    {"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+    {"temperature": 1.3, "top_k": 1},
+    {"temperature": 5.0, "top_k": 50, "min_p": 0.05},
+    {"temperature": 1e-9, "top_k": 7},
+    {"temperature": 1.0, "top_k": 63},
+)
+
+
+@pytest.fixture(scope="module")
+def q8_0(pebble_built: Path) -> Path:
+    return resolve(pebble_built, recipe="q8_0")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["split", "unified"])
+def runner(request: pytest.FixtureRequest, q8_0: Path) -> Iterator[Runner]:
+    settings = RunnerSettings(
+        slots=3, context=256, unified_kv=request.param, device_sampling=True, scored=4
+    )
+    runner, _ = load_runner(ModelFile.read(q8_0), settings)
+    yield runner
+    runner.close()
+
+
+@pytest.mark.parametrize("vocabulary", [300, 6000])
+@pytest.mark.parametrize("fields", PARAMS)
+def test_the_largest_logits_give_the_token_that_all_of_them_give(fields, vocabulary):
+    rng = np.random.default_rng(3)
+    # Coarse values, so that many are equal.
+    logits = (rng.normal(0, 2, (32, vocabulary)) * 8).round().astype(np.float32) / 8
+    states = [SamplerState(SamplingParams(seed=seed, **fields)) for seed in range(len(logits))]
+    best = np.argsort(-logits, axis=1, kind="stable")[:, :WIDTH]
+    mixed = rng.permuted(best, axis=1).astype(np.int32)
+    shortlist = Shortlist(mixed, np.take_along_axis(logits, mixed, axis=1))
+    assert sample_shortlist(shortlist, states).tolist() == sample(logits, states).tolist()
+
+
+def test_broken_rows_are_named():
+    values = np.zeros((3, WIDTH), np.float32)
+    values[1] = np.nan
+    shortlist = Shortlist(np.tile(np.arange(WIDTH, dtype=np.int32), (3, 1)), values)
+    with pytest.raises(BrokenLogitsError) as caught:
+        sample_shortlist(shortlist, [SamplerState(SamplingParams()) for _ in range(3)])
+    assert caught.value.rows == (1,)
+    assert len(shortlist[np.array([0, 2])]) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "enough"),
+    [
+        ({}, 1),
+        ({"top_k": 5}, 1),
+        ({"temperature": 0.5, "top_k": 5}, 5),
+        ({"temperature": 0.5}, 0),
+        ({"logprobs": True}, 0),
+        ({"n": 1, "best_of": 2}, 0),
+        ({"logit_bias": ((1, 2.0),)}, 0),
+        ({"min_tokens": 1}, 0),
+        ({"repetition_penalty": 1.1}, 0),
+        ({"presence_penalty": 0.1}, 0),
+        ({"frequency_penalty": 0.1}, 0),
+    ],
+)
+def test_how_many_logits_are_enough(fields, enough):
+    assert SamplingParams(**fields).enough == enough
+
+
+def step(runner: Runner, position: int, enough: tuple[int, ...], tokens=(7,)):
+    rows = (
+        StepRow(slot, position, tokens, True, enough=count) for slot, count in enumerate(enough)
+    )
+    return runner.execute(StepPlan(tuple(rows)))
+
+
+def test_llama_cpp_hands_out_the_largest_logits(runner):
+    """The same ones as it hands out whole, until a row needs all of them, and again later."""
+    for slot in range(3):
+        runner.trim(slot, 0)
+    for slot in range(3):
+        prompt = [5, 17, 33, 8, 90, 5 + slot]
+        plan = StepPlan((StepRow(slot, 0, prompt, True, enough=1),))
+        found = runner.execute(plan)
+        assert isinstance(found, Shortlist)
+        runner.trim(slot, 0)
+        whole = runner.execute(StepPlan((StepRow(slot, 0, prompt, True),)))
+        assert isinstance(whole, np.ndarray)
+        assert found.ids.shape == (1, WIDTH)
+        best = np.argsort(-whole[0], kind="stable")[:WIDTH]
+        assert sorted(found.ids[0].tolist()) == sorted(best.tolist())
+        assert np.array_equal(found.values[0], whole[0][found.ids[0]])
+        # Whole logits were asked for a moment ago.
+        for at in range(_PATIENCE):
+            plan = StepPlan((StepRow(slot, 6 + at, (9,), True, enough=4),))
+            assert isinstance(runner.execute(plan), np.ndarray)
+        runner.trim(slot, 6)
+    together = step(runner, 6, (1, 40, WIDTH - 1))
+    assert isinstance(together, Shortlist)
+    assert len(together) == 3
+    assert isinstance(step(runner, 7, (1, 0, 1)), np.ndarray)
+
+
+def test_rows_apart_are_joined_and_scores_are_whole(runner):
+    for slot in range(3):
+        runner.trim(slot, 0)
+        runner.execute(StepPlan((StepRow(slot, 0, (4, 5, 6 + slot), True),)))
+    for at in range(_PATIENCE + 1):
+        step(runner, 3 + at, (1, 1, 1))
+    at = 4 + _PATIENCE
+    rows = (StepRow(0, at, (7, 8), True, enough=1), StepRow(2, at, (7,), True, enough=1))
+    found = runner.execute(StepPlan(rows))  # two calls where the slots have caches of their own
+    assert isinstance(found, Shortlist)
+    assert len(found) == 2
+    assert runner.score([4, 5, 6, 7, 8]).shape == (5, runner.capabilities.vocab_size)
+
+
+def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
+    answers = []
+    for device in (False, True):
+        settings = RunnerSettings(slots=4, context=256, device_sampling=device)
+        with Engine.load(q8_0, settings) as engine:
+            wanted = [
+                *({"seed": 5, **fields} for fields in PARAMS),
+                {"temperature": 0.9, "top_k": 20, "n": 3, "seed": 2},
+                {"temperature": 1.0, "seed": 2},  # all logits
+                {"logprobs": True},
+                {"min_tokens": 4},
+            ]
+            # Both run the same rows together: whether one moves depends on the machine's speed.
+            engine._core._gaps = None
+            with held(engine):
+                streams = [
+                    engine.submit(
+                        Request(
+                            [20 + i, 30, 31] * 4, SamplingParams(**{"max_tokens": 12, **fields})
+                        )
+                    )
+                    for i, fields in enumerate(wanted * 2)
+                ]
+            done = [stream.result(60) for stream in streams]
+            answers.append([[choice.text for choice in one.choices] for one in done])
+    assert answers[0] == answers[1]
+
+
+def test_the_planner_tries_it_on_a_gpu_only(q8_0):
+    model = ModelFile.read(q8_0)
+    task = Task("chat", "balanced", cores=2, free=2**40, has_gpu=True)
+    candidate = Candidate(model, 2, gpu_layers=-1)
+    [other] = sampling_variants(candidate, task)
+    assert other.device_sampling
+    assert other.settings(2, 64).device_sampling
+    assert other.memory(task, 2).total > candidate.memory(task, 2).total
+    assert sampling_variants(Candidate(model, 2, gpu_layers=0), task) == []
+    fixed = Task(
+        "chat",
+        "balanced",
+        cores=2,
+        free=2**40,
+        has_gpu=True,
+        overrides=Overrides(device_sampling=False),
+    )
+    assert sampling_variants(candidate, fixed) == []
