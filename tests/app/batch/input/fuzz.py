@@ -1,5 +1,5 @@
-"""`python -m tests.app.batch.input.fuzz MODEL [COUNT [SEED]]`: so many malformed files, each through the
-command as JSONL, CSV, text or Parquet, plain or packed, whole or cut off in its middle.
+"""`python -m tests.app.batch.input.fuzz MODEL [COUNT [SEED]]`: so many malformed files, each
+through the command as JSONL, CSV, text or Parquet, plain or packed, whole or cut off in its middle.
 
 Prints how many rows were answered and how many named; ends at the first file where a valid row has
 no answer, a bad one is not named by its line, or the command raises.
