@@ -92,7 +92,6 @@ class IngotApp(App[None]):
         self.set_keymap(keys.usable(self.services.config.keymap))
 
     def on_mount(self) -> None:
-        """Settings take effect, and the model of the command line loads."""
         config = self.services.config
         self.register_theme(theme.INGOT)
         wanted = config.theme or theme.DEFAULT
@@ -110,7 +109,6 @@ class IngotApp(App[None]):
             self.call_after_refresh(self.run_action, "screen.models")
 
     def _warn_of(self, wrong: Sequence[str]) -> None:
-        """Tell of settings, as far as it fits on a small screen."""
         for one in wrong[:_WARNINGS]:
             self.warn(one)
         if (more := len(wrong) - _WARNINGS) > 0:
@@ -121,7 +119,6 @@ class IngotApp(App[None]):
         super().notify(keys.told(self, message), **options)
 
     def warn(self, text: str) -> None:
-        """Tell of something that is odd but does not stop the work."""
         self.notify(text, severity="warning", timeout=10, markup=False)
 
     @work(thread=True, exit_on_error=False, group="modules")
@@ -215,7 +212,6 @@ class IngotApp(App[None]):
         self.push_screen(question, lambda yes: self.exit() if yes else None)
 
     def _occupied(self) -> Iterator[modes.Occupied]:
-        """The base screens of all modes that were opened."""
         for mode in modes.MODES:
             for screen in self._screens(mode.name):
                 if isinstance(screen, modes.Occupied):
@@ -236,7 +232,6 @@ class IngotApp(App[None]):
             return []
 
     def _catch_signals(self) -> None:
-        """Leave in order when the system asks for it, or the terminal has gone."""
         loop = asyncio.get_running_loop()
         if sys.platform != "win32":  # there Textual's driver takes ctrl+c as a key
             for number in (signal.SIGTERM, signal.SIGHUP):
@@ -267,7 +262,6 @@ class IngotApp(App[None]):
             self.push_screen(HelpScreen.about(self.screen))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Everything that a key does, for the command palette."""
         yield from palette.commands(screen)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -278,7 +272,6 @@ class IngotApp(App[None]):
         return [one for one in theirs if not isinstance(one, Monochrome | NoColor)]
 
     def watch_theme(self, name: str) -> None:
-        """Remember a theme that the user has chosen."""
         if self._chosen_theme not in (None, name):
             self._chosen_theme = name
             self.remember("theme", name)
@@ -292,11 +285,9 @@ class IngotApp(App[None]):
         self.read_settings()
 
     def read_settings(self) -> None:
-        """Take over what the settings' file says now."""
         self.services.config = load_config().config
 
     def on_resize(self, event: events.Resize) -> None:
-        """Say so when the terminal is too small, instead of showing half of everything."""
         self.call_after_refresh(TooSmall.check, self)  # once Textual knows the size, too
 
 

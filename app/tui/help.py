@@ -41,11 +41,9 @@ class HelpScreen(ModalScreen[None]):
 
     @classmethod
     def about(cls, screen: Screen[Any]) -> HelpScreen:
-        """Help for the widget of ``screen`` that has the focus."""
         return cls(_text(screen.focused or screen), groups(screen))
 
     def compose(self) -> ComposeResult:
-        """The text above, the keys below, both in one that scrolls."""
         with Vertical(classes="box") as box:
             box.border_title = "Help"
             box.border_subtitle = told(self, "[help.close esc] closes")

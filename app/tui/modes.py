@@ -68,7 +68,6 @@ class Mode:
     screen: str
 
     def open(self) -> Screen[Any]:
-        """A new base screen."""
         made: Screen[Any] = getattr(import_module(self.module), self.screen)()
         return made
 

@@ -30,7 +30,6 @@ class Screen:
         self._gone = False
 
     def write(self, text: str) -> int:
-        """As of a file."""
         if not self._gone:
             try:
                 return self._file.write(self._sieve(text) if self._sieve else text)
@@ -39,7 +38,6 @@ class Screen:
         return len(text)
 
     def flush(self) -> None:
-        """As of a file."""
         if not self._gone:
             try:
                 self._file.flush()
@@ -47,7 +45,6 @@ class Screen:
                 self._gone = True
 
     def fileno(self) -> int:
-        """As of a file."""
         return self._file.fileno()
 
 

@@ -54,7 +54,6 @@ class MeasuredApp(IngotApp):
         self.keys: list[tuple[int, float]] = []  # length of the prompt, and when it had that
 
     def on_mount(self) -> None:
-        """Begin."""
         self.run_worker(self._measure(), exit_on_error=True)
 
     async def _measure(self) -> None:
@@ -70,7 +69,6 @@ class MeasuredApp(IngotApp):
 
     @property
     def chat(self) -> ChatScreen:
-        """The chat screen."""
         assert isinstance(self.screen, ChatScreen)
         return self.screen
 

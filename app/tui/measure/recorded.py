@@ -97,11 +97,9 @@ class RecordedEngine:
         return [0] * (1 + sum(len(str(m["content"]).split()) for m in messages))
 
     def encode(self, text: str) -> list[int]:
-        """As many ids as words."""
         return [0] * len(text.split())
 
     def submit(self, request: Request) -> Stream:
-        """Begin to answer."""
         stream = Stream(request.id, lambda _: self._cancelled.set())
         threading.Thread(target=self._answer, args=(request, stream), daemon=True).start()
         return stream
@@ -143,11 +141,9 @@ class RecordedHost(EngineHost):
 
     @property
     def state(self) -> HostState:
-        """Always ready."""
         return HostState.READY
 
     @property
     def engine(self) -> EngineApi | None:
-        """The recorded one."""
         engine: EngineApi = self._recorded
         return engine

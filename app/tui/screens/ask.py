@@ -25,22 +25,18 @@ class AskScreen(ModalScreen[str | None]):
         self._heading, self._text, self._placeholder = title, text, placeholder
 
     def compose(self) -> ComposeResult:
-        """The line."""
         with Vertical(id="box"):
             yield Input(self._text, placeholder=self._placeholder, id="text", compact=True)
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Ready to type over what is there."""
         self.query_one("#box").border_title = self._heading
         self.query_one("#text").focus()
 
     def action_take(self) -> None:
-        """End with the text."""
         text = self.query_one("#text", Input).value.strip()
         if text:
             self.dismiss(text)
 
     def action_leave(self) -> None:
-        """End without."""
         self.dismiss(None)

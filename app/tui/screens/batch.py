@@ -69,7 +69,6 @@ class BatchScreen(NewJobScreen):
         self._view: JobView | None = None
 
     def compose(self) -> ComposeResult:
-        """Two pages: what is to be, and what is."""
         with ContentSwitcher(initial="new"):
             yield BatchForm(id="new")
             with Vertical(id="job"):
@@ -81,7 +80,6 @@ class BatchScreen(NewJobScreen):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Start with the model of the chat."""
         services = services_of(self)
         model = services.host.model or services.start.model
         if model:
@@ -89,14 +87,12 @@ class BatchScreen(NewJobScreen):
         self.query_one("#input").focus()
 
     def on_resize(self, event: events.Resize) -> None:
-        """A higher chart where there is room."""
         self.set_class(event.size.height >= _TALL, "-tall")
 
     # Any job
 
     @work(exit_on_error=False, group="dialog")
     async def action_jobs(self) -> None:
-        """Follow a job that runs, or ran."""
         output = await self.app.push_screen_wait(BatchJobsScreen())
         if output is None:
             return
@@ -146,7 +142,6 @@ class BatchScreen(NewJobScreen):
         self.query_one(BatchTable).show(job, job.list(self._shown), keep=keep and not live)
 
     def _tell(self, view: JobView) -> None:
-        """How it ended, wherever the user is now."""
         bad = view.phase in (Phase.FAILED, Phase.DIED)
         text = view.lines[0] if view.lines else str(view.phase)
         self.app.notify(
@@ -164,7 +159,6 @@ class BatchScreen(NewJobScreen):
         self._do("pause")
 
     def action_resume(self) -> None:
-        """Compute what is left."""
         self._do("resume")
 
     @work(exit_on_error=False, group="dialog")
@@ -196,7 +190,6 @@ class BatchScreen(NewJobScreen):
 
     @work(exit_on_error=False, group="dialog")
     async def action_go_to(self) -> None:
-        """Put the cursor on a row by its number."""
         text = await self.app.push_screen_wait(AskScreen("Row", placeholder="its number, from 0"))
         if text is None:
             return
@@ -240,7 +233,6 @@ class BatchScreen(NewJobScreen):
     # Pages, and what can be done on each
 
     def action_page(self) -> None:
-        """The other page."""
         job = self.query_one(ContentSwitcher).current == "job"
         self._turn_to("new" if job else "job")
 
@@ -252,7 +244,6 @@ class BatchScreen(NewJobScreen):
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what makes sense now is offered."""
         page = self.query_one(ContentSwitcher).current if self.is_mounted else "new"
         if action in ("start", "dry_run", "model", "files"):
             return page == "new"
@@ -272,7 +263,6 @@ class BatchScreen(NewJobScreen):
                 return True
 
     def interrupt(self) -> bool:
-        """Pause the job; see ``app.tui.modes``."""
         job = self.job
         if job is None or not job.own or job.signalled or not job.view().phase.active:
             return False
@@ -280,7 +270,6 @@ class BatchScreen(NewJobScreen):
         return True
 
     def leaving(self) -> str | None:
-        """What is to be known before the app is left; see ``app.tui.modes``."""
         job = self.job
         if job is None or not job.own or job.signalled or not job.view().phase.active:
             return None
@@ -290,7 +279,6 @@ class BatchScreen(NewJobScreen):
         )
 
     def ask_leaving(self) -> ConfirmScreen:
-        """Whether to leave, and what becomes of the job then."""
         job = self.job
         assert job is not None
         return BatchLeaveScreen(short(job.output), lambda: _pause(job))

@@ -36,7 +36,6 @@ class NewJobScreen(Screen[None]):
 
     @on(BatchForm.Start)
     def action_start(self) -> None:
-        """Start what the form asks for, after looking at its files."""
         if not self._busy:
             self._start()
 
@@ -67,7 +66,6 @@ class NewJobScreen(Screen[None]):
 
     @work(exit_on_error=False, exclusive=True, group="dry-run")
     async def action_dry_run(self) -> None:
-        """What the job would be: rows, tokens, memory, time."""
         form = self.query_one(BatchForm)
         form.say(["counting rows and tokens ..."])
         run = None
@@ -83,7 +81,6 @@ class NewJobScreen(Screen[None]):
 
     @work(exit_on_error=False, group="dialog")
     async def action_model(self) -> None:
-        """Choose among the models that there are."""
         form = self.query_one(BatchForm)
         typed = form.form.model.strip()
         given = [*app_of(self).named, *([typed] if Path(typed).exists() and typed else [])]
@@ -93,7 +90,6 @@ class NewJobScreen(Screen[None]):
 
     @work(exit_on_error=False, group="dialog")
     async def action_files(self) -> None:
-        """Choose the input from the disk."""
         form = self.query_one(BatchForm)
         typed = Path(form.form.input).expanduser() if form.form.input else Path()
         folder = typed if typed.is_dir() else typed.parent

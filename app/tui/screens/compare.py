@@ -75,7 +75,6 @@ class CompareScreen(Screen[None]):
         self._question: Question | None = None
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield Static(id="how", markup=False)
         yield ComparePanes(id="panes")
         yield Static(id="agreement", markup=False)
@@ -107,7 +106,6 @@ class CompareScreen(Screen[None]):
     # What is asked, and whom
 
     async def choose(self, entries: Sequence[Entry]) -> None:
-        """Compare these files from now on."""
         self.entries = tuple(entries)
         self.report = None
         panes = self.query_one(ComparePanes)
@@ -140,7 +138,6 @@ class CompareScreen(Screen[None]):
         self.ask(Question(messages, self.params))
 
     def ask(self, question: Question) -> None:
-        """Begin, unless something still runs."""
         if self.running:
             self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
             return
@@ -158,7 +155,6 @@ class CompareScreen(Screen[None]):
 
     @property
     def running(self) -> bool:
-        """Whether files are being asked."""
         return self.comparison is not None
 
     def _look(self) -> None:
@@ -171,7 +167,6 @@ class CompareScreen(Screen[None]):
             self.show(report)
 
     def show(self, report: Report) -> None:
-        """Show how a comparison stands."""
         self.report = report
         first, *others = report.sides
         partings = [found.parting if found else None for found in report.agreements]
@@ -188,7 +183,6 @@ class CompareScreen(Screen[None]):
         self.refresh_bindings()
 
     def tell_how(self) -> None:
-        """The line above the panes."""
         way = "all at once" if self.together else "one after another"
         parts = [f"Compare · {way}", f"temperature {self.params.temperature:g}"]
         parts.append(f"up to {self.params.max_tokens:,} tokens")
@@ -200,7 +194,6 @@ class CompareScreen(Screen[None]):
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What makes no sense now is not offered."""
         if action == "stop":
             return self.running
         if action in ("again", "save"):
@@ -208,18 +201,15 @@ class CompareScreen(Screen[None]):
         return True
 
     def action_stop(self) -> None:
-        """End the comparison; what has come stays."""
         self.interrupt()
 
     def interrupt(self) -> bool:
-        """Stop what runs; False when nothing does."""
         if self.comparison is None:
             return False
         self.comparison.stop()
         return True
 
     def leaving(self) -> str | None:
-        """What would end with the app."""
         return "A comparison is not finished." if self.running else None
 
     def action_again(self) -> None:
@@ -228,7 +218,6 @@ class CompareScreen(Screen[None]):
             self.ask(replace(self._question, params=self.params))
 
     def action_together(self) -> None:
-        """One after another, or all at once."""
         self.together = not self.together
         self.tell_how()
 
@@ -240,7 +229,6 @@ class CompareScreen(Screen[None]):
         self.tell_how()
 
     def action_files(self) -> None:
-        """Choose the files."""
         if self.running:
             self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
             return
@@ -254,8 +242,6 @@ class CompareScreen(Screen[None]):
         self.app.push_screen(ModelsScreen(given, several=True, ticked=ticked), chosen)
 
     def action_length(self) -> None:
-        """How many tokens an answer may have."""
-
         def typed(text: str | None) -> None:
             if text is None:
                 return

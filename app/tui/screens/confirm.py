@@ -28,7 +28,6 @@ class ConfirmScreen(ModalScreen[bool]):
         self._yes = yes
 
     def compose(self) -> ComposeResult:
-        """The question and two buttons."""
         with Vertical(id="box"):
             yield Static(self._question, markup=False)
             with Horizontal(id="answers"):
@@ -36,9 +35,7 @@ class ConfirmScreen(ModalScreen[bool]):
                 yield Button(f"{self._yes} (y)", id="yes", variant="error")
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """The answer."""
         self.dismiss(event.button.id == "yes")
 
     def action_answer(self, yes: bool) -> None:
-        """The answer by key."""
         self.dismiss(yes)

@@ -65,7 +65,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         self._after: str | None = None  # the key to go to once it is listed
 
     def compose(self) -> ComposeResult:
-        """A filter, the table, what is known of the highlighted file."""
         with Vertical(id="box"):
             yield Input(
                 placeholder="Filter: name, recipe, 4-bit, onnx ...", id="filter", compact=True
@@ -76,7 +75,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Fill the table; typing filters at once."""
         table = self.query_one(ModelTable)
         table.marked = list(self._ticked)
         self.query_one("#box").border_title = "Compare: which files" if self._several else "Models"
@@ -147,7 +145,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
             self.action_choose()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Ticking belongs to choosing several, removing to what was pulled."""
         if action == "tick":
             return self._several
         if action == "remove":
@@ -160,7 +157,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         getattr(table, f"action_{_MOVES[key]}")()
 
     def action_tick(self) -> None:
-        """Tick the highlighted file, or take the tick away."""
         table = self.query_one(ModelTable)
         entry = table.highlighted
         if entry is None or self._refused(entry):
@@ -172,7 +168,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         self._tell(f"{len(table.marked)} ticked")
 
     def action_choose(self) -> None:
-        """End with the highlighted file, or with the ticked ones."""
         table = self.query_one(ModelTable)
         chosen = table.entries(table.marked)
         if not chosen and table.highlighted is not None:
@@ -187,7 +182,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         return entry.broken is not None
 
     def action_sort(self) -> None:
-        """The next order."""
         table = self.query_one(ModelTable)
         table.set_order(ORDERS[(ORDERS.index(table.order) + 1) % len(ORDERS)])
         self._tell(f"order: {table.order}")
@@ -204,8 +198,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
             self.dismiss(())
 
     def action_get(self) -> None:
-        """Download a model."""
-
         def back(name: str | None) -> None:
             if name is not None:
                 self._after = f"{name}\0"
@@ -214,7 +206,6 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         self.app.push_screen(PullScreen(), back)
 
     def action_remove(self) -> None:
-        """Delete the highlighted file of the library, after asking."""
         entry = self.query_one(ModelTable).highlighted
         if entry is None:
             return

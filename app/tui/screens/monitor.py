@@ -56,7 +56,6 @@ class MonitorScreen(Screen[None]):
         self.paused = False
 
     def compose(self) -> ComposeResult:
-        """Figures above events."""
         with Horizontal(id="figures"):
             with VerticalScroll(can_focus=False):
                 yield Static(id="machine", markup=False)
@@ -66,18 +65,15 @@ class MonitorScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Look at once, and then every second."""
         self._timer = self.set_interval(_PERIOD_S, self._tick)
         self.query_one(RichLog).focus()
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
-        """It is shown again."""
         if self._timer is not None:
             self._timer.resume()
         self._tick()
 
     def on_screen_suspend(self, event: events.ScreenSuspend) -> None:
-        """Nobody looks."""
         if self._timer is not None:
             self._timer.pause()
 
@@ -107,22 +103,18 @@ class MonitorScreen(Screen[None]):
         self.query_one(EventLogView).add(more)
 
     def action_pause(self) -> None:
-        """Stand still, or go on."""
         self.paused = not self.paused
         self.query_one(EventLogView).title = "Paused" if self.paused else ""
         self._tick()
 
     def action_level(self) -> None:
-        """Fewer events, or all of them."""
         self.query_one(EventLogView).next_level()
 
     def action_filter(self) -> None:
-        """Type words that events must have."""
         self.query_one(EventLogView).focus_filter()
 
     @work(exit_on_error=False, exclusive=True, group="trim")
     async def action_trim(self) -> None:
-        """Drop every cached prefix and say what that freed."""
         try:
             freed = await asyncio.to_thread(services_of(self).monitor.trim)
         except IngotError as error:

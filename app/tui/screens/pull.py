@@ -43,7 +43,6 @@ class PullScreen(ModalScreen[str | None]):
         self._job: PullJob | None = None
 
     def compose(self) -> ComposeResult:
-        """The name, the builds, the progress."""
         with Vertical(id="box"):
             yield Input(self._name_given, placeholder="ORG/NAME or ORG/NAME:Q4_K_M", id="name")
             yield OptionList(id="offers", markup=False)
@@ -52,7 +51,6 @@ class PullScreen(ModalScreen[str | None]):
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Ask for the name."""
         self.query_one("#box").border_title = "Get a model from the hub"
         self.query_one("#bar").display = False
         self._say("The name of a repository with GGUF or ONNX files, then enter.")
@@ -98,7 +96,6 @@ class PullScreen(ModalScreen[str | None]):
         self.show(state)
 
     def show(self, state: PullState) -> None:
-        """Show how a look or a download stands."""
         bar = self.query_one("#bar", ProgressBar)
         bar.display = state.total is not None and not state.ended
         if not state.ended:
@@ -136,7 +133,6 @@ class PullScreen(ModalScreen[str | None]):
         self._job.cancel()
 
     def interrupt(self) -> bool:
-        """Stop the download; False when none runs."""
         if self._job is None:
             return False
         self._job.cancel()

@@ -75,7 +75,6 @@ class QuantizeScreen(Screen[None]):
         self._starting = False
 
     def compose(self) -> ComposeResult:
-        """Three pages, in the order in which they are used."""
         with TabbedContent(initial="form"):
             with TabPane("1 Choose", id="form"):
                 yield QuantizeForm(id="quantize-form")
@@ -86,20 +85,17 @@ class QuantizeScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Start with the model's name."""
         self.query_one(QuantizeResult).show(None)
         self.query_one("#model").focus()
 
     @property
     def running(self) -> bool:
-        """Whether a run goes on."""
         return self._process is not None and self._process.running
 
     # Starting
 
     @on(QuantizeForm.Start)
     def action_build(self) -> None:
-        """Start what the form asks for, if it will fit."""
         if self.running or self._starting:
             self.notify("A run is in progress; esc stops it.", severity="warning")
             return
@@ -125,7 +121,6 @@ class QuantizeScreen(Screen[None]):
         self._turn_to("run")
 
     def _tick(self) -> None:
-        """Take in what the process has reported."""
         process = self._process
         if process is None:
             return
@@ -196,14 +191,12 @@ class QuantizeScreen(Screen[None]):
     # Stopping
 
     def interrupt(self) -> bool:
-        """Stop the run; see ``app.tui.modes``."""
         if not self.running or self._process is None or self._process.stopping:
             return False
         self._process.stop()
         return True
 
     def leaving(self) -> str | None:
-        """See ``app.tui.modes``."""
         if not self.running or self._process is None or self._process.stopping:
             return None
         return (
@@ -213,7 +206,6 @@ class QuantizeScreen(Screen[None]):
 
     @work(exit_on_error=False, group="stop")
     async def action_stop(self) -> None:
-        """Stop the run after asking."""
         if not self.running:
             return
         question = "Stop this run? What is finished is kept: building again resumes from there."
@@ -226,13 +218,11 @@ class QuantizeScreen(Screen[None]):
             await asyncio.to_thread(self._process.wait, _WAIT_S)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Stopping is for runs."""
         return self.running if action == "stop" else True
 
     # Pages
 
     def action_tab(self, step: int) -> None:
-        """The page ``step`` further."""
         shown = self.query_one(TabbedContent).active
         self._turn_to(_TABS[(_TABS.index(shown) + step) % len(_TABS)])
 

@@ -53,7 +53,6 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         self._chosen: Preset | None = None
 
     def compose(self) -> ComposeResult:
-        """The text, and the presets below it."""
         with Vertical(classes="box") as box:
             box.border_title = "System message"
             yield TextArea(self._system, id="text", tab_behavior="focus", soft_wrap=True)
@@ -62,7 +61,6 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Ready to type, at the end of what is there."""
         self._list()
         text = self.query_one("#text", TextArea)
         text.move_cursor(text.document.end)
@@ -87,7 +85,6 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         self.dismiss(SystemChoice(text or None, sampling))
 
     def action_save(self) -> None:
-        """Keep the text and the sampling under a name."""
         name = self._chosen.name if self._chosen else ""
         self.app.push_screen(AskScreen("Name of the preset", name), self._save)
 
@@ -106,7 +103,6 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         self.notify(f"The preset {name} is saved.", markup=False)
 
     def action_delete(self) -> None:
-        """Remove the preset under the cursor."""
         found = self.query_one("#presets", OptionList)
         option = found.highlighted_option if found.has_focus else None
         if option is None:
@@ -125,7 +121,6 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         self._list()
 
     def action_leave(self) -> None:
-        """End without a change."""
         self.dismiss(None)
 
 

@@ -40,7 +40,6 @@ class BatchChart(Widget):
             self.refresh()
 
     def render(self) -> RenderResult:
-        """Prefill above, decode below."""
         width, height = self.size.width, self.size.height
         bands = [("decode", [speed.decode for speed in self._speeds])]
         if self._both:

@@ -52,14 +52,12 @@ class BatchFilesScreen(ModalScreen[Path | None]):
         self._folder = folder
 
     def compose(self) -> ComposeResult:
-        """The tree."""
         with Vertical(classes="box") as box:
             box.border_title = "Prompts"
             yield _Tree(self._folder)
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Ready to choose."""
         self.query_one(_Tree).focus()
 
     @on(DirectoryTree.FileSelected)
@@ -67,7 +65,6 @@ class BatchFilesScreen(ModalScreen[Path | None]):
         self.dismiss(event.path)
 
     def action_up(self) -> None:
-        """Show the folder above."""
         tree = self.query_one(_Tree)
         tree.path = Path(tree.path).absolute().parent
 
@@ -79,5 +76,4 @@ class BatchFilesScreen(ModalScreen[Path | None]):
             self.dismiss(path if path.is_dir() else path.parent)
 
     def action_leave(self) -> None:
-        """End without."""
         self.dismiss(None)

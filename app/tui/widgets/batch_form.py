@@ -70,7 +70,6 @@ class BatchForm(Vertical):
         self._suggested = ""
 
     def compose(self) -> ComposeResult:
-        """From what matters most to what can be left."""
         yield Field("Input", "prompts.jsonl (F8 shows files)", "input", "")
         yield Field("Output", "beside the input", "output", "")
         yield Field("Model", "folder of quantize, .gguf, a name (ctrl+t: list)", "model", "")
@@ -99,13 +98,11 @@ class BatchForm(Vertical):
 
     @property
     def form(self) -> JobForm:
-        """What is asked for now."""
         names = (*_TEXTS, *(name for name, _, _ in (*_NUMBERS, *_SAMPLING)))
         values = {name: self.query_one(f"#{name}", Input).value for name in names}
         return JobForm(**values, fresh=self.query_one("#fresh", Check).value)
 
     def fill(self, **values: str) -> None:
-        """Put texts into fields."""
         for name, value in values.items():
             self.query_one(f"#{name}", Input).value = value
 

@@ -51,7 +51,6 @@ class BatchJobsScreen(ModalScreen[Path | None]):
         self.found: list[KnownJob] = []
 
     def compose(self) -> ComposeResult:
-        """The list, and a line for what is not in it."""
         with Vertical(classes="box") as box:
             box.border_title = "Jobs"
             yield Static("looking ...", id="jobs-said", markup=False)
@@ -60,13 +59,11 @@ class BatchJobsScreen(ModalScreen[Path | None]):
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Look for them."""
         self.query_one(OptionList).focus()
         self.action_again()
 
     @work(exit_on_error=False, exclusive=True, group="jobs")
     async def action_again(self) -> None:
-        """Look once more."""
         self.found = await asyncio.to_thread(self._jobs)
         now = self._clock()
         found = self.query_one(OptionList)
@@ -88,7 +85,6 @@ class BatchJobsScreen(ModalScreen[Path | None]):
             self.dismiss(Path(event.value.strip()).expanduser())
 
     def action_leave(self) -> None:
-        """End without."""
         self.dismiss(None)
 
 

@@ -41,7 +41,6 @@ class BatchLeaveScreen(ConfirmScreen):
         self._output, self._pause = output, pause
 
     def compose(self) -> ComposeResult:
-        """The question and three answers."""
         with Vertical(id="box") as box:
             box.border_title = "Leave"
             yield Static(_TEXT.format(output=self._output), markup=False)
@@ -52,12 +51,10 @@ class BatchLeaveScreen(ConfirmScreen):
             yield Button("Stay (esc)", id="stay", compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """The answer."""
         event.stop()
         self.action_choose(event.button.id or "stay")
 
     def action_choose(self, what: str) -> None:
-        """The answer by key."""
         if what == "pause":
             self._pause()
         self.dismiss(what != "stay")

@@ -40,7 +40,6 @@ class BatchRowScreen(ModalScreen[None]):
         self.row: OpenedRow | None = None
 
     def compose(self) -> ComposeResult:
-        """Everything in one that scrolls."""
         with Vertical(classes="box") as box:
             box.border_title = f"Row {self._index:,}"
             with VerticalScroll():
@@ -52,7 +51,6 @@ class BatchRowScreen(ModalScreen[None]):
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Look it up."""
         self.query_one(VerticalScroll).focus()
         self._read()
 
@@ -61,7 +59,6 @@ class BatchRowScreen(ModalScreen[None]):
         self.show(await asyncio.to_thread(open_row, self._job, self._index))
 
     def show(self, row: OpenedRow) -> None:
-        """Put it in."""
         self.row = row
         box = self.query_one(".box")
         box.border_title = f"Row {row.index:,} · {row.id} · {row.where}"
@@ -76,7 +73,6 @@ class BatchRowScreen(ModalScreen[None]):
         self.query_one("#answer-title", Static).update(title)
 
     def action_copy(self) -> None:
-        """To the clipboard."""
         if self.row is not None and self.row.answers:
             self.app.copy_to_clipboard("\n".join(self.row.answers))
             self.notify("The answer is copied.")

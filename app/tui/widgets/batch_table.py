@@ -88,7 +88,6 @@ class BatchTable(ScrollView, can_focus=True):
 
     @property
     def index(self) -> int | None:
-        """The row under the cursor."""
         return self._rows[self.cursor] if self.cursor < len(self._rows) else None
 
     def show(self, source: RowSource | None, rows: Sequence[int], *, keep: bool = True) -> None:
@@ -121,7 +120,6 @@ class BatchTable(ScrollView, can_focus=True):
     # Drawing
 
     def render_line(self, y: int) -> Strip:
-        """One row."""
         at = y + self.scroll_offset.y
         width = self.size.width
         base = self.rich_style
@@ -141,30 +139,24 @@ class BatchTable(ScrollView, can_focus=True):
         return Strip([Segment(line.plain, style)]).adjust_cell_length(width, style)
 
     def watch_cursor(self) -> None:
-        """Draw it where it is now."""
         self.refresh()
 
     # Moving
 
     def action_move(self, step: int) -> None:
-        """Up or down."""
         self._move(self.cursor + step)
 
     def action_page(self, step: int) -> None:
-        """A screen up or down."""
         self._move(self.cursor + step * max(1, self.size.height - 1))
 
     def action_end(self, side: int) -> None:
-        """To the first or the last."""
         self._move(0 if side < 0 else len(self._rows) - 1)
 
     def action_open(self) -> None:
-        """Show the row under the cursor whole."""
         if self.index is not None:
             self.post_message(self.Opened(self.index))
 
     def on_click(self, event: events.Click) -> None:
-        """The row that was clicked; twice opens it."""
         at = event.y + self.scroll_offset.y
         if at < len(self._rows):
             self._move(at)

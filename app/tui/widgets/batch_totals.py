@@ -24,7 +24,6 @@ class BatchTotals(Static):
         super().__init__(id=id, markup=False)
 
     def show(self, view: JobView) -> None:
-        """Another moment."""
         self.update("\n".join(lines_of(view)))
 
 

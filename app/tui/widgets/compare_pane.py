@@ -31,7 +31,6 @@ class ComparePane(Vertical):
         self._shown: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """The answer above, the figures below."""
         with VerticalScroll():
             yield Static(classes="answer", markup=False)
         yield Static(classes="figures", markup=False)

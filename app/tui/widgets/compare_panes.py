@@ -25,7 +25,6 @@ class ComparePanes(Container):
         self.styles.grid_rows = "1fr" if height >= _LEAST_HEIGHT else f"{_LEAST_HEIGHT}"
 
     def on_resize(self) -> None:
-        """Another size has room for other things."""
         self.lay_out()
 
 

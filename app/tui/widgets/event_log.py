@@ -48,7 +48,6 @@ class EventLogView(Vertical):
         self._level = 0
 
     def compose(self) -> ComposeResult:
-        """The filter above."""
         with Horizontal(id="events-filter"):
             yield Label(id="events-level")
             yield Input(placeholder="words to filter by", id="events-words", compact=True)
@@ -56,11 +55,9 @@ class EventLogView(Vertical):
         yield RichLog(id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20)
 
     def on_mount(self) -> None:
-        """Name the level."""
         self._rebuild()
 
     def watch_title(self) -> None:
-        """Tell it."""
         if self.is_mounted:
             self._head()
 
@@ -85,20 +82,16 @@ class EventLogView(Vertical):
 
     @property
     def shown(self) -> list[Event]:
-        """Those that pass the filter."""
         return [event for event in self._events if self._passes(event)]
 
     def next_level(self) -> None:
-        """Show fewer, or everything again."""
         self._level = (self._level + 1) % len(LEVELS)
         self._rebuild()
 
     def focus_filter(self) -> None:
-        """Put the cursor where the words are typed."""
         self.query_one("#events-words").focus()
 
     def action_clear(self) -> None:
-        """Everything again."""
         self._level = 0
         self.query_one("#events-words", Input).value = ""
         self._rebuild()

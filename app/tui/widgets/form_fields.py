@@ -73,7 +73,6 @@ class Field(Horizontal):
         self._line = PathLine(placeholder, id, suffix)
 
     def compose(self) -> ComposeResult:
-        """Side by side."""
         yield Label(self._label)
         yield self._line
 
@@ -103,20 +102,16 @@ class Check(Widget, can_focus=True):
         self.set_reactive(Check.value, value)
 
     def render(self) -> RenderResult:
-        """The box and its text."""
         return f"\\[{'x' if self.value else ' '}] {self._text}"
 
     def get_content_width(self, container: object, viewport: object) -> int:
-        """Of one line."""
         return len(self._text) + 4
 
     def action_tick(self) -> None:
-        """Tick or clear it."""
         self.value = not self.value
         self.post_message(self.Changed())
 
     def on_click(self, event: events.Click) -> None:
-        """The same with the mouse."""
         event.stop()
         self.focus()
         self.action_tick()

@@ -43,7 +43,6 @@ class ModelTable(DataTable[Text]):
         self._listed: list[str] = []  # keys, in the order of the rows
 
     def on_mount(self) -> None:
-        """The columns; the name's takes what is left."""
         self.add_column("Model", key=_NAME, width=_LEAST)
         for key, title, width in (*_COLUMNS, *_MORE):
             self.add_column(title, key=key, width=width)
@@ -58,7 +57,6 @@ class ModelTable(DataTable[Text]):
             self._rebuild()
 
     def set_entries(self, entries: Iterable[Entry]) -> None:
-        """Replace what there is to choose."""
         self._entries = {entry.key: entry for entry in entries}
         self._rebuild()
 
@@ -78,18 +76,15 @@ class ModelTable(DataTable[Text]):
         self._rebuild()
 
     def set_order(self, order: str) -> None:
-        """Sort by one of ``ORDERS``."""
         self.order = order
         self._rebuild()
 
     def set_marked(self, keys: Sequence[str]) -> None:
-        """Tick these."""
         self.marked = list(keys)
         self._rebuild()
 
     @property
     def highlighted(self) -> Entry | None:
-        """The entry under the cursor."""
         return self._entries.get(self._key) if self._key is not None else None
 
     @property
@@ -106,16 +101,13 @@ class ModelTable(DataTable[Text]):
         return tuple(self._entries[key] for key in keys if key in self._entries)
 
     def fit_of(self, entry: Entry) -> Fit | None:
-        """What is known of its memory."""
         return self._fits.get(entry.key)
 
     def go_to(self, key: str) -> None:
-        """Move the cursor to an entry, if it is listed."""
         if key in self._listed:
             self.move_cursor(row=self._listed.index(key))
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Tell the screen in its own terms."""
         event.stop()
         self.post_message(self.Shown(self.highlighted))
 

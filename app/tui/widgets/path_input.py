@@ -35,7 +35,6 @@ class _Line(Input):
             self.screen.focus_next()
 
     def action_list(self) -> None:
-        """Choose from the list."""
         found = self.screen.query_one("#path-list", OptionList)
         if found.option_count:
             found.focus()
@@ -79,7 +78,6 @@ class PathInput(Vertical):
         self._found: list[str] = []
 
     def compose(self) -> ComposeResult:
-        """The line and its list."""
         yield _Line(self._value, placeholder=self._placeholder, id="path-line")
         yield OptionList(id="path-list")
 
@@ -90,7 +88,6 @@ class PathInput(Vertical):
 
     @property
     def text(self) -> str:
-        """What was typed."""
         return self.query_one("#path-line", Input).value.strip()
 
     @text.setter
@@ -100,7 +97,6 @@ class PathInput(Vertical):
         line.cursor_position = len(value)
 
     def focus_line(self) -> None:
-        """Put the cursor where the path is typed."""
         self.query_one("#path-line", Input).focus()
 
     def complete(self) -> bool:

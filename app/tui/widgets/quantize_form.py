@@ -61,7 +61,6 @@ class QuantizeForm(Vertical):
         self._waiting: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """From what matters most to what can be left."""
         yield Field("Model", "folder, .gguf file of floats, or ORG/NAME", "model", ".gguf")
         yield RecipeTable(id="recipes")
         yield Static(id="advice", markup=False)
@@ -76,7 +75,6 @@ class QuantizeForm(Vertical):
 
     @property
     def settings(self) -> Settings:
-        """What is asked for now."""
         return Settings(
             self._line("model"),
             self.query_one(RecipeTable).chosen,
@@ -88,7 +86,6 @@ class QuantizeForm(Vertical):
         )
 
     def fill(self, model: str) -> None:
-        """Put a model in."""
         self.query_one("#model", Input).value = model
 
     @on(RecipeTable.Shown)
@@ -99,7 +96,6 @@ class QuantizeForm(Vertical):
     @on(RecipeTable.Changed)
     @on(Check.Changed)
     def _changed(self) -> None:
-        """Look again once the user pauses."""
         self._later(_SETTLE_S)
 
     def _later(self, seconds: float) -> None:

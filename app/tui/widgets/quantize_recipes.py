@@ -51,18 +51,15 @@ class RecipeTable(DataTable[Text]):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The ticked recipes."""
         return tuple(r.name for r in offered() if r.name in self._ticked)
 
     def choose(self, names: tuple[str, ...]) -> None:
-        """Tick these and no others."""
         self._ticked = set(names)
         for name in self.rows:
             self.update_cell(name, "tick", self._tick(str(name.value)))
         self.post_message(self.Changed())
 
     def on_mount(self) -> None:
-        """All rows; they only change in their cells."""
         for key, title, width in _COLUMNS:
             self.add_column(title, key=key, width=width)
         self.add_column("What it is for", key="advice", width=1)
@@ -85,7 +82,6 @@ class RecipeTable(DataTable[Text]):
         self.refresh()
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Tell what the recipe is for."""
         event.stop()
         name = str(event.row_key.value)
         self.post_message(self.Shown(f"{name}: {_advice(RECIPES[name])}"))
@@ -99,7 +95,6 @@ class RecipeTable(DataTable[Text]):
             self.update_cell(recipe.name, "size", self._about(recipe.name))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Tick or clear the row."""
         event.stop()
         name = str(event.row_key.value)
         self._ticked ^= {name}

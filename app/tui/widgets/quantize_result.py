@@ -58,13 +58,11 @@ class QuantizeResult(Vertical):
         self.result: Result | None = None
 
     def compose(self) -> ComposeResult:
-        """Advice, table, chart."""
         yield Static(_NOTHING, id="advice", markup=False)
         yield _Table(id="files-table", cursor_type="row", zebra_stripes=False)
         yield Scatter(id="chart")
 
     def show(self, result: Result | None) -> None:
-        """Another folder's files, or new figures."""
         self.result = result
         table = self.query_one(DataTable)
         before = table.cursor_row
@@ -89,23 +87,19 @@ class QuantizeResult(Vertical):
 
     @property
     def row(self) -> Row | None:
-        """The file under the cursor."""
         at = self.query_one(DataTable).cursor_row
         rows = self.result.rows if self.result else ()
         return rows[at] if 0 <= at < len(rows) else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Without files there is nothing to do."""
         return self.result is not None if action in ("chat", "report") else True
 
     @on(DataTable.RowSelected)
     def action_chat(self) -> None:
-        """Ask for the file."""
         if self.result is not None and self.row is not None:
             self.post_message(self.Chat(self.result, self.row))
 
     def action_report(self) -> None:
-        """Ask for the report."""
         if self.result is not None:
             self.post_message(self.Report(self.result))
 

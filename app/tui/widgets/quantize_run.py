@@ -29,7 +29,6 @@ class QuantizeRun(Vertical):
     """
 
     def compose(self) -> ComposeResult:
-        """Two parts."""
         yield Static(_NOTHING, id="files", markup=False)
         with VerticalScroll(id="log"):
             yield Static(id="stages", markup=False)

@@ -21,12 +21,10 @@ class Scatter(Widget):
         self._result: Result | None = None
 
     def show(self, result: Result | None) -> None:
-        """Draw this one."""
         self._result = result
         self.refresh()
 
     def render(self) -> RenderResult:
-        """As large as there is room."""
         if self._result is None:
             return ""
         lines = self._result.plot(self.size.width, self.size.height)
