@@ -3,7 +3,7 @@
 import os
 import sys
 
-_INTERRUPTED = 130  # app.cli.exitcodes has it too, behind imports that a Ctrl-C may end
+_INTERRUPTED = 130  # app.exitcodes has it too, behind imports that a Ctrl-C may end
 
 
 def main() -> int:

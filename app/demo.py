@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from app.cli.console import emit, note
+from app.console import emit, note
 from runtimes.machine import processes
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from app import console
 from app.batch.input.source import open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.plan import Plan
@@ -18,8 +19,7 @@ from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.reproducible import alike, computing
 from app.batch.settings import JobSettings
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
-from app.cli import console
-from app.cli.exitcodes import ExitCode
+from app.exitcodes import ExitCode
 from app.models.planning import choose
 from app.models.resolve import fingerprint
 from app.prompts import PromptStyle, clean_argument

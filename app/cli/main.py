@@ -24,7 +24,7 @@ from app.cli.commands.plan import plan
 from app.cli.commands.pull import pull
 from app.cli.commands.rm import rm
 from app.cli.commands.run import run
-from app.cli.exitcodes import ExitCode, exit_code_for
+from app.exitcodes import ExitCode, exit_code_for
 from quantize.cli import command as quantize
 
 app = typer.Typer(

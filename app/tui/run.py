@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from app.cli.exitcodes import ExitCode
+from app.exitcodes import ExitCode
 from app.tui import terminal
 from app.tui.app import IngotApp
 from app.tui.services import Start, open_services

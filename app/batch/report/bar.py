@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, Tex
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from app import console
 from app.batch.report.progress import Lines, Progress, Silent, Snapshot, occupancy, speeds
-from app.cli import console
 
 
 def make_progress(*, quiet: bool, bar: bool) -> Progress:

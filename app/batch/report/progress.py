@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from app.cli import console
+from app import console
 from app.figures import rate
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from app.batch.watch.records import Record
 from app.batch.watch.rows import RowFigures, Rows, RowState
 from app.batch.watch.summing import view_of
 from app.batch.watch.view import JobView, Phase
-from app.cli.exitcodes import ExitCode
+from app.exitcodes import ExitCode
 from runtimes.errors import RequestError
 
 _SIGNALS_APART_S = 0.3  # two that come together may count as one

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import typer
 
-from app.cli import console
-from app.cli.exitcodes import ExitCode
+from app import console
+from app.exitcodes import ExitCode
 from runtimes.errors import RequestError
 
 _OPTIONS = {"status": {"as_json"}, "merge": {"as_json", "fresh"}}

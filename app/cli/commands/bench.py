@@ -141,7 +141,7 @@ def bench(
         else:
             report += _compare(name, files, work, as_json=as_json)
     if as_json:
-        from app.cli.console import emit
+        from app.console import emit
 
         if names != (_SPEED,):
             report = [{"what": _SPEED, **entry} for entry in report]
@@ -153,7 +153,7 @@ def _compare(
 ) -> list[dict[str, Any]]:
     """One benchmark on every file that it is for."""
     from app.bench.suite import BENCHMARKS
-    from app.cli.console import emit, note
+    from app.console import emit, note
     from runtimes.models.modelfile import ModelFile
 
     benchmark = BENCHMARKS[name]
@@ -187,7 +187,7 @@ def _speed(
     """Prefill and decode of every file, as one table."""
     from app.bench.speed import bench_file, table
     from app.bench.table import aligned
-    from app.cli.console import emit, note
+    from app.console import emit, note
     from runtimes.planner.measure import Workload
 
     results: list[FileSpeed] = []

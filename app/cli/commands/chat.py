@@ -62,7 +62,7 @@ def chat(
             f"  ingot batch IN OUT --model {name}            a file of prompts"
         )
 
-    from app.cli import console
+    from app import console
     from app.prompts import clean_argument
     from app.tui.run import run
     from app.tui.services import Start

@@ -36,9 +36,9 @@ def show(
     """
     if context.invoked_subcommand is not None:
         return
+    from app import console
     from app.chat.store import Store
     from app.chat.store.store import default_path
-    from app.cli import console
 
     console.prepare_stdout()
     where = default_path()
@@ -67,8 +67,8 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Find chats that contain all the words; the last may be the beginning of one."""
+    from app import console
     from app.chat.store import Store
-    from app.cli import console
 
     console.prepare_stdout()
     with Store.open() as store:
@@ -101,11 +101,11 @@ def export(
     ] = False,
 ) -> None:
     """Print a whole chat."""
+    from app import console
     from app.chat.conversation import Conversation
     from app.chat.export import as_json as json_of
     from app.chat.export import as_markdown
     from app.chat.store import Store
-    from app.cli import console
 
     console.prepare_stdout()
     with Store.open() as store:
@@ -116,8 +116,8 @@ def export(
 @chats.command()
 def rm(ids: IdsArgument) -> None:
     """Delete chats; for 30 days `ingot chats restore` brings them back."""
+    from app import console
     from app.chat.store import Store
-    from app.cli import console
 
     with Store.open() as store:
         found = [store.chat(id) for id in ids]  # all of them or none
@@ -129,8 +129,8 @@ def rm(ids: IdsArgument) -> None:
 @chats.command()
 def restore(ids: IdsArgument) -> None:
     """Bring back chats that were deleted."""
+    from app import console
     from app.chat.store import Store
-    from app.cli import console
 
     with Store.open() as store:
         found = [store.chat(id) for id in ids]
@@ -144,10 +144,10 @@ def repair(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Check the file of the chats; rename a damaged one and save what can be read of it."""
+    from app import console
     from app.chat.store.repair import is_whole
     from app.chat.store.repair import repair as mend
     from app.chat.store.store import default_path
-    from app.cli import console
     from runtimes.errors import RequestError
 
     where = default_path()
@@ -204,6 +204,6 @@ def _when(seconds: float) -> str:
 def _emit_json(data: Any) -> None:
     import json
 
-    from app.cli import console
+    from app import console
 
     console.emit(json.dumps(data, indent=1, ensure_ascii=False) + "\n")

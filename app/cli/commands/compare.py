@@ -59,12 +59,12 @@ def compare(
     """
     import json
 
-    from app.cli import console
-    from app.cli.exitcodes import ExitCode
+    from app import console
     from app.compare.records import Question
     from app.compare.run import Comparison
     from app.compare.text import as_json as as_object
     from app.compare.text import lines
+    from app.exitcodes import ExitCode
     from app.prompts import PromptStyle, clean_argument, conversation, joined, read_text
 
     params = sampling.params()

@@ -14,7 +14,7 @@ def models(
     ] = False,
 ) -> None:
     """List the pulled models with their sizes; use the names as MODEL."""
-    from app.cli import console
+    from app import console
     from app.models.library import library_dir
     from app.models.library import models as all_models
     from quantize.hub.store import human

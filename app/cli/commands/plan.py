@@ -45,7 +45,7 @@ def plan(
     """
     import json
 
-    from app.cli import console
+    from app import console
     from app.models.planning import note_context, overrides, plan_files, task_for
     from app.models.plantext import as_object, as_text
 
@@ -62,7 +62,7 @@ def plan(
 
 def _plan(files: PlanFiles, task: Task, *, again: bool) -> tuple[Plan, bool]:
     """The plan, and whether it was there already."""
-    from app.cli import console
+    from app import console
     from runtimes.planner.known import recall_plan, remember_plan
     from runtimes.planner.search import make_plan
 

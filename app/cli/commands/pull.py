@@ -23,7 +23,7 @@ def pull(
     Without WHAT, the only model there is, or a list of them. HF_TOKEN opens private and gated
     repositories.
     """
-    from app.cli import console
+    from app import console
     from app.models.pulling import parse_wish
     from app.models.pulling import pull as bring
     from quantize.progress.console import ConsoleReporter, SilentReporter

@@ -16,7 +16,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a pulled model, or one of its files."""
-    from app.cli import console
+    from app import console
     from app.models import library
     from quantize.hub.store import human
     from runtimes.errors import RequestError

@@ -52,8 +52,8 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures on stderr.")] = False,
 ) -> None:
     """Answer one prompt; the figures go to stderr."""
-    from app.cli import console
-    from app.cli.exitcodes import ExitCode
+    from app import console
+    from app.exitcodes import ExitCode
     from app.figures import figures_line
     from app.models.planning import choose
     from app.models.resolve import load_engine

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from app.cli import main as cli
-from app.cli.exitcodes import ExitCode, exit_code_for
+from app.exitcodes import ExitCode, exit_code_for
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
 from tests.runtimes.worker.faults import build_fault_library
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app import console
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import END, RUN
 from app.batch.journal.runlog import LeftNotes, end_note, run_note
@@ -19,7 +20,6 @@ from app.batch.report.status import status_of
 from app.batch.report.time_left import Left, left_of
 from app.batch.watch.feed import JournalFeed
 from app.batch.watch.rows import Rows
-from app.cli import console
 
 
 def test_the_last_minute_ends_now(tmp_path: Path) -> None:
