@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from runtimes.engine.runner import Runner
     from runtimes.engine.tokenizer import NamedTokenizer
-    from runtimes.machine.exercise import Result
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
     from runtimes.settings import RunnerSettings
@@ -36,7 +35,8 @@ class Backend(ABC):
     distributions: tuple[str, ...]  # those that may provide the package, as their folders are named
     install: str  # how, as a command
     reinstall: str  # how a build that does not work is replaced
-    recorded: Path  # the .npy file with the logits that ``exercise`` gives where all is well
+    # A tiny model; logits.npy beside it has what ``runtimes.machine.exercise`` must give.
+    selftest: Path
     # Where a model is a single file: how its name ends.
     suffixes: tuple[str, ...] = ()
     # The fields of RunnerSettings that mean something to it, of those that do not to every runtime.
@@ -64,11 +64,8 @@ class Backend(ABC):
         """Load the model. Raises ModelError, OutOfMemoryError or RuntimeMissingError."""
 
     @abstractmethod
-    def exercise(self, *, extra_buffers: bool) -> tuple[Result, list[str]]:
-        """The logits of ``runtimes.machine.exercise`` on a tiny model, and the kernels that ran.
-
-        Runs in a child process: it may die.
-        """
+    def kernels(self) -> list[str]:
+        """The instruction sets or devices that the library was built for. Imports it."""
 
     @abstractmethod
     def import_library(self) -> None:

@@ -10,7 +10,6 @@ from runtimes.backend import Backend
 if TYPE_CHECKING:
     from runtimes.engine.runner import Runner
     from runtimes.engine.tokenizer import NamedTokenizer
-    from runtimes.machine.exercise import Result
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
     from runtimes.settings import RunnerSettings
@@ -44,25 +43,13 @@ class LlamaBackend(Backend):
         runner = LlamaRunner.open(model, settings)
         return runner, runner.tokenizer
 
-    def exercise(self, *, extra_buffers: bool) -> tuple[Result, list[str]]:
-        """A tiny model, which is written for the occasion."""
-        import tempfile
-
-        from runtimes.llamacpp.modelfile import read_gguf
+    def kernels(self) -> list[str]:
+        """The processor's features that it has kernels for."""
         from runtimes.llamacpp.native import library
-        from runtimes.llamacpp.runner import LlamaRunner
-        from runtimes.llamacpp.tinygguf import VOCABULARY, write_tiny_gguf
-        from runtimes.machine import exercise
 
-        with tempfile.TemporaryDirectory(prefix="ingot-selftest-") as folder:
-            path = Path(folder) / "tiny.gguf"
-            write_tiny_gguf(path)
-            runner = LlamaRunner.open(read_gguf(path), exercise.settings(extra_buffers))
-            logits = exercise.run(runner, VOCABULARY)
-            runner.close()
         features = library().llama_print_system_info().decode().replace(":", "|").split("|")
         pairs = (feature.partition("=") for feature in features)
-        return logits, [name.strip() for name, _, value in pairs if value.strip() == "1"]
+        return [name.strip() for name, _, value in pairs if value.strip() == "1"]
 
     def import_library(self) -> None:
         """llama.cpp, and the runner's modules."""
@@ -92,7 +79,7 @@ BACKEND = LlamaBackend(
     distributions=("llama_cpp_python",),
     install=_INSTALL,
     reinstall=f"{_INSTALL} --force",
-    recorded=Path(__file__).parent / "selftest.npy",
+    selftest=Path(__file__).parent / "selftest" / "model.gguf",
     suffixes=(".gguf",),
     knows=_KNOWS,
 )

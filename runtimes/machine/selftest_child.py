@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.load import MODULES, backend
-from runtimes.machine.exercise import Result
+from runtimes.machine import exercise
 from runtimes.machine.linechild import exchange
+from runtimes.models.modelfile import ModelFile
 
 
-def compare(logits: Result, recorded: npt.NDArray[Any]) -> float:
+def compare(logits: exercise.Result, recorded: npt.NDArray[Any]) -> float:
     """Cosine similarity of the checkpoint that differs most; -1 for logits that are not finite."""
     if logits.shape != recorded.shape or not np.isfinite(logits).all():
         return -1.0
@@ -38,10 +39,14 @@ def main() -> int:
     options = parser.parse_args()
     _, answer = exchange()
     tested = backend(options.runtime)
-    logits, kernels = tested.exercise(extra_buffers=not options.safe)
+    model = ModelFile.read(tested.selftest)
+    runner, _ = tested.open(model, exercise.settings(extra_buffers=not options.safe))
+    logits = exercise.run(runner, model.vocab_size)
+    runner.close()
+    recorded = tested.selftest.with_name("logits.npy")
     if options.record:
-        np.save(tested.recorded, logits.astype(np.float16))
-    answer({"kernels": kernels, "similarity": compare(logits, np.load(tested.recorded))})
+        np.save(recorded, logits.astype(np.float16))
+    answer({"kernels": tested.kernels(), "similarity": compare(logits, np.load(recorded))})
     return 0
 
 

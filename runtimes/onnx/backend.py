@@ -10,7 +10,6 @@ from runtimes.backend import Backend
 if TYPE_CHECKING:
     from runtimes.engine.runner import Runner
     from runtimes.engine.tokenizer import NamedTokenizer
-    from runtimes.machine.exercise import Result
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
     from runtimes.settings import RunnerSettings
@@ -46,18 +45,11 @@ class OnnxBackend(Backend):
         runner = OnnxRunner.open(model, settings)
         return runner, runner.tokenizer
 
-    def exercise(self, *, extra_buffers: bool) -> tuple[Result, list[str]]:
-        """The graph in this package; instead of kernels, the execution providers."""
-        from runtimes.machine import exercise
-        from runtimes.onnx.kernels import execution_providers
-        from runtimes.onnx.modelfile import read_folder
-        from runtimes.onnx.runner import OnnxRunner
+    def kernels(self) -> list[str]:
+        """The execution providers of this build."""
+        import onnxruntime
 
-        model = read_folder(self.recorded.parent)
-        runner = OnnxRunner.open(model, exercise.settings(extra_buffers))
-        logits = exercise.run(runner, model.vocab_size)
-        runner.close()
-        return logits, execution_providers()
+        return list(onnxruntime.get_available_providers())
 
     def import_library(self) -> None:
         """ONNX Runtime, and the runner's modules."""
@@ -77,6 +69,6 @@ BACKEND = OnnxBackend(
     distributions=("onnxruntime_gpu", "onnxruntime"),
     install=_INSTALL,
     reinstall=_INSTALL,
-    recorded=Path(__file__).parent / "selftest" / "logits.npy",
+    selftest=Path(__file__).parent / "selftest" / "model.onnx",
     copies_weights=True,
 )

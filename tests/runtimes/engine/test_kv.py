@@ -15,9 +15,10 @@ from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.engine.snapshot import HEADER_BYTES, header
 from runtimes.errors import ModelError
-from runtimes.llamacpp import state, tinygguf
+from runtimes.llamacpp import state
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
+from tests.runtimes.machine.tiny_gguf import write_tiny_gguf
 
 CONTEXT = 256
 PROMPT = random.Random(5).choices(range(10, 700), k=61)  # ids of Pebble's 768
@@ -285,13 +286,10 @@ def test_quantized_keys_and_values(pebble_built: Path, kv_type: str, unified: st
     packed.close()
 
 
-def test_heads_that_fit_no_block_are_refused(tmp_path: Path, monkeypatch):
+def test_heads_that_fit_no_block_are_refused(tmp_path: Path):
     """The self-test's model with 16 heads of 16 elements in place of 4 of 64."""
-    heads = {"llama.attention.head_count": 16, "llama.attention.head_count_kv": 8}
-    heads["llama.rope.dimension_count"] = 16
-    metadata = [(key, kind, heads.get(key, value)) for key, kind, value in tinygguf._METADATA]
-    monkeypatch.setattr(tinygguf, "_METADATA", metadata)
-    tinygguf.write_tiny_gguf(path := tmp_path / "heads.gguf")
+    path = tmp_path / "heads.gguf"
+    write_tiny_gguf(path, head_count=16, head_count_kv=8, dimension_count=16)
     load_runner(ModelFile.read(path), RunnerSettings(context=64))[0].close()
     with pytest.raises(ModelError, match=r"multiple of 32\. Use kv_type f16"):
         load_runner(ModelFile.read(path), RunnerSettings(context=64, kv_type="q8_0"))

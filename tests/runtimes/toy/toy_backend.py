@@ -10,7 +10,6 @@ import numpy as np
 from runtimes.backend import Backend
 from runtimes.engine.runner import Capabilities, Logits, StepPlan
 from runtimes.errors import ModelError
-from runtimes.machine import exercise
 from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
@@ -125,10 +124,8 @@ class ToyBackend(Backend):
         runner = Bigrams(model, settings)
         return runner, runner.tokenizer
 
-    def exercise(self, *, extra_buffers: bool) -> tuple[exercise.Result, list[str]]:
-        model = ModelFile.read(Path(__file__).with_name("tiny.toy"))
-        runner, words = self.open(model, exercise.settings(extra_buffers))
-        return exercise.run(runner, words.vocab_size), ["numpy"]
+    def kernels(self) -> list[str]:
+        return ["numpy"]
 
     def import_library(self) -> None:
         pass
@@ -143,6 +140,6 @@ BACKEND = ToyBackend(
     distributions=(),
     install="toys",
     reinstall="toys",
-    recorded=Path(__file__).with_name("recorded.npy"),
+    selftest=Path(__file__).with_name("tiny.toy"),
     suffixes=(".toy",),
 )

@@ -1,7 +1,10 @@
-"""Write a tiny random llama model whose tensors cover the quantized kernels that can go wrong.
+"""Make the tiny model of llama.cpp's self-test: run when its shape has to change.
 
-Its bytes are the same everywhere, since they come from a hash function. selftest.npy beside it
-holds the logits that a correct build computes from them.
+    python -m tests.runtimes.machine.tiny_gguf
+    python -m runtimes.machine.selftest_child llamacpp --record
+
+Its tensors are random and cover the quantized kernels that can go wrong. Its bytes are the same
+everywhere, since they come from a hash function.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-VOCABULARY = 256
-CONTEXT = 128
-_HIDDEN, _FFN, _LAYERS, _HEADS, _KV_HEADS = 256, 512, 2, 4, 2
+from runtimes.load import backend
+
+_VOCABULARY, _CONTEXT = 64, 128
+_HIDDEN, _FFN, _HEADS, _KV_HEADS = 256, 256, 4, 2
 _KV_WIDTH = _HIDDEN // _HEADS * _KV_HEADS
 _ALIGNMENT = 32
 
@@ -34,23 +38,24 @@ _TYPE_IDS = {
 }
 _UINT32, _FLOAT32, _STRING = 4, 6, 8
 
-# name -> (type, rows, columns). Every type stands where its rows are long enough for its blocks.
-_LAYER_TYPES = (
-    ("attn_q", ("Q8_0", "Q4_K"), _HIDDEN, _HIDDEN),
-    ("attn_k", ("Q4_0", "Q8_0"), _KV_WIDTH, _HIDDEN),
-    ("attn_v", ("Q6_K", "F16"), _KV_WIDTH, _HIDDEN),
-    ("attn_output", ("Q4_0", "Q5_K"), _HIDDEN, _HIDDEN),
-    ("ffn_gate", ("Q4_K", "Q4_0"), _FFN, _HIDDEN),
-    ("ffn_up", ("Q4_1", "Q6_K"), _FFN, _HIDDEN),
-    ("ffn_down", ("Q5_K", "Q8_0"), _HIDDEN, _FFN),
+# Every type stands where its rows are long enough for its blocks.
+_MATRICES = (
+    ("attn_q", "Q4_0", _HIDDEN, _HIDDEN),
+    ("attn_k", "Q8_0", _KV_WIDTH, _HIDDEN),
+    ("attn_v", "F16", _KV_WIDTH, _HIDDEN),
+    ("attn_output", "Q5_K", _HIDDEN, _HIDDEN),
+    ("ffn_gate", "Q4_K", _FFN, _HIDDEN),
+    ("ffn_up", "Q4_1", _FFN, _HIDDEN),
+    ("ffn_down", "Q6_K", _HIDDEN, _FFN),
 )
 
 
-def write_tiny_gguf(path: Path) -> None:
-    """Write the model, about 1 MB."""
+def write_tiny_gguf(path: Path, **changed: int) -> None:
+    """Write the model, 0.3 MB. ``changed`` are values of the metadata by the end of their keys."""
     tensors = _tensors()
     head = bytearray(struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(_METADATA)))
-    for key, value_kind, value in _METADATA:
+    for key, value_kind, usual in _METADATA:
+        value = changed.get(key.rpartition(".")[2], usual)
         head += _text(key) + struct.pack("<I", value_kind)
         if value_kind == _STRING:
             head += _text(str(value))
@@ -73,15 +78,15 @@ _FORMATS = {_UINT32: "<I", _FLOAT32: "<f"}
 _METADATA: tuple[tuple[str, int, str | int | float], ...] = (
     ("general.architecture", _STRING, "llama"),
     ("general.name", _STRING, "ingot-selftest"),
-    ("llama.context_length", _UINT32, CONTEXT),
+    ("llama.context_length", _UINT32, _CONTEXT),
     ("llama.embedding_length", _UINT32, _HIDDEN),
-    ("llama.block_count", _UINT32, _LAYERS),
+    ("llama.block_count", _UINT32, 1),
     ("llama.feed_forward_length", _UINT32, _FFN),
     ("llama.attention.head_count", _UINT32, _HEADS),
     ("llama.attention.head_count_kv", _UINT32, _KV_HEADS),
     ("llama.attention.layer_norm_rms_epsilon", _FLOAT32, 1e-5),
     ("llama.rope.dimension_count", _UINT32, _HIDDEN // _HEADS),
-    ("llama.vocab_size", _UINT32, VOCABULARY),
+    ("llama.vocab_size", _UINT32, _VOCABULARY),
     ("tokenizer.ggml.model", _STRING, "no_vocab"),
 )
 
@@ -89,16 +94,14 @@ _METADATA: tuple[tuple[str, int, str | int | float], ...] = (
 def _tensors() -> list[tuple[str, str, tuple[int, ...], bytes]]:
     ones = np.ones(_HIDDEN, np.float32).tobytes()
     found: list[tuple[str, str, tuple[int, ...], bytes]] = [
-        _matrix("token_embd.weight", "F16", VOCABULARY, _HIDDEN)
+        _matrix("token_embd.weight", "F16", _VOCABULARY, _HIDDEN)
     ]
-    for layer in range(_LAYERS):
-        prefix = f"blk.{layer}"
-        found.append((f"{prefix}.attn_norm.weight", "F32", (_HIDDEN,), ones))
-        found.append((f"{prefix}.ffn_norm.weight", "F32", (_HIDDEN,), ones))
-        for name, kinds, rows, columns in _LAYER_TYPES:
-            found.append(_matrix(f"{prefix}.{name}.weight", kinds[layer], rows, columns))
+    for name in ("attn_norm", "ffn_norm"):
+        found.append((f"blk.0.{name}.weight", "F32", (_HIDDEN,), ones))
+    for name, kind, rows, columns in _MATRICES:
+        found.append(_matrix(f"blk.0.{name}.weight", kind, rows, columns))
     found.append(("output_norm.weight", "F32", (_HIDDEN,), ones))
-    found.append(_matrix("output.weight", "Q6_K", VOCABULARY, _HIDDEN))
+    found.append(_matrix("output.weight", "Q6_K", _VOCABULARY, _HIDDEN))
     return found
 
 
@@ -183,3 +186,7 @@ def _text(text: str) -> bytes:
 
 def _padded(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+if __name__ == "__main__":
+    write_tiny_gguf(backend("llamacpp").selftest)

@@ -1,6 +1,7 @@
-"""Make the tiny decoder graph of ``runtimes.machine.selftest``: run when its shape has to change.
+"""Make the tiny decoder graph of ONNX Runtime's self-test: run when its shape has to change.
 
-    python -m quantize.onnx.selftest_graph
+    python -m tests.runtimes.machine.tiny_onnx
+    python -m runtimes.machine.selftest_child onnx --record
 
 It has the operators of real exports whose native kernels can go wrong: 4-bit and 8-bit MatMulNBits,
 and GroupQueryAttention with its cache and rotary embedding. Its weights come from a hash function.
@@ -10,16 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper, save_model
 
-import runtimes.onnx
+from runtimes.load import backend
 
-FOLDER = Path(runtimes.onnx.__file__).parent / "selftest"
 VOCABULARY, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 64, 64, 96, 4, 2, 16, 96
 BLOCK = 32
 
@@ -195,10 +194,10 @@ def tokenizer() -> dict[str, Any]:
 
 def main() -> None:
     """Write the folder."""
-    FOLDER.mkdir(exist_ok=True)
-    save_model(build(), FOLDER / "model.onnx")
+    folder = backend("onnx").selftest.parent
+    save_model(build(), folder / "model.onnx")
     for name, content in (("genai_config", genai_config()), ("tokenizer", tokenizer())):
-        (FOLDER / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
