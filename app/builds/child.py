@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import signal
 import subprocess
-import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import IO, Any
 
-from app.builds.progress import Melt
+from app.builds.progress import QuantizeRun
 from app.builds.settings import Settings
 from runtimes.machine.processes import Child
 
@@ -21,14 +19,10 @@ logger = logging.getLogger(__name__)
 
 _LINES_KEPT = 40  # of what the process says besides its events
 _LINES_SHOWN = 8
-if sys.platform == "win32":  # where none of them can be caught
-    _SIGNALS = (signal.SIGTERM,)
-else:
-    _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-_GENTLE_S = 20.0  # to clean up after SIGINT and after SIGTERM; files may be large
+_GENTLE_S = 20.0  # to clean up before it is killed; files may be large
 
 
-class MeltProcess:
+class QuantizeProcess:
     """`quantize --json` in a session of its own: keys of this terminal do not reach it.
 
     ``poll`` is for one thread; the others may be called from any.
@@ -38,11 +32,9 @@ class MeltProcess:
         """Start it. Raises UsageError as ``Settings.options``, before anything runs."""
         arguments = settings.arguments()
         self.settings = settings
-        self.melt = Melt(tuple(recipe.name for recipe in settings.options().recipes))
+        self.run = QuantizeRun(tuple(recipe.name for recipe in settings.options().recipes))
         self.stopping = False
         self._told = False
-        # Who started us may have had Ctrl-C ignored, which children inherit.
-        self._deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         self._events: deque[dict[str, Any]] = deque()
         self._said: deque[str] = deque(maxlen=_LINES_KEPT)
         self._process = Child(
@@ -56,11 +48,8 @@ class MeltProcess:
         )
         logger.info("quantize %s", " ".join(arguments))
         self._readers = [
-            threading.Thread(target=read, args=(stream,), name=f"ingot-melt-{name}", daemon=True)
-            for name, read, stream in (
-                ("events", self._read_events, self._process.stdout),
-                ("stderr", self._read_stderr, self._process.stderr),
-            )
+            threading.Thread(target=read, name="ingot-quantize", daemon=True)
+            for read in (self._read_events, self._read_stderr)
         ]
         for reader in self._readers:
             reader.start()
@@ -76,15 +65,17 @@ class MeltProcess:
         return self._process.poll() is None
 
     def poll(self) -> bool:
-        """Bring ``melt`` up to date; False once the run has ended and all of it is known."""
+        """Bring ``run`` up to date; False once it has ended and all of it is known."""
         ended = not self.running and not any(reader.is_alive() for reader in self._readers)
         while self._events:
-            self.melt.apply(self._events.popleft())
+            self.run.apply(self._events.popleft())
         if ended and not self._told:
             self._told = True
             code = self._process.returncode
-            self.melt.ended(code, self.last_words, stopped=self.stopping and code != 0)
-            self._tell()
+            self.run.ended(code, self.last_words, stopped=self.stopping and code != 0)
+            level = logging.WARNING if self.run.error else logging.INFO
+            why = f": {self.run.error}" if self.run.error else ""
+            logger.log(level, "quantize %s: %s%s", self.settings.model, self.run.state, why)
         return not ended
 
     @property
@@ -93,15 +84,12 @@ class MeltProcess:
         return "\n".join(list(self._said)[-_LINES_SHOWN:])
 
     def stop(self) -> None:
-        """Interrupt it as Ctrl-C does; what is finished is kept. Returns at once."""
+        """End it; what is finished is kept. Returns at once."""
         if self.stopping or not self.running:
             return
         self.stopping = True
-        signals = _SIGNALS[self._deaf :] or _SIGNALS
-        self._send(signals[0])
-        threading.Thread(
-            target=self._insist, args=(signals[1:],), name="ingot-melt-stop", daemon=True
-        ).start()
+        self._process.terminate()
+        threading.Thread(target=self._insist, name="ingot-quantize-stop", daemon=True).start()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it ended within ``timeout`` seconds."""
@@ -113,42 +101,30 @@ class MeltProcess:
             reader.join(5.0)
         return True
 
-    def _insist(self, signals: Sequence[signal.Signals]) -> None:
-        """Each of ``signals`` when the one before has not ended it in time."""
-        for number in signals:
-            if self.wait(_GENTLE_S):
-                return
-            logger.warning("the run does not end; %s is sent", number.name)
-            self._send(number)
+    def _insist(self) -> None:
+        if not self.wait(_GENTLE_S):
+            logger.warning("the run does not end; it is killed")
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
-    def _send(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+    def _read_events(self) -> None:
+        for line in _lines(self._process.stdout):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                self._said.append(line)
+                continue
+            if isinstance(event, dict):
+                self._events.append(event)
 
-    def _tell(self) -> None:
-        melt = self.melt
-        logger.log(
-            logging.WARNING if melt.error else logging.INFO,
-            "quantize %s: %s%s",
-            self.settings.model,
-            melt.state.value,
-            f": {melt.error}" if melt.error else "",
-        )
+    def _read_stderr(self) -> None:
+        for line in _lines(self._process.stderr):
+            if text := line.rsplit("\r", 1)[-1]:
+                self._said.append(text)
 
-    def _read_events(self, stream: IO[bytes]) -> None:
-        with stream:
-            for line in stream:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    self._said.append(line.decode(errors="replace").rstrip())
-                    continue
-                if isinstance(event, dict):
-                    self._events.append(event)
 
-    def _read_stderr(self, stream: IO[bytes]) -> None:
-        with stream:
-            for line in stream:
-                text = line.decode(errors="replace").rstrip().rsplit("\r", 1)[-1]
-                if text:
-                    self._said.append(text)
+def _lines(stream: IO[bytes] | None) -> Iterator[str]:
+    assert stream is not None
+    with stream:
+        for line in stream:
+            yield line.decode(errors="replace").rstrip()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.builds.settings import Settings, estimated_size
+from app.builds.settings import Settings
 from quantize.build.preflight import memory_parts, require_memory, require_space, space_parts
 from quantize.build.requirements import require_fitting, unlisted
 from quantize.build.stages import stages_size
@@ -19,10 +19,10 @@ from quantize.build.workspace import WORK
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.names import parse_hub_name
-from quantize.hub.store import Store
+from quantize.hub.store import Store, human
 from quantize.options import Options
 from quantize.progress.console import SilentReporter
-from quantize.recipes.recipe import Recipe, require_matrix
+from quantize.recipes.recipe import require_matrix
 from quantize.source import SourceModel, open_source
 from quantize.source.files import wanted
 from runtimes.errors import IngotError, ModelError
@@ -35,28 +35,22 @@ _WEIGHTS = (".safetensors", ".bin")
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Bytes, by what they are for. ``disk`` is written at most, on the disk of ``out``; of
-    ``memory`` the largest part is needed at one time. ``there`` are recipes whose files an earlier
-    run has made, which ``disk`` leaves out. ``download`` is fetched first, to the cache's disk.
-    ``builder`` is the process of a run that writes into ``out`` now.
-
-    ``problems`` are reasons why the run would be refused; it can be started when there are none.
-    """
+    """What the model is, what the run needs against what there is, and where it goes; in bytes."""
 
     name: str
     architecture: str
     parameters: int
     bytes: int
     out: Path
-    disk: Mapping[str, int]
-    disk_free: int
-    memory: Mapping[str, int]
+    disk: Mapping[str, int]  # written at most, by what it is for
+    disk_free: int  # on the disk of ``out``
+    memory: Mapping[str, int]  # by what it is for; the largest part is needed at one time
     memory_free: int
-    there: tuple[str, ...] = ()
-    download: int = 0
+    there: tuple[str, ...] = ()  # recipes whose files an earlier run has made; not in ``disk``
+    download: int = 0  # fetched first, to the cache's disk
     download_free: int = 0
-    builder: int | None = None
-    problems: tuple[str, ...] = ()
+    builder: int | None = None  # the process that writes into ``out`` now
+    problems: tuple[str, ...] = ()  # why the run would be refused
 
     @property
     def disk_needed(self) -> int:
@@ -68,9 +62,23 @@ class Forecast:
         """The largest part."""
         return max(self.memory.values(), default=0)
 
-    def size_of(self, recipe: Recipe) -> int:
-        """About how many bytes the recipe's file will have."""
-        return estimated_size(self.parameters, recipe)
+    def lines(self) -> list[str]:
+        """For people."""
+        count = self.parameters
+        weights = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
+        lines = [f"{self.name}: {self.architecture}, {weights} weights, {human(self.bytes)}"]
+        if self.download:
+            free = human(self.download_free)
+            lines.append(f"Download {human(self.download)} first; its disk has {free} free")
+        if self.disk:
+            needs = f"Needs {human(self.disk_needed)} of {human(self.disk_free)} free disk"
+            if self.memory:
+                memory = f"{human(self.memory_needed)} of {human(self.memory_free)} free memory"
+                needs += f" and {memory} ({max(self.memory, key=lambda n: self.memory[n])})"
+            lines.append(needs)
+        there = f"; there already: {', '.join(self.there)}" if self.there else ""
+        lines.append(f"Into {self.out}{there}")
+        return [*lines, *(f"✗ {problem}" for problem in self.problems)]
 
 
 def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-_INTERRUPTED = 130
-_TERMINATED = 143
+_STOPPED_CODES = (130, 143)  # by SIGINT, by SIGTERM
+_KEPT_BACK = (" is too far from the float model: ", " is not built: ")
 
 
 class StageState(StrEnum):
@@ -22,15 +22,12 @@ class StageState(StrEnum):
 
 
 class State(StrEnum):
-    """Of a run, and of each of its recipes.
-
-    PARTLY is a run that has kept files back because they are too far from the original.
-    """
+    """Of a run, and of each of its recipes."""
 
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
-    PARTLY = "partly"
+    PARTLY = "partly"  # a run that has kept files back: they are too far from the original
     KEPT_BACK = "kept back"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -38,22 +35,21 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Stage:
-    """One stage; ``begin`` in seconds since 1970, ``seconds`` once it has ended. ``recipe`` is the
-    one that it works for, None for all of them; ``step`` what it does where nothing is counted."""
+    """One step of a run."""
 
     number: int
     text: str
-    begin: float
+    begin: float  # in seconds since 1970
     depth: int = 0
-    recipe: str | None = None
+    recipe: str | None = None  # the one that it works for; None for all of them
     state: StageState = StageState.RUNNING
-    seconds: float | None = None
+    seconds: float | None = None  # once it has ended
     done: float = 0.0
     total: float | None = None
     unit: str = ""
     rate: float | None = None
     seconds_left: float | None = None
-    step: str = ""
+    step: str = ""  # what it does where nothing is counted
 
     @property
     def share(self) -> float | None:
@@ -62,24 +58,18 @@ class Stage:
 
 
 @dataclass(slots=True)
-class Melt:
-    """A run so far. ``state`` changes when its process has ended; until then ``outcome`` says what
-    it will be, once that is known.
-
-    ``notes`` are what the user should know, ``kept_back`` why a recipe's file is not published,
-    ``files`` the published ones by recipe, ``sizes`` their bytes, ``already`` those that an earlier
-    run has built.
-    """
+class QuantizeRun:
+    """A run so far."""
 
     recipes: tuple[str, ...]
-    state: State = State.RUNNING
-    outcome: State | None = None
+    state: State = State.RUNNING  # changes when the process has ended
+    outcome: State | None = None  # what ``state`` will be, once that is known
     stages: list[Stage] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    files: dict[str, Path] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    kept_back: dict[str, str] = field(default_factory=dict)
-    already: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)  # what the user should know
+    files: dict[str, Path] = field(default_factory=dict)  # published ones by recipe
+    sizes: dict[str, int] = field(default_factory=dict)  # their bytes
+    kept_back: dict[str, str] = field(default_factory=dict)  # why a file is not published
+    already: set[str] = field(default_factory=set)  # recipes that an earlier run has built
     error: str = ""
     exit_code: int | None = None
     manifest: Path | None = None
@@ -88,10 +78,36 @@ class Melt:
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take one event. Unknown kinds, which may come, change nothing."""
-        take = getattr(self, f"_take_{event.get('event')}", None)
         self.end = float(event.get("time", self.end or 0.0))
-        if take is not None:
-            take(event)
+        text = str(event.get("text", ""))
+        stage = self._stage(event.get("stage"))
+        match event.get("event"):
+            case "start":
+                self.begin = self.end
+            case "stage_begin":
+                parent = self._stage(event.get("parent"))
+                recipe = recipe_in(text, self.recipes) or (parent.recipe if parent else None)
+                depth = parent.depth + 1 if parent else 0
+                self.stages.append(Stage(int(event["stage"]), text, self.end, depth, recipe))
+            case "progress" if stage is not None:
+                stage.done, stage.total = float(event["done"]), event.get("total")
+                stage.unit, stage.rate = str(event.get("unit", "")), event.get("rate")
+                stage.seconds_left = event.get("seconds_left")
+            case "step" if stage is not None:
+                stage.step = text
+            case "stage_end" if stage is not None:
+                stage.state = StageState.DONE if event.get("ok", True) else StageState.FAILED
+                stage.seconds = float(event["seconds"])
+            case "note":
+                self._take_note(text)
+            case "file":
+                entry = event["entry"]
+                self.files[entry["recipe"]] = Path(event["path"])
+                self.sizes[entry["recipe"]] = int(entry["bytes"])
+            case "error":
+                self._take_error(text, int(event["exit_code"]), event.get("kind"))
+            case "done":
+                self.outcome, self.manifest = State.DONE, Path(event["manifest"])
 
     def ended(self, code: int, last_words: str = "", *, stopped: bool = False) -> None:
         """The process is gone, with this code; ``last_words`` is the end of what it said, and
@@ -131,59 +147,26 @@ class Melt:
         """From the first event to the last."""
         return (self.end or 0.0) - (self.begin or self.end or 0.0)
 
-    def _take_start(self, event: Mapping[str, Any]) -> None:
-        self.begin = float(event["time"])
-
-    def _take_stage_begin(self, event: Mapping[str, Any]) -> None:
-        parent = self._stage(event.get("parent"))
-        text = str(event["text"])
-        recipe = recipe_in(text, self.recipes) or (parent.recipe if parent else None)
-        depth = parent.depth + 1 if parent else 0
-        self.stages.append(Stage(int(event["stage"]), text, float(event["time"]), depth, recipe))
-
-    def _take_progress(self, event: Mapping[str, Any]) -> None:
-        if (stage := self._stage(event.get("stage"))) is not None:
-            stage.done, stage.total = float(event["done"]), event.get("total")
-            stage.unit, stage.rate = str(event.get("unit", "")), event.get("rate")
-            stage.seconds_left = event.get("seconds_left")
-
-    def _take_step(self, event: Mapping[str, Any]) -> None:
-        if (stage := self._stage(event.get("stage"))) is not None:
-            stage.step = str(event["text"])
-
-    def _take_stage_end(self, event: Mapping[str, Any]) -> None:
-        if (stage := self._stage(event.get("stage"))) is not None:
-            stage.state = StageState.DONE if event.get("ok", True) else StageState.FAILED
-            stage.seconds = float(event["seconds"])
-
-    def _take_note(self, event: Mapping[str, Any]) -> None:
-        text = str(event["text"])
+    def _take_note(self, text: str) -> None:
         if text not in self.notes:  # each file of a model says the same of its tokenizer
             self.notes.append(text)
         if "is already built" in text and (recipe := recipe_in(text, self.recipes)):
             self.already.add(recipe)
         self._keep_back([text])
 
-    def _take_file(self, event: Mapping[str, Any]) -> None:
-        recipe = str(event["entry"]["recipe"])
-        self.files[recipe], self.sizes[recipe] = Path(event["path"]), int(event["entry"]["bytes"])
-
-    def _take_error(self, event: Mapping[str, Any]) -> None:
-        self.error, self.exit_code = str(event["text"]), int(event["exit_code"])
-        if self.exit_code in (_INTERRUPTED, _TERMINATED):
+    def _take_error(self, text: str, code: int, kind: str | None) -> None:
+        self.error, self.exit_code = text, code
+        if code in _STOPPED_CODES:
             self.outcome = State.STOPPED
             return
-        self._keep_back(self.error.splitlines())
-        partly = event.get("kind") in ("QualityError", "UnfinishedError")
+        self._keep_back(text.splitlines())
+        partly = kind in ("QualityError", "UnfinishedError")
         self.outcome = State.PARTLY if partly else State.FAILED
 
-    def _take_done(self, event: Mapping[str, Any]) -> None:
-        self.outcome, self.manifest = State.DONE, Path(event["manifest"])
-
     def _keep_back(self, lines: Iterable[str]) -> None:
-        """Lines such as "q4_0 is too far from the float model: ...", "q4_0 is not built: ..."."""
+        """Lines such as "q4_0 is too far from the float model: ..."."""
         for line in lines:
-            for begin in (" is too far from the float model: ", " is not built: "):
+            for begin in _KEPT_BACK:
                 name, found, why = line.partition(begin)
                 if found and name in self.recipes:
                     self.kept_back[name] = why

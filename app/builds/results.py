@@ -30,15 +30,15 @@ _COLUMNS: tuple[tuple[str, Callable[[FileEntry], str]], ...] = (
     ("accuracy", lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else ""),
     ("tok/s", lambda e: _speed(e, "decode_tps_1")),
     ("x16 tok/s", lambda e: _speed(e, "decode_tps_16")),
-    ("peak MB", lambda e: _peak(e)),
+    ("peak MB", lambda e: megabytes(e.speed.peak_bytes) if e.speed and e.speed.peak_bytes else ""),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A file: the letter that it has in the chart ("" without one), its cells, where it is."""
+    """A file."""
 
-    mark: str
+    mark: str  # its letter in the chart; "" without one
     recipe: str
     cells: tuple[str, ...]
     path: Path
@@ -46,13 +46,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The files of ``folder``. ``advice`` recommends one of them, where they were measured."""
+    """The files of ``folder``."""
 
     folder: Path
     model: str
     headings: tuple[str, ...]
     rows: tuple[Row, ...]
-    advice: str
+    advice: str  # recommends a file, where they were measured
     chart: Chart | None
 
     @property
@@ -71,13 +71,17 @@ def read_result(folder: Path) -> Result:
     """What ``folder`` holds now; figures that may not be compared with the others are left to the
     report. Raises ModelError without a readable manifest."""
     main, *apart = comparable_parts(load_manifest(folder))
-    bare = [_unmeasured(entry) for part in apart for entry in part.files]
+    bare = [
+        dataclasses.replace(entry, quality=None, fidelity=None, speed=None)
+        for part in apart
+        for entry in part.files
+    ]
     manifest = dataclasses.replace(main, files=(*main.files, *bare))
     chart = make_chart(manifest.files)
     order = [point.label for point in chart.points] if chart else []
     marks = dict(zip(order, ascii_uppercase, strict=False))  # from the smallest file on
     entries = sorted(manifest.files, key=lambda e: (e.bytes, e.recipe))
-    columns = _shown(entries)
+    columns = [(heading, of) for heading, of in _COLUMNS if any(of(e) for e in entries)]
     best = recommended(manifest.files)
     return Result(
         folder=folder,
@@ -97,15 +101,6 @@ def read_result(folder: Path) -> Result:
     )
 
 
-def _shown(entries: Sequence[FileEntry]) -> list[tuple[str, Callable[[FileEntry], str]]]:
-    """The columns that at least one file has."""
-    return [(heading, of) for heading, of in _COLUMNS if any(of(e) for e in entries)]
-
-
-def _unmeasured(entry: FileEntry) -> FileEntry:
-    return dataclasses.replace(entry, quality=None, fidelity=None, speed=None)
-
-
 def _remark(entries: Sequence[FileEntry]) -> str:
     steady = all(is_steady(entry.speed) for entry in entries if entry.speed)
     return "" if steady else "; speeds with * were measured on a busy machine and are not compared"
@@ -116,7 +111,3 @@ def _speed(entry: FileEntry, name: str) -> str:
     if entry.speed is None:
         return ""
     return f"{getattr(entry.speed, name):,.0f}{'' if is_steady(entry.speed) else '*'}"
-
-
-def _peak(entry: FileEntry) -> str:
-    return megabytes(entry.speed.peak_bytes) if entry.speed and entry.speed.peak_bytes else ""

@@ -16,10 +16,7 @@ DEFAULT_RECIPES = tuple(recipe.name for recipe in choose_recipes())
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``model``, ``out``, ``imatrix`` and ``lora`` as the user typed them; "" is left to quantize.
-
-    ``limit`` is the most tokens that files are compared on (None: the usual number).
-    """
+    """What the user typed; "" is left to quantize."""
 
     model: str
     recipes: tuple[str, ...] = DEFAULT_RECIPES
@@ -28,7 +25,6 @@ class Settings:
     lora: str = ""
     measure: bool = True
     fresh: bool = False
-    limit: int | None = None
 
     def options(self) -> Options:
         """What the command makes of this. Raises UsageError that says what to change."""
@@ -44,7 +40,7 @@ class Settings:
             SourceOptions(self.source, lora=_given(self.lora)),
             tuple(find_recipe(name) for name in self.recipes),
             out=_path(self.out) if self.out.strip() else None,
-            measure=MeasureOptions(enabled=self.measure, limit=self.limit),
+            measure=MeasureOptions(enabled=self.measure),
             imatrix=_path(self.imatrix) if self.imatrix.strip() else None,
             fresh=self.fresh,
         )
@@ -69,8 +65,6 @@ class Settings:
             found += ["--imatrix", str(options.imatrix)]
         if options.source.lora is not None:
             found += ["--lora", options.source.lora]
-        if self.limit is not None:
-            found += ["--limit", str(self.limit)]
         return found + ["--no-measure"] * (not self.measure) + ["--fresh"] * self.fresh
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,20 +14,16 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer, TabbedContent, TabPane
 
-from app.builds.child import MeltProcess
+from app.builds.child import QuantizeProcess
 from app.builds.progress import State
-from app.options import ModelOptions
-from app.tui.app import app_of
 from app.tui.screens.confirm import ConfirmScreen
-from app.tui.widgets.quantize_form import QuantizeForm
+from app.tui.widgets.quantize_form import QuantizeForm, foreseen
+from app.tui.widgets.quantize_progress import QuantizeProgress
 from app.tui.widgets.quantize_result import QuantizeResult
-from app.tui.widgets.quantize_run import QuantizeRun
 from runtimes.errors import IngotError, ModelError
 
 if TYPE_CHECKING:
-    from app.builds.forecast import Forecast
     from app.builds.results import Result
-    from app.builds.settings import Settings
 
 _TICK_S = 0.25
 _TABS = ("form", "run", "result")
@@ -51,26 +45,16 @@ class QuantizeScreen(Screen[None]):
         Binding("f10", "tab(1)", "Next page", id="quantize.next"),
         # First of all: what scrolls on a page has these two keys for itself.
         Binding(
-            "ctrl+pagedown",
-            "tab(1)",
-            "Page after",
-            id="quantize.after",
-            show=False,
-            priority=True,
+            "ctrl+pagedown", "tab(1)", "Page after", id="quantize.after", show=False, priority=True
         ),
         Binding(
-            "ctrl+pageup",
-            "tab(-1)",
-            "Page before",
-            id="quantize.before",
-            show=False,
-            priority=True,
+            "ctrl+pageup", "tab(-1)", "Page before", id="quantize.before", show=False, priority=True
         ),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._process: MeltProcess | None = None
+        self._process: QuantizeProcess | None = None
         self._timer: Timer | None = None
         self._starting = False
 
@@ -79,7 +63,7 @@ class QuantizeScreen(Screen[None]):
             with TabPane("1 Choose", id="form"):
                 yield QuantizeForm(id="quantize-form")
             with TabPane("2 Build", id="run"):
-                yield QuantizeRun(id="quantize-run")
+                yield QuantizeProgress(id="quantize-run")
             with TabPane("3 Files", id="result"):
                 yield QuantizeResult(id="quantize-result")
         yield Footer(compact=True, show_command_palette=False)
@@ -94,7 +78,6 @@ class QuantizeScreen(Screen[None]):
 
     # Starting
 
-    @on(QuantizeForm.Start)
     def action_build(self) -> None:
         if self.running or self._starting:
             self.notify("A run is in progress; esc stops it.", severity="warning")
@@ -106,10 +89,10 @@ class QuantizeScreen(Screen[None]):
     async def _start(self) -> None:
         settings = self.query_one(QuantizeForm).settings
         try:
-            forecast = await asyncio.to_thread(_forecast, settings)
+            forecast = await asyncio.to_thread(foreseen, settings)
             if forecast.problems:
                 raise ModelError("\n".join(forecast.problems))
-            self._process = await asyncio.to_thread(MeltProcess, settings)
+            self._process = await asyncio.to_thread(QuantizeProcess, settings)
         except (IngotError, OSError) as error:
             title = "This cannot be built"
             self.notify(str(error), title=title, severity="error", timeout=15, markup=False)
@@ -125,7 +108,7 @@ class QuantizeScreen(Screen[None]):
         if process is None:
             return
         goes_on = process.poll()
-        self.query_one(QuantizeRun).show(process.melt, time.time())
+        self.query_one(QuantizeProgress).show(process.run, time.time())
         if goes_on:
             return
         if self._timer is not None:
@@ -134,20 +117,20 @@ class QuantizeScreen(Screen[None]):
         self.refresh_bindings()
         self._finished(process)
 
-    def _finished(self, process: MeltProcess) -> None:
-        melt = process.melt
-        match melt.state:
+    def _finished(self, process: QuantizeProcess) -> None:
+        run = process.run
+        match run.state:
             case State.DONE:
                 self.notify(f"{process.settings.model} is built.", markup=False)
             case State.PARTLY:
-                text = f"{', '.join(melt.kept_back)}: too far from the original, not published."
+                text = f"{', '.join(run.kept_back)}: too far from the original, not published."
                 self.notify(text, severity="warning", timeout=15, markup=False)
             case State.FAILED:
                 title = "The build failed"
-                self.notify(melt.error, title=title, severity="error", timeout=15, markup=False)
-        folder = melt.manifest.parent if melt.manifest else _folder(melt.files)
-        if folder is not None:
-            self._read(folder, turn=melt.state is State.DONE)
+                self.notify(run.error, title=title, severity="error", timeout=15, markup=False)
+        written = run.manifest or next(iter(run.files.values()), None)
+        if written is not None:
+            self._read(written.parent, turn=run.state is State.DONE)
 
     # What is there
 
@@ -169,38 +152,24 @@ class QuantizeScreen(Screen[None]):
         if turn and result is not None:
             self._turn_to("result")
 
-    @on(QuantizeResult.Chat)
-    def _chat(self, event: QuantizeResult.Chat) -> None:
-        options = ModelOptions(recipe=event.row.recipe)
-        app = app_of(self)
-        app.load_model(str(event.result.folder), options)
-        app.switch_mode("chat")
-
-    @on(QuantizeResult.Report)
-    def _report(self, event: QuantizeResult.Report) -> None:
-        """Show where the page is; open it where there is a desktop to open it on."""
-        path = event.result.report
-        if path is None:
-            self.notify("There is no report yet; building writes it.", severity="warning")
-            return
-        self.app.copy_to_clipboard(str(path))
-        self.notify(f"{path}\n(its path is copied)", title="Report", timeout=10, markup=False)
-        if _has_desktop() and not self.app.is_headless:
-            self.app.open_url(path.resolve().as_uri())
-
     # Stopping
 
+    @property
+    def _stoppable(self) -> QuantizeProcess | None:
+        process = self._process
+        return process if process and process.running and not process.stopping else None
+
     def interrupt(self) -> bool:
-        if not self.running or self._process is None or self._process.stopping:
+        if self._stoppable is None:
             return False
-        self._process.stop()
+        self._stoppable.stop()
         return True
 
     def leaving(self) -> str | None:
-        if not self.running or self._process is None or self._process.stopping:
+        if self._stoppable is None:
             return None
         return (
-            f"{self._process.settings.model} is being quantized. That ends with the app; what is"
+            f"{self._stoppable.settings.model} is being quantized. That ends with the app; what is"
             " finished is kept, and building it again resumes from there."
         )
 
@@ -234,23 +203,7 @@ class QuantizeScreen(Screen[None]):
         self.call_after_refresh(self.query_one(_FOCUS[name]).focus)
 
 
-def _forecast(settings: Settings) -> Forecast:
-    from app.builds.forecast import foresee
-
-    return foresee(settings)
-
-
 def _result(folder: Path) -> Result:
     from app.builds.results import read_result
 
     return read_result(folder)
-
-
-def _folder(files: dict[str, Path]) -> Path | None:
-    """Where published files lie."""
-    return next((path.parent for path in files.values()), None)
-
-
-def _has_desktop() -> bool:
-    shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    return bool(shown) or sys.platform in ("darwin", "win32")

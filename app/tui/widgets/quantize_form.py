@@ -13,7 +13,6 @@ from textual.timer import Timer
 from textual.widgets import Button, Input, Static
 
 from app.builds.settings import Settings
-from app.builds.text import forecast_lines
 from app.tui.widgets.form_fields import Check, Field
 from app.tui.widgets.quantize_recipes import RecipeTable
 from runtimes.errors import IngotError
@@ -27,7 +26,7 @@ _NO_MODEL = "A folder of a Hugging Face model, a .gguf file of floats, or ORG/NA
 
 
 class QuantizeForm(Vertical):
-    """``Start`` when the button is pressed; ``Foreseen`` when what the run needs is known."""
+    """``Foreseen`` when what the run needs is known."""
 
     HELP = """
     Name a model and choose recipes; below them is what the run needs. Empty fields are left to
@@ -45,9 +44,6 @@ class QuantizeForm(Vertical):
         & > #forecast { height: auto; max-height: 8; }
     }
     """
-
-    class Start(Message):
-        """The button was pressed."""
 
     class Foreseen(Message):
         """``forecast`` is what the form asks for now; None when that is not a run."""
@@ -70,7 +66,7 @@ class QuantizeForm(Vertical):
         with Horizontal(id="options"):
             yield Check("Measure quality and speed", value=True, id="measure")
             yield Check("Build again", value=False, id="fresh")
-            yield Button("Build", id="start", variant="primary", compact=True)
+            yield Button("Build", variant="primary", compact=True, action="screen.build")
         yield Static(_NO_MODEL, id="forecast", markup=False)
 
     @property
@@ -107,11 +103,6 @@ class QuantizeForm(Vertical):
     def _submitted(self) -> None:
         self.screen.focus_next()
 
-    @on(Button.Pressed, "#start")
-    def _pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.post_message(self.Start())
-
     def _line(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value
 
@@ -124,8 +115,8 @@ class QuantizeForm(Vertical):
             try:
                 if settings.from_hub:
                     self.query_one("#forecast", Static).update("Asking the hub ...")
-                forecast = await asyncio.to_thread(_foreseen, settings)
-                lines = forecast_lines(forecast)
+                forecast = await asyncio.to_thread(foreseen, settings)
+                lines = forecast.lines()
             except (IngotError, OSError) as error:
                 lines = [f"✗ {error}"]
         self.query_one(RecipeTable).set_parameters(forecast.parameters if forecast else None)
@@ -135,8 +126,8 @@ class QuantizeForm(Vertical):
             self._later(_AGAIN_S)
 
 
-def _foreseen(settings: Settings) -> Forecast:
-    # It imports numpy and the hub's client: not in the screen's thread.
+def foreseen(settings: Settings) -> Forecast:
+    """For a thread of its own: the first call imports numpy and the hub's client."""
     from app.builds.forecast import foresee
 
     return foresee(settings)

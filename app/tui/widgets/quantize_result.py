@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import sys
 from typing import ClassVar
 
 from rich.text import Text
 from textual import on
-from textual.app import ComposeResult
+from textual.app import ComposeResult, RenderResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.message import Message
+from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
 from app.builds.results import Result, Row
-from app.tui.widgets.scatter import Scatter
+from app.options import ModelOptions
+from app.tui.app import app_of
 
 _NOTHING = "No files yet. Name a model that was built before, or build one."
 
 
 class QuantizeResult(Vertical):
-    """``Chat`` asks for a file to be loaded, ``Report`` for the page with all figures."""
+    """From here a file is loaded for a chat, and the page with all figures is found."""
 
     HELP = """
     Each file with its size, its mean KL divergence from the original (in nats, 0 is the original),
@@ -37,21 +40,9 @@ class QuantizeResult(Vertical):
         padding: 0 1;
         & > #advice { height: auto; max-height: 3; }
         & > DataTable { height: auto; max-height: 60%; }
+        & > #chart { height: 1fr; min-height: 0; }
     }
     """
-
-    @dataclass
-    class Chat(Message):
-        """Load this file."""
-
-        result: Result
-        row: Row
-
-    @dataclass
-    class Report(Message):
-        """Where the report of this folder is."""
-
-        result: Result
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -60,15 +51,18 @@ class QuantizeResult(Vertical):
     def compose(self) -> ComposeResult:
         yield Static(_NOTHING, id="advice", markup=False)
         yield _Table(id="files-table", cursor_type="row", zebra_stripes=False)
-        yield Scatter(id="chart")
+        yield _Chart(id="chart")
 
     def show(self, result: Result | None) -> None:
+        """Another folder's files, or new figures."""
         self.result = result
         table = self.query_one(DataTable)
         before = table.cursor_row
         table.clear(columns=True)
         table.display = result is not None and bool(result.rows)
-        self.query_one(Scatter).show(result)
+        chart = self.query_one(_Chart)
+        chart.result = result
+        chart.refresh()
         advice = self.query_one("#advice", Static)
         if result is None:
             advice.update(_NOTHING)
@@ -87,6 +81,7 @@ class QuantizeResult(Vertical):
 
     @property
     def row(self) -> Row | None:
+        """The file under the cursor."""
         at = self.query_one(DataTable).cursor_row
         rows = self.result.rows if self.result else ()
         return rows[at] if 0 <= at < len(rows) else None
@@ -96,12 +91,24 @@ class QuantizeResult(Vertical):
 
     @on(DataTable.RowSelected)
     def action_chat(self) -> None:
+        """Load the file under the cursor."""
         if self.result is not None and self.row is not None:
-            self.post_message(self.Chat(self.result, self.row))
+            app = app_of(self)
+            app.load_model(str(self.result.folder), ModelOptions(recipe=self.row.recipe))
+            app.switch_mode("chat")
 
     def action_report(self) -> None:
-        if self.result is not None:
-            self.post_message(self.Report(self.result))
+        """Show where the page is; open it where there is a desktop to open it on."""
+        if self.result is None:
+            return
+        path = self.result.report
+        if path is None:
+            self.notify("There is no report yet; building writes it.", severity="warning")
+            return
+        self.app.copy_to_clipboard(str(path))
+        self.notify(f"{path}\n(its path is copied)", title="Report", timeout=10, markup=False)
+        if _has_desktop() and not self.app.is_headless:
+            self.app.open_url(path.resolve().as_uri())
 
 
 class _Table(DataTable[Text]):
@@ -110,3 +117,21 @@ class _Table(DataTable[Text]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "Chat with this file", id="quantize.chat_row"),
     ]
+
+
+class _Chart(Widget):
+    """Size against divergence, as large as there is room; see ``app.builds.plot``."""
+
+    result: Result | None = None
+
+    def render(self) -> RenderResult:
+        if self.result is None:
+            return ""
+        if self.result.chart is None:
+            return "Nothing was measured, so there is no chart."
+        return Content("\n".join(self.result.plot(self.size.width, self.size.height)))
+
+
+def _has_desktop() -> bool:
+    shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(shown) or sys.platform in ("darwin", "win32")

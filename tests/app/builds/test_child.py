@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.builds.child import MeltProcess
+from app.builds.child import QuantizeProcess
 from app.builds.forecast import foresee
 from app.builds.progress import State
 from app.builds.results import read_result
@@ -21,11 +21,11 @@ from quantize.errors import UsageError
 from tests.app import stopping
 
 
-def follow(process: MeltProcess, until: Callable[[], bool] = lambda: False) -> None:
+def follow(process: QuantizeProcess, until: Callable[[], bool] = lambda: False) -> None:
     """Poll as a screen does, until the end or ``until()``."""
     limit = time.monotonic() + 120
     while process.poll() and not until():
-        assert time.monotonic() < limit, process.melt
+        assert time.monotonic() < limit, process.run
         time.sleep(0.01)
 
 
@@ -47,24 +47,24 @@ def held(settings: Settings, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
 def test_a_stopped_run_goes_on_from_what_is_finished(
     settings: Settings, held: pytest.MonkeyPatch
 ) -> None:
-    process = MeltProcess(settings)
-    follow(process, lambda: "q8_0" in process.melt.files)
+    process = QuantizeProcess(settings)
+    follow(process, lambda: "q8_0" in process.run.files)
     process.stop()
     follow(process)
-    assert process.melt.state is State.STOPPED
-    assert process.melt.state_of("q4_0") is State.STOPPED
+    assert process.run.state is State.STOPPED
+    assert process.run.state_of("q4_0") is State.STOPPED
     out = Path(settings.out)
     first = (out / "pebble-q8_0.gguf").stat().st_mtime_ns
 
     held.undo()
-    again = MeltProcess(settings)
+    again = QuantizeProcess(settings)
     follow(again)
-    assert again.melt.state is State.DONE, (again.melt, again.last_words)
-    assert again.melt.already == {"q8_0"}
-    assert set(again.melt.files) == {"q4_0"}
+    assert again.run.state is State.DONE, (again.run, again.last_words)
+    assert again.run.already == {"q8_0"}
+    assert set(again.run.files) == {"q4_0"}
     assert (out / "pebble-q8_0.gguf").stat().st_mtime_ns == first
-    assert again.melt.manifest == out / "manifest.json"
-    assert any(stage.recipe == "q4_0" and stage.seconds for stage in again.melt.stages)
+    assert again.run.manifest == out / "manifest.json"
+    assert any(stage.recipe == "q4_0" and stage.seconds for stage in again.run.stages)
 
     result = read_result(out)
     assert [(row.recipe, row.path.is_file()) for row in result.rows] == [
@@ -83,11 +83,11 @@ def test_a_run_that_fails_says_why(words: str, float_gguf: Path, tmp_path: Path)
         model.write_bytes(float_gguf.read_bytes()[:100_000])
     else:
         model.mkdir()
-    process = MeltProcess(Settings(str(model), ("q8_0",), measure=False))
+    process = QuantizeProcess(Settings(str(model), ("q8_0",), measure=False))
     follow(process)
-    assert process.melt.state is State.FAILED
-    assert words in process.melt.error
-    assert process.melt.exit_code in (2, 3)
+    assert process.run.state is State.FAILED
+    assert words in process.run.error
+    assert process.run.exit_code in (2, 3)
 
 
 @pytest.fixture
@@ -106,26 +106,26 @@ def test_a_disk_that_is_too_small_is_told_before_and_by_the_run(
 ) -> None:
     settings = replace(settings, out=str(small_disk / "out"))
     (problem,) = foresee(settings).problems
-    process = MeltProcess(settings)
+    process = QuantizeProcess(settings)
     follow(process)
-    assert (process.melt.state, process.melt.exit_code) == (State.FAILED, 4)
-    assert process.melt.error == problem
+    assert (process.run.state, process.run.exit_code) == (State.FAILED, 4)
+    assert process.run.error == problem
     assert "free to build in" in problem
     assert "--out" in problem
 
 
 @pytest.mark.usefixtures("held")
 def test_a_run_that_is_killed_says_so(settings: Settings) -> None:
-    process = MeltProcess(settings)
+    process = QuantizeProcess(settings)
     os.kill(process.pid, signal.SIGKILL)
     follow(process)
-    assert process.melt.state is State.FAILED
-    assert "killed (signal 9)" in process.melt.error
+    assert process.run.state is State.FAILED
+    assert "killed (signal 9)" in process.run.error
 
 
 def test_one_that_cannot_be_written_down_is_not_started() -> None:
     with pytest.raises(UsageError, match="did you mean"):
-        MeltProcess(Settings("org/name", ("q4_k_n",)))
+        QuantizeProcess(Settings("org/name", ("q4_k_n",)))
 
 
 @pytest.mark.usefixtures("held")
@@ -133,11 +133,11 @@ def test_stopping_works_where_interrupts_are_ignored(settings: Settings) -> None
     """A shell starts background jobs so, and children inherit it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        process = MeltProcess(settings)
+        process = QuantizeProcess(settings)
     finally:
         signal.signal(signal.SIGINT, before)
-    follow(process, lambda: bool(process.melt.stages))
+    follow(process, lambda: bool(process.run.stages))
     process.stop()
     process.stop()
     follow(process)
-    assert process.melt.state is State.STOPPED
+    assert process.run.state is State.STOPPED

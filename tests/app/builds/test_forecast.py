@@ -10,7 +10,6 @@ import pytest
 
 from app.builds.forecast import foresee
 from app.builds.settings import Settings
-from app.builds.text import forecast_lines
 from quantize.build.preflight import memory_parts, space_parts
 from quantize.build.workspace import Workspace
 from quantize.errors import SourceError
@@ -48,7 +47,7 @@ def test_files_that_are_there_cost_nothing(pebble: Path, pebble_built: Path) -> 
     assert found.disk == {}
     again = foresee(Settings(str(pebble), ("q8_0",), out=str(pebble_built), fresh=True))
     assert again.disk_needed > 0
-    assert "there already: q8_0, q4_k_m" in "\n".join(forecast_lines(found))
+    assert "there already: q8_0, q4_k_m" in "\n".join(found.lines())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a lock")
@@ -57,7 +56,7 @@ def test_a_run_that_is_at_work_there_is_told(pebble: Path, tmp_path: Path) -> No
     with Workspace(tmp_path / "new"):
         found = foresee(settings)
         assert found.builder == os.getpid()
-        assert f"✗ process {os.getpid()} builds into" in "\n".join(forecast_lines(found))
+        assert f"✗ process {os.getpid()} builds into" in "\n".join(found.lines())
     found = foresee(settings)
     assert (found.builder, found.problems) == (None, ())
 
@@ -88,7 +87,7 @@ def test_what_does_not_fit_is_told_with_the_sums(huge: Path, tmp_path: Path) -> 
     assert found.disk_needed > found.disk_free
     assert "building ONNX files needs about" in memory
     assert found.memory_needed > found.memory_free
-    assert sum(line.startswith("✗") for line in forecast_lines(found)) == 2
+    assert sum(line.startswith("✗") for line in found.lines()) == 2
 
 
 def test_wishes_that_do_not_fit_together_are_told(float_gguf: Path, tmp_path: Path) -> None:
@@ -131,6 +130,6 @@ def test_a_model_on_the_hub_is_told_without_a_download(
         assert found.out == tmp_path / "pebble-built"
         # The header of the weights is taken for weights: a few kilobytes.
         assert abs(found.parameters / open_source(str(pebble)).parameters - 1) < 0.01
-        assert f"Download {found.download / 1e6:.1f}"[:12] in "\n".join(forecast_lines(found))
+        assert f"Download {found.download / 1e6:.1f}"[:12] in "\n".join(found.lines())
     finally:
         hub.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.builds.progress import Melt, StageState, State, recipe_in
+from app.builds.progress import QuantizeRun, StageState, State, recipe_in
 from app.builds.text import bar, clock, headline, recipe_lines, stage_line
 from quantize.cli import exit_code
 from quantize.errors import QualityError, SourceError, UnfinishedError
@@ -29,14 +29,14 @@ class Clock:
         return self.now
 
 
-def melted(report: Callable[[JsonReporter, Clock], None]) -> Melt:
+def reported(report: Callable[[JsonReporter, Clock], None]) -> QuantizeRun:
     """A run that reports like this, up to its last event so far."""
     stream, clock = io.StringIO(), Clock()
     report(JsonReporter(stream, clock, clock), clock)
-    melt = Melt(RECIPE_NAMES)
+    run = QuantizeRun(RECIPE_NAMES)
     for line in stream.getvalue().splitlines():
-        melt.apply(json.loads(line))
-    return melt
+        run.apply(json.loads(line))
+    return run
 
 
 def entry(recipe: str) -> FileEntry:
@@ -50,17 +50,17 @@ def test_a_stage_that_runs_has_progress_and_time_left() -> None:
             for done in (0, 20, 40):
                 events.advance(done, 100, "tensors")
                 clock.now += 2.0
-            stages.append(melted_so_far(events))
+            stages.append(run_so_far(events))
 
-    stages: list[Melt] = []
+    stages: list[QuantizeRun] = []
 
-    def melted_so_far(events: JsonReporter) -> Melt:
-        melt = Melt(RECIPE_NAMES)
+    def run_so_far(events: JsonReporter) -> QuantizeRun:
+        run = QuantizeRun(RECIPE_NAMES)
         for line in events._stream.getvalue().splitlines():  # type: ignore[union-attr]
-            melt.apply(json.loads(line))
-        return melt
+            run.apply(json.loads(line))
+        return run
 
-    melted(report)
+    reported(report)
     (stage,) = stages[0].stages
     assert (stage.done, stage.total, stage.unit) == (40, 100, "tensors")
     assert stage.rate == 10.0
@@ -86,25 +86,25 @@ def test_a_whole_run() -> None:
         events.note("m-q8_0.gguf is already built (--fresh builds it again)")
         events.done(Path("/o/manifest.json"))
 
-    melt = melted(report)
-    assert [stage.text for stage in melt.stages] == [
+    run = reported(report)
+    assert [stage.text for stage in run.stages] == [
         "converting to GGUF, half precision",
         "reading",
         "quantizing to q4_0",
     ]
-    assert [stage.depth for stage in melt.stages] == [0, 1, 0]
-    assert [stage.recipe for stage in melt.stages] == [None, None, "q4_0"]
-    assert {stage.state for stage in melt.stages} == {StageState.DONE}
-    assert stage_line(melt.stages[2], 0.0) == "✓ quantizing to q4_0 · 1.5 s"
-    assert melt.notes[0] == "a note"
-    assert len(melt.notes) == 2  # each once
-    assert melt.files == {"q4_0": Path("/o/m-q4_0.gguf")}
-    assert melt.already == {"q8_0"}
-    assert melt.manifest == Path("/o/manifest.json")
-    melt.ended(0)
-    assert melt.state is State.DONE
-    assert melt.finished == 4
-    assert headline(melt, 0.0) == "done (5.5 s, 4 of 4 files ready)"
+    assert [stage.depth for stage in run.stages] == [0, 1, 0]
+    assert [stage.recipe for stage in run.stages] == [None, None, "q4_0"]
+    assert {stage.state for stage in run.stages} == {StageState.DONE}
+    assert stage_line(run.stages[2], 0.0) == "✓ quantizing to q4_0 · 1.5 s"
+    assert run.notes[0] == "a note"
+    assert len(run.notes) == 2  # each once
+    assert run.files == {"q4_0": Path("/o/m-q4_0.gguf")}
+    assert run.already == {"q8_0"}
+    assert run.manifest == Path("/o/manifest.json")
+    run.ended(0)
+    assert run.state is State.DONE
+    assert run.finished == 4
+    assert headline(run, 0.0) == "done (5.5 s, 4 of 4 files ready)"
 
 
 def too_far(recipe: str) -> QualityError:
@@ -122,15 +122,15 @@ def test_files_that_are_kept_back_say_why() -> None:
         events.note(str(too_far("q8_0")).splitlines()[0])
         events.failed(error, exit_code(error))
 
-    melt = melted(report)
-    melt.ended(3)
-    assert melt.state is State.PARTLY
-    assert set(melt.kept_back) == {"q8_0", "onnx-int4"}
-    assert melt.kept_back["q8_0"].startswith("mean KL divergence 5")
-    assert melt.state_of("q8_0") is State.KEPT_BACK
-    assert melt.state_of("q4_0") is State.DONE
-    assert recipe_lines(melt)[0].startswith("  q8_0           kept back: mean KL")
-    assert "not every file could be made or is good enough" in headline(melt, 0.0)
+    run = reported(report)
+    run.ended(3)
+    assert run.state is State.PARTLY
+    assert set(run.kept_back) == {"q8_0", "onnx-int4"}
+    assert run.kept_back["q8_0"].startswith("mean KL divergence 5")
+    assert run.state_of("q8_0") is State.KEPT_BACK
+    assert run.state_of("q4_0") is State.DONE
+    assert recipe_lines(run)[0].startswith("  q8_0           kept back: mean KL")
+    assert "not every file could be made or is good enough" in headline(run, 0.0)
 
 
 def test_a_format_that_failed_leaves_the_other_done() -> None:
@@ -143,14 +143,14 @@ def test_a_format_that_failed_leaves_the_other_done() -> None:
         error = UnfinishedError("1 of 2 files could not be finished", 3)
         events.failed(error, exit_code(error))
 
-    melt = melted(report)
-    assert melt.exit_code == 3
-    melt.ended(3)
-    assert melt.state is State.PARTLY
-    assert melt.kept_back["q8_0"].startswith("the GGUF export: 12 of 453")
-    assert melt.stages[0].step == "loading torch and the converter"
-    assert melt.stages[0].step not in stage_line(melt.stages[0], 0.0)  # it is over
-    assert "onnx-int8" in melt.files
+    run = reported(report)
+    assert run.exit_code == 3
+    run.ended(3)
+    assert run.state is State.PARTLY
+    assert run.kept_back["q8_0"].startswith("the GGUF export: 12 of 453")
+    assert run.stages[0].step == "loading torch and the converter"
+    assert run.stages[0].step not in stage_line(run.stages[0], 0.0)  # it is over
+    assert "onnx-int8" in run.files
 
 
 def test_a_run_that_fails_keeps_its_error() -> None:
@@ -162,38 +162,38 @@ def test_a_run_that_fails_keeps_its_error() -> None:
         except SourceError:
             events.failed(error, exit_code(error))
 
-    melt = melted(report)
-    melt.ended(3, "something on stderr")
-    assert melt.state is State.FAILED
-    assert melt.error == "the weights are cut off"
-    assert melt.stages[0].state is StageState.FAILED
-    assert melt.state_of("q8_0") is State.STOPPED
+    run = reported(report)
+    run.ended(3, "something on stderr")
+    assert run.state is State.FAILED
+    assert run.error == "the weights are cut off"
+    assert run.stages[0].state is StageState.FAILED
+    assert run.state_of("q8_0") is State.STOPPED
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
 def test_an_interrupted_run_is_stopped_not_failed(error: BaseException) -> None:
-    melt = melted(lambda events, _clock: events.failed(error, exit_code(error)))
-    melt.ended(exit_code(error))
-    assert (melt.state, melt.error) == (State.STOPPED, "")
+    run = reported(lambda events, _clock: events.failed(error, exit_code(error)))
+    run.ended(exit_code(error))
+    assert (run.state, run.error) == (State.STOPPED, "")
 
 
 def test_a_run_that_dies_without_a_word_says_how() -> None:
-    melt = Melt(RECIPE_NAMES)
-    melt.apply({"event": "stage_begin", "time": 1.0, "stage": 1, "parent": None, "text": "x"})
-    melt.ended(-9)
-    assert melt.state is State.FAILED
-    assert "killed (signal 9)" in melt.error
-    assert melt.stages[0].state is StageState.FAILED
-    stopped = Melt(RECIPE_NAMES)
+    run = QuantizeRun(RECIPE_NAMES)
+    run.apply({"event": "stage_begin", "time": 1.0, "stage": 1, "parent": None, "text": "x"})
+    run.ended(-9)
+    assert run.state is State.FAILED
+    assert "killed (signal 9)" in run.error
+    assert run.stages[0].state is StageState.FAILED
+    stopped = QuantizeRun(RECIPE_NAMES)
     stopped.ended(-9, stopped=True)
     assert stopped.state is State.STOPPED
 
 
 def test_events_that_may_come_one_day_are_passed_over() -> None:
-    melt = Melt(RECIPE_NAMES)
-    melt.apply({"event": "surprise", "time": 1.0})
-    melt.apply({"time": 2.0})
-    assert melt.state is State.RUNNING
+    run = QuantizeRun(RECIPE_NAMES)
+    run.apply({"event": "surprise", "time": 1.0})
+    run.apply({"time": 2.0})
+    assert run.state is State.RUNNING
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,11 @@ def test_the_command_says_what_was_chosen(pebble: Path, tmp_path: Path) -> None:
         lora="someone/an-adapter",
         measure=False,
         fresh=True,
-        limit=5,
     )
     out, text = str(tmp_path / "o"), str(tmp_path / "text.txt")
     assert settings.arguments() == [
         *(str(pebble), "--recipe", "q8_0,onnx-int4", "--out", out, "--imatrix", text),
-        *("--lora", "someone/an-adapter", "--limit", "5", "--no-measure", "--fresh"),
+        *("--lora", "someone/an-adapter", "--no-measure", "--fresh"),
     ]
     assert Settings(str(pebble)).arguments() == [str(pebble), "--recipe", ",".join(DEFAULT_RECIPES)]
 

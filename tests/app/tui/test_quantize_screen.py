@@ -16,17 +16,16 @@ from textual.widgets import DataTable, Input, Static, TabbedContent
 from textual.widgets._footer import FooterKey
 
 from app.builds.forecast import Forecast
-from app.builds.progress import Melt, Stage, StageState, State
+from app.builds.progress import QuantizeRun, Stage, StageState, State
 from app.builds.results import read_result
-from app.builds.text import forecast_lines
 from app.tui.app import IngotApp
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.form_fields import Check
 from app.tui.widgets.quantize_form import QuantizeForm
+from app.tui.widgets.quantize_progress import QuantizeProgress
 from app.tui.widgets.quantize_recipes import RecipeTable
 from app.tui.widgets.quantize_result import QuantizeResult
-from app.tui.widgets.quantize_run import QuantizeRun
 from quantize.build.workspace import Workspace
 from tests.app.tui.conftest import SIZES, wait_until
 
@@ -63,7 +62,7 @@ def fill(screen: QuantizeScreen, model: Path, out: Path, *recipes: str) -> None:
 
 def state_of(screen: QuantizeScreen) -> State | None:
     process = screen._process
-    return process.melt.state if process is not None else None
+    return process.run.state if process is not None else None
 
 
 def page(screen: QuantizeScreen) -> str:
@@ -284,10 +283,10 @@ FORECAST = Forecast(
 )
 
 
-def melt_in_the_middle() -> Melt:
-    melt = Melt(("q4_k_m", "q8_0", "onnx-int4", "onnx-int8"), begin=1000.0, end=1300.0)
+def run_in_the_middle() -> QuantizeRun:
+    run = QuantizeRun(("q4_k_m", "q8_0", "onnx-int4", "onnx-int8"), begin=1000.0, end=1300.0)
     done = StageState.DONE
-    melt.stages = [
+    run.stages = [
         Stage(1, "reading the model", 1000.0, state=done, seconds=8.1),
         Stage(2, "converting to GGUF, half precision", 1008.0, state=done, seconds=71.0),
         Stage(3, "quantizing to q4_k_m", 1079.0, recipe="q4_k_m", state=done, seconds=94.3),
@@ -299,9 +298,9 @@ def melt_in_the_middle() -> Melt:
             *(131.0, 291.0, "tensors", 3.9, 41.0),
         ),
     ]
-    melt.files, melt.sizes = {"q4_k_m": Path("/o/q4_k_m.gguf")}, {"q4_k_m": 4_370_000_000}
-    melt.notes = ["1 of 291 tensors has rows that are not a multiple of 256 weights"]
-    return melt
+    run.files, run.sizes = {"q4_k_m": Path("/o/q4_k_m.gguf")}, {"q4_k_m": 4_370_000_000}
+    run.notes = ["1 of 291 tensors has rows that are not a multiple of 256 weights"]
+    return run
 
 
 def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
@@ -313,9 +312,9 @@ def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
             form = screen.query_one(QuantizeForm)
             form.query_one("#model", Input).placeholder = "river-7b"
             form.query_one(RecipeTable).set_parameters(FORECAST.parameters)
-            form.query_one("#forecast", Static).update("\n".join(forecast_lines(FORECAST)))
+            form.query_one("#forecast", Static).update("\n".join(FORECAST.lines()))
         elif name == "run":
-            screen.query_one(QuantizeRun).show(melt_in_the_middle(), 1270.0)
+            screen.query_one(QuantizeProgress).show(run_in_the_middle(), 1270.0)
         else:
             screen.query_one(QuantizeResult).show(read_result(folder))
         await pilot.pause()

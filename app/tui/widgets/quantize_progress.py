@@ -7,13 +7,13 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.builds.progress import Melt, State
+from app.builds.progress import QuantizeRun, State
 from app.builds.text import headline, recipe_lines, stage_line
 
 _NOTHING = "Nothing runs. Choose a model and recipes, and press Build."
 
 
-class QuantizeRun(Vertical):
+class QuantizeProgress(Vertical):
     """The recipes stay in sight; stages and notes scroll below them."""
 
     HELP = """
@@ -21,7 +21,7 @@ class QuantizeRun(Vertical):
     quantize. A stopped run keeps what is finished: starting it again resumes from there.
     """
     DEFAULT_CSS = """
-    QuantizeRun {
+    QuantizeProgress {
         padding: 0 1;
         & > #files { height: auto; max-height: 50%; margin-bottom: 1; }
         & > #log { height: 1fr; }
@@ -33,16 +33,16 @@ class QuantizeRun(Vertical):
         with VerticalScroll(id="log"):
             yield Static(id="stages", markup=False)
 
-    def show(self, melt: Melt, now: float) -> None:
+    def show(self, run: QuantizeRun, now: float) -> None:
         """Bring everything up to date; ``now`` is in seconds since 1970."""
-        head = Content.styled(headline(melt, now), "bold")
-        lines = [head, *(Content(line) for line in recipe_lines(melt))]
+        head = Content.styled(headline(run, now), "bold")
+        lines = [head, *(Content(line) for line in recipe_lines(run))]
         self.query_one("#files", Static).update(Content("\n").join(lines))
-        said = [stage_line(stage, now) for stage in melt.stages]
-        if melt.notes:
-            said += ["", "Notes", *(f"  {note}" for note in melt.notes)]
-        if melt.error and melt.state in (State.FAILED, State.PARTLY):
-            said += ["", "What went wrong", *(f"  {line}" for line in melt.error.splitlines())]
+        said = [stage_line(stage, now) for stage in run.stages]
+        if run.notes:
+            said += ["", "Notes", *(f"  {note}" for note in run.notes)]
+        if run.error and run.state in (State.FAILED, State.PARTLY):
+            said += ["", "What went wrong", *(f"  {line}" for line in run.error.splitlines())]
         log = self.query_one("#log", VerticalScroll)
         follow = log.scroll_offset.y >= log.max_scroll_y
         self.query_one("#stages", Static).update("\n".join(said))
