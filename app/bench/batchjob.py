@@ -11,21 +11,20 @@ import json
 import random
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from app.bench.llama_server import LlamaServer
-from app.bench.options import BenchOptions, median, rounded
+from app.bench.options import BenchOptions, Result, in_turn, median, rounded
 from app.bench.prompts import read_texts
 from app.bench.tools import tail
-from app.bench.work import loaded, lockstep
+from app.bench.work import TOGETHER, loaded, lockstep
 from runtimes.errors import IngotError
 from runtimes.machine import processes
 from runtimes.machine.linechild import LineChild
-from runtimes.settings import RunnerSettings, SchedulerSettings
+from runtimes.settings import RunnerSettings
 
-_TOGETHER = SchedulerSettings(max_stall_s=None, prefix_cache=False)
 _WARM_UP = [[7] * 8]
 _WORDS = (
     "river stone window paper garden music winter letter engine number silver forest bridge "
@@ -34,87 +33,84 @@ _WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class BatchResult:
-    """A sample a round. ``batch_s``, ``loop_s`` and ``server_s`` are seconds for all rows;
-    ``batch_tps`` and ``lockstep_tps`` decoded tokens a second of decode steps. ``loop_s`` is empty
-    for ONNX files, ``server_s`` also when no server was named.
-    """
+class _Work:
+    """What every side does."""
 
+    path: Path
     settings: RunnerSettings
-    rows: int
-    prompt_tokens: int
-    decode_tokens: int
-    batch_s: list[float]
-    batch_tps: list[float]
-    lockstep_tps: list[float]
-    loop_s: list[float]
-    server_s: list[float]
-
-    def ratios(self) -> dict[str, list[float]]:
-        """Of each round: above 1, the command is faster."""
-        found = {
-            "of_lockstep": [a / b for a, b in zip(self.batch_tps, self.lockstep_tps, strict=True)]
-        }
-        for name, theirs in (("of_llama_loop", self.loop_s), ("of_llama_server", self.server_s)):
-            if theirs:
-                found[name] = [a / b for a, b in zip(theirs, self.batch_s, strict=True)]
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """Every sample."""
-        return {
-            "rows": self.rows,
-            "slots": self.settings.slots,
-            "context": self.settings.context,
-            "threads": self.settings.threads,
-            "prompt_tokens": self.prompt_tokens,
-            "decode_tokens": self.decode_tokens,
-            "batch_seconds": rounded(self.batch_s),
-            "batch_decode_tps": rounded(self.batch_tps),
-            "lockstep_decode_tps": rounded(self.lockstep_tps),
-            "llama_loop_seconds": rounded(self.loop_s),
-            "llama_server_seconds": rounded(self.server_s),
-            "ratios": {name: rounded(values) for name, values in self.ratios().items()},
-        }
-
-    def lines(self) -> list[str]:
-        """For people: a line for each comparison."""
-        text = [
-            f"{self.rows} rows, {self.prompt_tokens} prompt tokens in all, {self.decode_tokens} "
-            f"generated for each, {self.settings.slots} slots, {self.settings.threads} threads: "
-            f"ingot batch {median(self.batch_s):.1f} s, decode {median(self.batch_tps):.1f} tok/s"
-        ]
-        sides = {
-            "of_lockstep": f"rows in lockstep {median(self.lockstep_tps):.1f} tok/s",
-            "of_llama_loop": "one row after another through llama_cpp.Llama "
-            f"{median(self.loop_s or [0]):.1f} s",
-            "of_llama_server": f"llama-server {median(self.server_s or [0]):.1f} s",
-        }
-        for name, values in self.ratios().items():
-            shown = ", ".join(f"{value:.3f}" for value in values)
-            text.append(f"  {sides[name]}: {median(values):.3f} times that (rounds: {shown})")
-        return text
+    texts: list[str]
+    prompts: list[list[int]]  # the texts' tokens
+    tokens: int  # made for each
+    server: Path | None
 
 
-def batch_job(path: Path, options: BenchOptions) -> BatchResult:
+def batch_job(path: Path, options: BenchOptions) -> Result:
     """Every side in turn, ``options.repeats`` rounds."""
     texts = _texts(options)
-    llamacpp = path.suffix == ".gguf"
     with loaded(path, options.settings(8, rows=1)) as engine:
         prompts = [engine.encode(text) for text in texts]
-    need = max(map(len, prompts)) + options.decode_tokens + 1
-    settings = options.settings(need)
-    result = BatchResult(
-        settings, len(prompts), sum(map(len, prompts)), options.decode_tokens, [], [], [], [], []
-    )
-    for number in range(options.repeats):
-        sides = [_batch, _lockstep, *([_loop] if llamacpp else [])]
-        if llamacpp and options.llama_server is not None:
-            sides.append(_server)
-        # Back and forth, so that a machine that slows down favours neither side.
-        for side in sides if number % 2 == 0 else reversed(sides):
-            side(path, options, texts, prompts, result)
-    return result
+    settings = options.settings(max(map(len, prompts)) + options.decode_tokens + 1)
+    work = _Work(path, settings, texts, prompts, options.decode_tokens, options.llama_server)
+    sides: dict[str, Callable[[_Work], float]] = {"lockstep": _lockstep}
+    if path.suffix == ".gguf":
+        sides["llama_loop"] = _loop
+        if options.llama_server is not None:
+            sides["llama_server"] = _server
+    batch_s: list[float] = []
+    batch_tps: list[float] = []
+    theirs: dict[str, list[float]] = {"lockstep": [], "llama_loop": [], "llama_server": []}
+    for _, side in in_turn(["batch", *sides], options.repeats):
+        if side == "batch":
+            seconds, tps = _batch(work)
+            batch_s.append(seconds)
+            batch_tps.append(tps)
+        else:
+            theirs[side].append(sides[side](work))
+    return _result(work, batch_s, batch_tps, theirs)
+
+
+def _result(
+    work: _Work, batch_s: list[float], batch_tps: list[float], theirs: dict[str, list[float]]
+) -> Result:
+    """Above 1, the command is faster: tokens a second of decode steps, or seconds for all rows."""
+    rows, settings = len(work.prompts), work.settings
+    prompt_tokens = sum(map(len, work.prompts))
+    sides = {
+        "lockstep": "rows in lockstep {:.1f} tok/s",
+        "llama_loop": "one row after another through llama_cpp.Llama {:.1f} s",
+        "llama_server": "llama-server {:.1f} s",
+    }
+    ratios: dict[str, list[float]] = {}
+    lines = [
+        f"{rows} rows, {prompt_tokens} prompt tokens in all, {work.tokens} "
+        f"generated for each, {settings.slots} slots, {settings.threads} threads: "
+        f"ingot batch {median(batch_s):.1f} s, decode {median(batch_tps):.1f} tok/s"
+    ]
+    for side, title in sides.items():
+        if not (samples := theirs[side]):
+            continue
+        over, under = (batch_tps, samples) if side == "lockstep" else (samples, batch_s)
+        values = [a / b for a, b in zip(over, under, strict=True)]
+        ratios[f"of_{side}"] = rounded(values)
+        lines.append(
+            f"  {title.format(median(samples))}: {median(values):.3f} times that "
+            f"(rounds: {', '.join(f'{value:.3f}' for value in values)})"
+        )
+    figures = {
+        "rows": rows,
+        "slots": settings.slots,
+        "context": settings.context,
+        "threads": settings.threads,
+        "prompt_tokens": prompt_tokens,
+        "decode_tokens": work.tokens,
+        "batch_seconds": rounded(batch_s),
+        "batch_decode_tps": rounded(batch_tps),
+        "lockstep_decode_tps": rounded(theirs["lockstep"]),
+        "llama_loop_seconds": rounded(theirs["llama_loop"]),
+        "llama_server_seconds": rounded(theirs["llama_server"]),
+        "ratios": ratios,
+    }
+    return Result(figures, lines)
 
 
 def _texts(options: BenchOptions) -> list[str]:
@@ -125,64 +121,59 @@ def _texts(options: BenchOptions) -> list[str]:
     return [" ".join(dice.choices(_WORDS, k=words)) for _ in range(options.requests)]
 
 
-def _batch(
-    path: Path, options: BenchOptions, texts: list[str], _: list[list[int]], result: BatchResult
-) -> None:
-    """The command as a user types it, on OpenAI completion requests: they can ignore the end."""
-    settings = result.settings
+def _batch(work: _Work) -> tuple[float, float]:
+    """The command as a user types it, on OpenAI completion requests: they can ignore the end.
+
+    Seconds for all rows, and decoded tokens a second of decode steps.
+    """
+    settings = work.settings
     with tempfile.TemporaryDirectory(prefix="ingot-bench-") as folder:
         rows = Path(folder) / "rows.jsonl"
         with rows.open("w", encoding="utf-8") as file:
-            for number, text in enumerate(texts):
-                body = {"prompt": text, "max_tokens": options.decode_tokens, "ignore_eos": True}
+            for number, text in enumerate(work.texts):
+                body = {"prompt": text, "max_tokens": work.tokens, "ignore_eos": True}
                 row = {"custom_id": f"{number}", "method": "POST", "url": "/v1/completions"}
                 file.write(json.dumps({**row, "body": body}) + "\n")
         report = Path(folder) / "report.json"
         command: list[object] = ["-m", "app", "batch", rows]
-        command += [Path(folder) / "out.jsonl", "--model", path, "--report", report, "--quiet"]
+        command += [Path(folder) / "out.jsonl", "--model", work.path, "--report", report, "--quiet"]
         command += ["--slots", settings.slots, "--context", settings.context]
         command += ["--threads", settings.threads, "--split-kv", "--profile", "throughput"]
         done = processes.run(*command, capture_output=True)
         if done.returncode != 0:
             raise IngotError(f"ingot batch failed:\n{tail(done.stderr)}")
         summary = json.loads(report.read_text())["summary"]
-    made = len(texts) * options.decode_tokens
+    made = len(work.texts) * work.tokens
     if summary["completion_tokens"] != made:
         raise IngotError(f"the batch made {summary['completion_tokens']} tokens instead of {made}")
-    result.batch_s.append(summary["run_s"])
-    result.batch_tps.append(summary["decode_tps"])
+    return summary["run_s"], summary["decode_tps"]
 
 
-def _lockstep(
-    path: Path, options: BenchOptions, _: list[str], prompts: list[list[int]], result: BatchResult
-) -> None:
-    settings = result.settings
-    mean = round(sum(map(len, prompts)) / len(prompts))
-    together = [(prompt * mean)[:mean] for prompt in prompts[: settings.slots]]
-    with loaded(path, settings, _TOGETHER) as engine:
-        window = lockstep(engine, together, options.decode_tokens)
-    result.lockstep_tps.append(window.wall_tps)
+def _lockstep(work: _Work) -> float:
+    """Decoded tokens a second."""
+    mean = round(sum(map(len, work.prompts)) / len(work.prompts))
+    together = [(prompt * mean)[:mean] for prompt in work.prompts[: work.settings.slots]]
+    with loaded(work.path, work.settings, TOGETHER) as engine:
+        return lockstep(engine, together, work.tokens).wall_tps
 
 
-def _loop(
-    path: Path, options: BenchOptions, _: list[str], prompts: list[list[int]], result: BatchResult
-) -> None:
-    settings = result.settings
-    words = (path, settings.threads, settings.context, settings.batch)
+def _loop(work: _Work) -> float:
+    """Seconds for all rows."""
+    settings = work.settings
+    words = (work.path, settings.threads, settings.context, settings.batch)
     with LineChild("app.bench.llama_loop_child", *words, name="llama_cpp.Llama") as child:
         child.answer()
         child.ask({"prompts": _WARM_UP, "tokens": 3})
-        answer = child.ask({"prompts": prompts, "tokens": options.decode_tokens})
-    result.loop_s.append(answer["seconds"])
+        answer = child.ask({"prompts": work.prompts, "tokens": work.tokens})
+    return float(answer["seconds"])
 
 
-def _server(
-    path: Path, options: BenchOptions, _: list[str], prompts: list[list[int]], result: BatchResult
-) -> None:
-    assert options.llama_server is not None
-    slots = result.settings.slots
-    with LlamaServer(options.llama_server, path, result.settings) as server:
+def _server(work: _Work) -> float:
+    """Seconds for all rows."""
+    assert work.server is not None
+    slots = work.settings.slots
+    with LlamaServer(work.server, work.path, work.settings) as server:
         server.complete(_WARM_UP * slots, 3, slots)
         begin = time.perf_counter()
-        server.complete(prompts, options.decode_tokens, 2 * slots)
-        result.server_s.append(time.perf_counter() - begin)
+        server.complete(work.prompts, work.tokens, 2 * slots)
+        return time.perf_counter() - begin

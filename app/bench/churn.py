@@ -16,13 +16,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.bench.options import BenchOptions, median, rounded
+from app.bench.options import BenchOptions, Result, median, paired, rounded
 from app.bench.work import (
+    TOGETHER,
     Window,
+    about,
     between,
     first_tokens,
     greedy,
@@ -30,6 +32,7 @@ from app.bench.work import (
     random_prompts,
     run,
     wait_for,
+    wall_tps,
 )
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
@@ -42,90 +45,74 @@ _MOST_WAITING = 4
 _FEWEST_MISSING = 1  # of the slots, at least all but this many have a request
 
 _BOUNDS = {
-    "at once": SchedulerSettings(max_stall_s=None, prefix_cache=False),
+    "at once": TOGETHER,
     "bounded": SchedulerSettings(prefix_cache=False),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class ChurnResult:
-    """Windows by cache layout, one of each kind a round; ``uneven`` by the bound of prefill too."""
+class _Samples:
+    """Windows of one cache layout, one of each kind a round."""
 
-    rows: int
-    even: dict[str, list[Window]]
-    uneven: dict[str, dict[str, list[Window]]]
-
-    def _ratio(self, layout: str, bound: str, figure: str) -> float:
-        """Churn over lockstep, the median of the rounds."""
-        pairs = zip(self.uneven[layout][bound], self.even[layout], strict=True)
-        return median([getattr(uneven, figure) / getattr(even, figure) for uneven, even in pairs])
-
-    def to_json(self) -> dict[str, Any]:
-        """Every sample."""
-        return {
-            "rows": self.rows,
-            "layouts": {
-                layout: {
-                    "lockstep": _figures(self.even[layout]),
-                    **{
-                        bound: {
-                            **_figures(windows),
-                            "ratio_of_steps": round(self._ratio(layout, bound, "step_tps"), 4),
-                            "ratio_end_to_end": round(self._ratio(layout, bound, "wall_tps"), 4),
-                        }
-                        for bound, windows in bounds.items()
-                    },
-                }
-                for layout, bounds in self.uneven.items()
-            },
-        }
-
-    def lines(self) -> list[str]:
-        """A line for each layout and bound."""
-        text = [f"requests arriving and leaving at random on {self.rows} slots : in lockstep"]
-        for layout, bounds in self.uneven.items():
-            even = self.even[layout]
-            for bound, windows in bounds.items():
-                text.append(
-                    f"  {layout}, prefill {bound}: of decode steps "
-                    f"{self._ratio(layout, bound, 'step_tps'):.3f} "
-                    f"({median([w.step_tps for w in windows]):.1f} : "
-                    f"{median([w.step_tps for w in even]):.1f} tok/s), end to end "
-                    f"{self._ratio(layout, bound, 'wall_tps'):.3f} "
-                    f"({median([w.wall_tps for w in windows]):.1f} : "
-                    f"{median([w.wall_tps for w in even]):.1f})"
-                )
-        return text
+    even: list[Window] = field(default_factory=list)
+    uneven: dict[str, list[Window]] = field(default_factory=lambda: {name: [] for name in _BOUNDS})
 
 
-def _figures(windows: list[Window]) -> dict[str, list[float]]:
-    return {
-        "prompt_tokens": [window.prompt_tokens for window in windows],
-        "decode_tokens": [window.tokens for window in windows],
-        "decode_tps_of_steps": rounded([window.step_tps for window in windows]),
-        "decode_tps_end_to_end": rounded([window.wall_tps for window in windows]),
-    }
-
-
-def churn(path: Path, options: BenchOptions) -> ChurnResult:
+def churn(path: Path, options: BenchOptions) -> Result:
     """Lockstep and churn in turn, ``options.repeats`` rounds, on each cache layout there is."""
     layouts = {"split": False}
     if "unified_kv" in ModelFile.read(path).backend.knows:
         layouts["unified"] = True
     need = 3 * (options.prompt_tokens + options.decode_tokens) // 2 + 2
-    even: dict[str, list[Window]] = {}
-    uneven: dict[str, dict[str, list[Window]]] = {}
+    samples: dict[str, _Samples] = {}
     for layout, unified in layouts.items():
+        samples[layout] = _Samples()
         settings = options.settings(need, unified=unified)
         for seed in range(options.repeats):
             with loaded(path, settings, _BOUNDS["at once"]) as engine:
                 # In lockstep only if every prompt is in before the first row decodes.
-                even.setdefault(layout, []).append(_lockstep_job(engine, options, seed))
+                samples[layout].even.append(_lockstep_job(engine, options, seed))
             for bound, scheduling in _BOUNDS.items():
                 with loaded(path, settings, scheduling) as engine:
-                    window = _random_job(engine, options, seed)
-                uneven.setdefault(layout, {}).setdefault(bound, []).append(window)
-    return ChurnResult(options.rows, even, uneven)
+                    samples[layout].uneven[bound].append(_random_job(engine, options, seed))
+    return _result(options.rows, samples)
+
+
+def _result(rows: int, samples: dict[str, _Samples]) -> Result:
+    """Churn over lockstep, of the steps and end to end."""
+    lines = [f"requests arriving and leaving at random on {rows} slots : in lockstep"]
+    layouts: dict[str, dict[str, Any]] = {}
+    for layout, taken in samples.items():
+        even_steps, even_wall = _rates(taken.even)
+        layouts[layout] = {"lockstep": _figures(taken.even)}
+        for bound, windows in taken.uneven.items():
+            steps, wall = _rates(windows)
+            of_steps, of_wall = paired(steps, even_steps), paired(wall, even_wall)
+            layouts[layout][bound] = {
+                **_figures(windows),
+                "ratio_of_steps": round(of_steps, 4),
+                "ratio_end_to_end": round(of_wall, 4),
+            }
+            lines.append(
+                f"  {layout}, prefill {bound}: of decode steps {of_steps:.3f} "
+                f"({median(steps):.1f} : {median(even_steps):.1f} tok/s), end to end "
+                f"{of_wall:.3f} ({median(wall):.1f} : {median(even_wall):.1f})"
+            )
+    return Result({"rows": rows, "layouts": layouts}, lines)
+
+
+def _rates(windows: list[Window]) -> tuple[list[float], list[float]]:
+    return [window.step_tps for window in windows], wall_tps(windows)
+
+
+def _figures(windows: list[Window]) -> dict[str, list[float]]:
+    steps, wall = _rates(windows)
+    return {
+        "prompt_tokens": [window.prompt_tokens for window in windows],
+        "decode_tokens": [window.tokens for window in windows],
+        "decode_tps_of_steps": rounded(steps),
+        "decode_tps_end_to_end": rounded(wall),
+    }
 
 
 def _lockstep_job(engine: EngineApi, options: BenchOptions, seed: int) -> Window:
@@ -156,10 +143,10 @@ def _random_job(engine: EngineApi, options: BenchOptions, seed: int) -> Window:
 def _requests(engine: EngineApi, options: BenchOptions, dice: random.Random) -> list[Request]:
     """More than the window can use up. The first rows are met at any point of their answers."""
     count = 6 * options.rows
-    lengths = [_about(options.prompt_tokens, dice) for _ in range(count)]
+    lengths = [about(options.prompt_tokens, dice) for _ in range(count)]
     prompts = random_prompts(engine, lengths, dice.randrange(2**32))
     answers = [
-        _about(options.decode_tokens, dice)
+        about(options.decode_tokens, dice)
         if i >= options.rows
         else dice.randint(1, 3 * options.decode_tokens // 2)
         for i in range(count)
@@ -167,10 +154,6 @@ def _requests(engine: EngineApi, options: BenchOptions, dice: random.Random) -> 
     return [
         Request(prompt, greedy(answer + 1)) for prompt, answer in zip(prompts, answers, strict=True)
     ]
-
-
-def _about(mean: int, dice: random.Random) -> int:
-    return dice.randint(max(1, mean // 2), max(1, 3 * mean // 2))
 
 
 class _Feeder:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from app.bench.options import BenchOptions, Result
+from app.bench.table import aligned
 from runtimes.errors import RequestError
 from runtimes.machine.linechild import LineChild
 from runtimes.models.memory import MemoryEstimate, estimate_settings
@@ -57,6 +59,12 @@ class MemoryRow:
             "resident": self.resident,
             "error": round(self.error, 4),
         }
+
+
+def memory(path: Path, _options: BenchOptions) -> Result:
+    """One file at several settings, as ``memory_check``."""
+    rows = memory_check(path)
+    return Result({"settings": [row.to_json() for row in rows]}, aligned(table(rows), left=3))
 
 
 def memory_check(
@@ -110,7 +118,6 @@ def table(rows: Sequence[MemoryRow]) -> list[list[str]]:
 
 def _measure(path: Path, settings: RunnerSettings, timeout_s: float) -> dict[str, int]:
     words = (path, json.dumps(asdict(settings)))
-    name = f"measuring {path}"
-    with LineChild("runtimes.models.memory_child", *words, name=name) as child:
+    with LineChild("runtimes.models.memory_child", *words, name=f"measuring {path}") as child:
         found: dict[str, int] = child.answer(timeout_s)
     return found

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from runtimes.machine.cpu import available_cores
 from runtimes.settings import RunnerSettings
@@ -14,6 +14,7 @@ from runtimes.settings import RunnerSettings
 # llama.cpp rounds a sequence's cells up to this many (llama_context's constructor); asking for a
 # multiple makes every tool hold the same.
 _CELLS = 256
+Side = TypeVar("Side")
 BATCH = 512  # tokens of a step on both sides of every comparison; llama.cpp's own n_ubatch
 
 
@@ -51,21 +52,34 @@ class BenchOptions:
         )
 
 
-class Result(Protocol):
-    """The figures of one benchmark on one file."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a benchmark found out about one file."""
 
-    def to_json(self) -> dict[str, Any]:
-        """For programs: every sample that was taken, and what follows from them."""
-
-    def lines(self) -> list[str]:
-        """For people."""
+    figures: dict[str, Any]  # for programs: every sample that was taken, and what follows from them
+    lines: list[str]  # for people
 
 
-def median(samples: Sequence[float]) -> float:
+def in_turn(sides: Sequence[Side], rounds: int) -> Iterator[tuple[int, Side]]:
+    """Every side in each round, by its number; back and forth, so that a machine that slows down
+    favours none of them.
+    """
+    for number in range(rounds):
+        yield from ((number, side) for side in sides[:: -1 if number % 2 else 1])
+
+
+def median(samples: Iterable[float]) -> float:
     """The middle sample."""
     return statistics.median(samples)
 
 
-def rounded(samples: Sequence[float]) -> list[float]:
+def paired(ours: Iterable[float], theirs: Iterable[float]) -> float:
+    """``ours`` over ``theirs``, the median of the rounds: the samples of one round were taken close
+    together, so that a machine that is faster later changes both.
+    """
+    return median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def rounded(samples: Iterable[float]) -> list[float]:
     """Samples for JSON: more digits than five say nothing."""
     return [float(f"{sample:.5g}") for sample in samples]

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from app.models.planning import Bits, plan_files, task_for
+from app.bench.options import BenchOptions, Result
+from app.models.planning import plan_files, task_for
 from app.options import ModelOptions
 from runtimes.errors import ModelError
 from runtimes.planner.candidates import (
@@ -20,13 +20,14 @@ from runtimes.planner.candidates import (
     split_by_memory,
     thread_variants,
 )
-from runtimes.planner.plan import Alternative, Plan, PlanWorkload, Profile
+from runtimes.planner.plan import WORKLOADS, Alternative, Plan, PlanWorkload, Profile
 from runtimes.planner.race import Arm, Lap, without_drift
 from runtimes.planner.search import PROMPT, make_plan
 from runtimes.planner.trial import Trial, trial_context
 
 # Samples are short, so that all settings of a lap meet the same machine; medians want many.
 _LAPS = 4  # a repeat
+_PROFILE: Profile = "balanced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,60 +40,28 @@ class SweepPoint:
     samples: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRegret:
-    """The planner's pick, scored by the sweep's own samples, against the sweep's best.
-
-    ``regret`` is the part of the best score that the pick gives away, 0 when it is the best.
-    """
-
-    workload: PlanWorkload
-    profile: Profile
-    plan: Plan
-    pick: SweepPoint
-    best: SweepPoint
-    points: tuple[SweepPoint, ...]
-
-    @property
-    def regret(self) -> float:
-        """At least 0."""
-        return 1 - self.pick.score / self.best.score
-
-    def to_json(self) -> dict[str, Any]:
-        """Figures for programs."""
-        return {
-            "workload": self.workload,
-            "profile": self.profile,
-            "regret": round(self.regret, 4),
-            "plan": self.plan.to_json(),
-            "pick": asdict(self.pick),
-            "best": asdict(self.best),
-            "points": [asdict(point) for point in self.points],
-        }
-
-    def lines(self) -> list[str]:
-        """For people: the points, best first."""
-        head = f"{self.workload}, {self.profile}: regret {self.regret:.1%}"
-        ranked = sorted(self.points, key=lambda point: -point.score)
-        return [head, *(f"  {_title(p)}{_marks(p, self)}" for p in ranked)]
+def plan(folder: Path, options: BenchOptions) -> Result:
+    """The planner against a sweep, for each workload."""
+    figures, lines = [], []
+    for workload in WORKLOADS:
+        result = _regret(folder, workload, options.repeats)
+        figures.append(result.figures)
+        lines += result.lines
+    return Result({"workloads": figures}, lines)
 
 
-def plan_regret(
-    folder: Path,
-    workload: PlanWorkload,
-    *,
-    profile: Profile = "balanced",
-    bits: Bits | None = None,
-    repeats: int = 5,
-) -> PlanRegret:
-    """Plan afresh, then sweep every file of the width, layout, number of threads and of slots.
+def _regret(folder: Path, workload: PlanWorkload, repeats: int) -> Result:
+    """The planner's pick, scored by the sweep's own samples, against the sweep's best. The regret
+    is the part of the best score that the pick gives away.
+
+    Plan afresh, then sweep every file of the width, layout, number of threads and of slots.
 
     Each round samples every setting in turn, and what a whole round was slower than the others is
     divided out (``runtimes.planner.race``). Raises as ``make_plan``; ModelError when the sweep
     cannot run the pick.
     """
-    files = plan_files(str(folder), ModelOptions(), bits)
-    task = task_for(workload, profile)
+    files = plan_files(str(folder), ModelOptions(), None)
+    task = task_for(workload, _PROFILE)
     plan = make_plan(files.models, task)
     found, _ = split_by_memory(candidates(files.models, task), task)
     for variants in (thread_variants, sampling_variants):
@@ -120,9 +89,22 @@ def plan_regret(
     picked = [p for (c, rows), p in points.items() if _is_pick(plan, c, rows)]
     if not picked:
         raise ModelError(f"the sweep does not hold the plan's choice: {plan}")
-    everything = tuple(points.values())
-    best = max(everything, key=lambda point: point.score)
-    return PlanRegret(workload, profile, plan, picked[0], best, everything)
+    pick, ranked = picked[0], sorted(points.values(), key=lambda point: -point.score)
+    regret = 1 - pick.score / ranked[0].score
+    figures = {
+        "workload": workload,
+        "profile": _PROFILE,
+        "regret": round(regret, 4),
+        "plan": plan.to_json(),
+        "pick": asdict(pick),
+        "best": asdict(ranked[0]),
+        "points": [asdict(point) for point in points.values()],
+    }
+    lines = [f"{workload}, {_PROFILE}: regret {regret:.1%}"]
+    for point in ranked:
+        marks = [name for name, p in (("pick", pick), ("best", ranked[0])) if p is point]
+        lines.append(f"  {_title(point)}" + (f"  <- {', '.join(marks)}" if marks else ""))
+    return Result(figures, lines)
 
 
 def _point(arm: Arm, laps: Sequence[Lap], task: Task) -> SweepPoint:
@@ -149,8 +131,3 @@ def _title(point: SweepPoint) -> str:
     return (
         f"{point.score:10.4g}  {about.file}{layout}, {point.slots} slots, {about.threads} threads"
     )
-
-
-def _marks(point: SweepPoint, result: PlanRegret) -> str:
-    marks = [name for name, p in (("pick", result.pick), ("best", result.best)) if p is point]
-    return f"  <- {', '.join(marks)}" if marks else ""

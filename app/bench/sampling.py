@@ -6,12 +6,12 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from app.bench.options import BenchOptions, Result
 from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, whole
 from runtimes.errors import RequestError
@@ -39,74 +39,16 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingCost:
-    """Seconds of one call of ``sample`` for all rows, medians: on the model's own logits, and on
-    normally distributed ones of the same size, the worst case of a search for the likeliest.
-    """
-
-    real_s: float
-    flat_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingShare:
-    """``step_s`` is the median of a decode step of all rows in the native library."""
-
-    rows: int
-    vocabulary: int
-    step_s: float
-    costs: dict[str, SamplingCost]
-
-    def share(self, name: str) -> float:
-        """Sampling on the model's own logits over the step, for one of ``PARAMETERS``."""
-        return self.costs[name].real_s / self.step_s
-
-    def flat_share(self, name: str) -> float:
-        """The same on normally distributed logits."""
-        return self.costs[name].flat_s / self.step_s
-
-    def to_json(self) -> dict[str, Any]:
-        """Seconds, and shares of the step."""
-        return {
-            "rows": self.rows,
-            "vocabulary": self.vocabulary,
-            "step_s": float(f"{self.step_s:.5g}"),
-            "sampling": {
-                name: {
-                    "real_s": float(f"{cost.real_s:.5g}"),
-                    "flat_s": float(f"{cost.flat_s:.5g}"),
-                    "share": round(self.share(name), 4),
-                    "flat_share": round(self.flat_share(name), 4),
-                }
-                for name, cost in self.costs.items()
-            },
-        }
-
-    def lines(self) -> list[str]:
-        """A line for each set of parameters."""
-        return [
-            f"{self.rows} rows, {self.vocabulary:,} tokens: a decode step takes "
-            f"{1e3 * self.step_s:.2f} ms; sampling of it:",
-            *(
-                f"  {name:26s} {self.share(name):7.2%}   (flat logits {self.flat_share(name):.2%})"
-                for name in self.costs
-            ),
-        ]
-
-
-def sampling_share(
-    path: Path, rows: int, repeats: int, *, threads: int | None = None
-) -> SamplingShare:
+def sampling(path: Path, options: BenchOptions) -> Result:
     """Measure one model file at ``rows`` rows, ``repeats`` times for each of ``PARAMETERS``.
 
     Steps and sampling alternate as in the engine, on the thread that runs the steps, one set of
     parameters after each step: what a step leaves behind (caches, threads that still spin) counts.
     Raises what loading does, and RequestError for a context that is too short.
     """
-    steps = _WARM_UP + repeats * len(PARAMETERS)
-    context = _PROMPT + steps + 1
-    settings = RunnerSettings(slots=rows, context=context, threads=threads)
+    rows, repeats = options.rows, options.repeats
+    context = _PROMPT + _WARM_UP + repeats * len(PARAMETERS) + 1
+    settings = RunnerSettings(slots=rows, context=context, threads=options.cores)
     runner, _ = load_runner(ModelFile.read(path), settings)
     try:
         if runner.capabilities.context < context:
@@ -114,12 +56,39 @@ def sampling_share(
                 f"{repeats} repeats need a context of {context} tokens; the model's is "
                 f"{runner.capabilities.context}; take fewer"
             )
-        return _measure(runner, rows, repeats)
+        vocabulary = runner.capabilities.vocab_size
+        step_s, real, flat = _measure(runner, rows, repeats)
     finally:
         runner.close()
+    figures = {
+        name: {
+            "real_s": float(f"{real[name]:.5g}"),
+            "flat_s": float(f"{flat[name]:.5g}"),
+            "share": round(real[name] / step_s, 4),
+            "flat_share": round(flat[name] / step_s, 4),
+        }
+        for name in PARAMETERS
+    }
+    lines = [
+        f"{rows} rows, {vocabulary:,} tokens: a decode step takes "
+        f"{1e3 * step_s:.2f} ms; sampling of it:",
+        *(
+            f"  {name:26s} {real[name] / step_s:7.2%}   (flat logits {flat[name] / step_s:.2%})"
+            for name in PARAMETERS
+        ),
+    ]
+    step = float(f"{step_s:.5g}")
+    sizes = {"rows": rows, "vocabulary": vocabulary, "step_s": step}
+    return Result({**sizes, "sampling": figures}, lines)
 
 
-def _measure(runner: Runner, rows: int, repeats: int) -> SamplingShare:
+def _measure(
+    runner: Runner, rows: int, repeats: int
+) -> tuple[float, dict[str, float], dict[str, float]]:
+    """Seconds, medians: of a decode step of all rows in the native library, and by ``PARAMETERS``
+    of one call of ``sample`` for all rows, on the model's own logits, and on normally distributed
+    ones of the same size, the worst case of a search for the likeliest.
+    """
     vocabulary = runner.capabilities.vocab_size
     dice = random.Random(rows)
     tokens = [_prefill(runner, slot, dice) for slot in range(rows)]
@@ -140,13 +109,11 @@ def _measure(runner: Runner, rows: int, repeats: int) -> SamplingShare:
         tokens = sample(logits, states["greedy"]).tolist()
         even[name].append(_timed(flat, states[name]))
     # The first turns have warmed up what they used.
-    costs = {
-        name: SamplingCost(
-            statistics.median(real[name][-repeats:]), statistics.median(even[name][-repeats:])
-        )
-        for name in PARAMETERS
-    }
-    return SamplingShare(rows, vocabulary, statistics.median(steps[_WARM_UP:]), costs)
+    medians = [
+        {name: statistics.median(taken[-repeats:]) for name, taken in costs.items()}
+        for costs in (real, even)
+    ]
+    return statistics.median(steps[_WARM_UP:]), medians[0], medians[1]
 
 
 def _prefill(runner: Runner, slot: int, dice: random.Random) -> int:

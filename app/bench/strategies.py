@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.bench.options import BenchOptions, median, rounded
-from app.bench.work import greedy, loaded, random_prompts, run
+from app.bench.options import BenchOptions, Result, median, rounded
+from app.bench.work import about, greedy, loaded, random_prompts, timed_run
 from runtimes.request import Completion, SamplingParams
 from runtimes.settings import STRATEGIES, SchedulerSettings, Strategy
 
@@ -21,8 +20,8 @@ _REFERENCE: Strategy = "sequential"
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Greedy answers against those of one row at a time. An answer that differs does so from its
-    first different token on; ``gaps`` are the reference's log-probability between its two likeliest
-    tokens there, those of near-ties and the others'.
+    first different token on; ``near_ties`` and ``others`` are the reference's log-probability
+    between its two likeliest tokens there.
     """
 
     answers: int
@@ -35,75 +34,17 @@ class Agreement:
         return self.answers - len(self.near_ties) - len(self.others)
 
 
-@dataclass(frozen=True, slots=True)
-class StrategiesResult:
-    """Seconds for the whole job, a sample a round, and the agreement of all rounds' answers, by
-    strategy.
-    """
-
-    requests: int
-    slots: int
-    prompt_tokens: int
-    completion_tokens: int
-    seconds: dict[Strategy, list[float]]
-    agreement: dict[Strategy, Agreement]
-
-    def tps(self, strategy: Strategy) -> float:
-        """Generated tokens a second of all the time, prefill included; the median round."""
-        return self.completion_tokens / median(self.seconds[strategy])
-
-    def to_json(self) -> dict[str, Any]:
-        """Every sample."""
-        return {
-            "requests": self.requests,
-            "slots": self.slots,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "strategies": {
-                name: {
-                    "seconds": rounded(samples),
-                    "tps": round(self.tps(name), 2),
-                    "ratio_to_sequential": round(self.tps(name) / self.tps(_REFERENCE), 4),
-                    "answers_equal": self.agreement[name].equal,
-                    "answers_apart_at_a_near_tie": rounded(self.agreement[name].near_ties),
-                    "answers_apart_otherwise": rounded(self.agreement[name].others),
-                }
-                for name, samples in self.seconds.items()
-            },
-        }
-
-    def lines(self) -> list[str]:
-        """A line for each strategy."""
-        text = [
-            f"{self.requests} requests, {self.prompt_tokens:,} prompt and "
-            f"{self.completion_tokens:,} generated tokens, {self.slots} slots: generated tok/s"
-        ]
-        for name in self.seconds:
-            same = self.agreement[name]
-            apart = f", {len(same.others)} apart otherwise" if same.others else ""
-            text.append(
-                f"  {name}: {self.tps(name):.1f}, "
-                f"{self.tps(name) / self.tps(_REFERENCE):.2f} times sequential; of "
-                f"{same.answers} answers {same.equal} equal, {len(same.near_ties)} apart at a "
-                f"near-tie (within {NEAR_TIE}){apart}"
-            )
-        return text
-
-
-def strategies(path: Path, options: BenchOptions) -> StrategiesResult:
+def strategies(path: Path, options: BenchOptions) -> Result:
     """Every strategy in turn, ``options.repeats`` rounds, after an untimed reference run."""
     dice = random.Random(options.requests)
-    answers = [_about(options.decode_tokens, dice) for _ in range(options.requests)]
-    lengths = [_about(options.prompt_tokens, dice) for _ in range(options.requests)]
+    answers = [about(options.decode_tokens, dice) for _ in range(options.requests)]
+    lengths = [about(options.prompt_tokens, dice) for _ in range(options.requests)]
     settings = options.settings(max(map(sum, zip(lengths, answers, strict=True))) + 1)
 
     def job(strategy: Strategy, params: Sequence[SamplingParams]) -> tuple[float, list[Completion]]:
         scheduling = SchedulerSettings(strategy=strategy, max_stall_s=None)
         with loaded(path, settings, scheduling) as engine:
-            prompts = random_prompts(engine, lengths, options.requests)
-            begin = time.perf_counter()
-            done = run(engine, prompts, params)
-            return time.perf_counter() - begin, done
+            return timed_run(engine, random_prompts(engine, lengths, options.requests), params)
 
     _, reference = job(_REFERENCE, [greedy(n, top_logprobs=2) for n in answers])
     seconds: dict[Strategy, list[float]] = {name: [] for name in STRATEGIES}
@@ -113,14 +54,48 @@ def strategies(path: Path, options: BenchOptions) -> StrategiesResult:
             took, done = job(name, [greedy(n) for n in answers])
             seconds[name].append(took)
             made[name] += done
-    return StrategiesResult(
-        requests=options.requests,
-        slots=options.rows,
-        prompt_tokens=sum(lengths),
-        completion_tokens=sum(answers),
-        seconds=seconds,
-        agreement={name: compare(reference * options.repeats, all_) for name, all_ in made.items()},
+    return _result(
+        {
+            "requests": options.requests,
+            "slots": options.rows,
+            "prompt_tokens": sum(lengths),
+            "completion_tokens": sum(answers),
+        },
+        seconds,
+        {name: compare(reference * options.repeats, done) for name, done in made.items()},
     )
+
+
+def _result(
+    sizes: dict[str, Any],
+    seconds: dict[Strategy, list[float]],
+    agreement: dict[Strategy, Agreement],
+) -> Result:
+    """Generated tokens a second of all the time, prefill included, and ratios of them."""
+    tps = {name: sizes["completion_tokens"] / median(taken) for name, taken in seconds.items()}
+    lines = [
+        f"{sizes['requests']} requests, {sizes['prompt_tokens']:,} prompt and "
+        f"{sizes['completion_tokens']:,} generated tokens, {sizes['slots']} slots: "
+        "generated tok/s"
+    ]
+    figures = {}
+    for name, taken in seconds.items():
+        same, ratio = agreement[name], tps[name] / tps[_REFERENCE]
+        figures[name] = {
+            "seconds": rounded(taken),
+            "tps": round(tps[name], 2),
+            "ratio_to_sequential": round(ratio, 4),
+            "answers_equal": same.equal,
+            "answers_apart_at_a_near_tie": rounded(same.near_ties),
+            "answers_apart_otherwise": rounded(same.others),
+        }
+        apart = f", {len(same.others)} apart otherwise" if same.others else ""
+        lines.append(
+            f"  {name}: {tps[name]:.1f}, {ratio:.2f} times sequential; of {same.answers} answers "
+            f"{same.equal} equal, {len(same.near_ties)} apart at a near-tie (within {NEAR_TIE})"
+            f"{apart}"
+        )
+    return Result({**sizes, "strategies": figures}, lines)
 
 
 def compare(reference: Sequence[Completion], done: Sequence[Completion]) -> Agreement:
@@ -142,8 +117,3 @@ def _gap(reference: Completion, position: int) -> float:
         raise ValueError("the reference has no log-probabilities")
     values = sorted(reference.top_logprobs[position].values(), reverse=True)
     return values[0] - values[1]
-
-
-def _about(mean: int, dice: random.Random) -> int:
-    """Half to one and a half times ``mean``."""
-    return dice.randint(max(1, mean // 2), max(1, 3 * mean // 2))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.bench.options import BenchOptions, median
+from app.bench.options import BenchOptions, Result, in_turn, median, paired
 from app.bench.terminal import Ran, run_in_terminal
 from runtimes.errors import IngotError
 
@@ -26,166 +26,95 @@ _MESSAGES = 1000
 _DECODE = re.compile(r"decode ([\d,.]+) tok/s \((\d+) tokens\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
-    """One recorded stream. ``lost`` are words that were not shown, or twice; ``key_s`` the seconds
-    from writing each key to its effect; ``share`` processor time of the app's thread over time."""
-
-    kind: str
-    seconds: float
-    tokens: int
-    lost: int
-    stored: bool
-    share: float
-    layouts_per_s: float
-    key_s: tuple[float, ...]
-    keys_sent: int
-
-    def key_ms(self, share: float) -> float:
-        """The time within which that share of the keys took effect."""
-        return 1e3 * sorted(self.key_s)[min(len(self.key_s) - 1, int(share * len(self.key_s)))]
-
-    def line(self) -> str:
-        """For people."""
-        lost = f"{self.lost} words lost" if self.lost or not self.stored else "nothing lost"
-        return (
-            f"{self.kind}: {self.tokens:,} tokens in {self.seconds:.1f} s, {lost}; "
-            f"{len(self.key_s)} of {self.keys_sent} keys, half within {self.key_ms(0.5):.0f} ms, "
-            f"95% within {self.key_ms(0.95):.0f} ms, the slowest {self.key_ms(1):.0f} ms; "
-            f"{100 * self.share:.1f}% of a core, {self.layouts_per_s:.1f} pictures a second"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LongChat:
-    """A chat opened, then scrolled up; ``frames_s`` from scrolling to the painted picture."""
-
-    messages: int
-    open_s: float
-    open_cpu_s: float
-    frames_s: tuple[float, ...]
-    mounted: int
-
-    def line(self) -> str:
-        """For people."""
-        frames = sorted(self.frames_s)
-        late = frames[int(0.95 * len(frames))]
-        return (
-            f"{self.messages:,} messages: open in {self.open_s:.2f} s ({self.open_cpu_s:.2f} s of "
-            f"processor), {len(frames)} pictures of scrolling: half within "
-            f"{1e3 * frames[len(frames) // 2]:.0f} ms, 95% within {1e3 * late:.0f} ms, the slowest "
-            f"{1e3 * frames[-1]:.0f} ms; {self.mounted} messages mounted"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TuiResult:
-    """``pairs`` are decode tokens a second of `ingot run` and of the app, taken in turn."""
-
-    streams: tuple[Streamed, ...]
-    long: LongChat
-    pairs: tuple[tuple[float, float], ...]
-    shares: tuple[float, ...]
-
-    @property
-    def ratio(self) -> float:
-        """The app over `ingot run`; the median of the pairs."""
-        return median([app / run for run, app in self.pairs])
-
-    def to_json(self) -> dict[str, Any]:
-        """Every sample."""
-        return {
-            "streams": [
-                {
-                    "kind": one.kind,
-                    "seconds": round(one.seconds, 2),
-                    "tokens": one.tokens,
-                    "words_lost": one.lost,
-                    "stored": one.stored,
-                    "core_share": round(one.share, 4),
-                    "pictures_per_s": round(one.layouts_per_s, 2),
-                    "keys_sent": one.keys_sent,
-                    "key_p50_ms": round(one.key_ms(0.5), 1),
-                    "key_p95_ms": round(one.key_ms(0.95), 1),
-                    "key_ms": [round(1e3 * s, 1) for s in one.key_s],
-                }
-                for one in self.streams
-            ],
-            "long_chat": {
-                "messages": self.long.messages,
-                "open_s": round(self.long.open_s, 3),
-                "open_cpu_s": round(self.long.open_cpu_s, 3),
-                "frames_ms": [round(1e3 * s, 1) for s in self.long.frames_s],
-                "mounted": self.long.mounted,
-            },
-            "decode_tps": [{"run": run, "app": app} for run, app in self.pairs],
-            "decode_ratio": round(self.ratio, 4),
-            "core_share": [round(share, 4) for share in self.shares],
-        }
-
-    def lines(self) -> list[str]:
-        """For people."""
-        shares = 100 * median(self.shares)
-        return [
-            *(one.line() for one in self.streams),
-            self.long.line(),
-            f"decode in the app against `ingot run`: {100 * (self.ratio - 1):+.1f}% "
-            f"({len(self.pairs)} pairs; the screen took {shares:.1f}% of a core)",
-        ]
-
-
-def tui(path: Path, options: BenchOptions) -> TuiResult:
+def tui(path: Path, options: BenchOptions) -> Result:
     """Measure; ``options.seconds`` for each recorded stream, ``options.decode_tokens`` for each
     answer of the model in ``path``. Raises IngotError when the app does not start here."""
-    streams = tuple(streamed(kind, options.seconds) for kind in ("code", "prose"))
-    long = long_chat(_MESSAGES)
-    pairs, shares = [], []
-    for number in range(options.repeats):
-        # Whoever comes first finds other caches; so each does in turn.
-        order = ("run", "app") if number % 2 == 0 else ("app", "run")
-        taken: dict[str, float] = {}
-        for side in order:
-            if side == "run":
-                taken[side] = _by_command(path, options.decode_tokens)
-            else:
-                given = _child("ask", str(path), str(options.decode_tokens), _PROMPT).result
-                taken[side] = float(given["decode_tps"])
-                shares.append(float(given["thread_share"]))
-        pairs.append((taken["run"], taken["app"]))
-    return TuiResult(streams, long, tuple(pairs), tuple(shares))
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What the child wrote down, and the keys that were pressed."""
-
-    result: dict[str, Any]
-    ran: Ran
-
-
-def streamed(kind: str, seconds: float, rate: float = RATE) -> Streamed:
-    """A recorded stream of a kind (see ``app.tui.measure.recorded``)."""
-    job = _child("stream", kind, str(seconds), str(rate), keys=KEYS)
-    given = job.result
-    return Streamed(
-        kind,
-        given["wall_s"],
-        given["tokens"],
-        given["lost"],
-        given["stored"],
-        given["thread_share"],
-        given["layouts_per_s"],
-        _latencies(job.ran.keys, given["keys"]),
-        len(job.ran.keys),
+    results = [_streamed(kind, options.seconds) for kind in ("code", "prose")]
+    results.append(_long_chat(_MESSAGES))
+    command: list[float] = []
+    app: list[float] = []
+    shares: list[float] = []
+    for _, side in in_turn(("command", "app"), options.repeats):
+        if side == "command":
+            command.append(_by_command(path, options.decode_tokens))
+            continue
+        given, _ = _child("ask", str(path), str(options.decode_tokens), _PROMPT)
+        app.append(float(given["decode_tps"]))
+        shares.append(float(given["thread_share"]))
+    ratio = paired(app, command)
+    figures = {
+        "streams": [result.figures for result in results[:-1]],
+        "long_chat": results[-1].figures,
+        "decode_tps": [{"run": a, "app": b} for a, b in zip(command, app, strict=True)],
+        "decode_ratio": round(ratio, 4),
+        "core_share": [round(share, 4) for share in shares],
+    }
+    lines = [line for result in results for line in result.lines]
+    lines.append(
+        f"decode in the app against `ingot run`: {100 * (ratio - 1):+.1f}% "
+        f"({len(app)} pairs; the screen took {100 * median(shares):.1f}% of a core)"
     )
+    return Result(figures, lines)
 
 
-def long_chat(messages: int) -> LongChat:
-    """A chat of so many messages."""
-    given = _child("long", str(messages)).result
-    return LongChat(
-        messages, given["open_s"], given["open_cpu_s"], tuple(given["frames_s"]), given["mounted"]
+def _streamed(kind: str, seconds: float) -> Result:
+    """A recorded stream of a kind (see ``app.tui.measure.recorded``): words that were not shown or
+    shown twice, the time from writing each key to its effect, processor time of the app's thread.
+    """
+    given, ran = _child("stream", kind, str(seconds), str(RATE), keys=KEYS)
+    key_ms = [1e3 * s for s in _latencies(ran.keys, given["keys"])]
+    half, most, slowest = _within(key_ms)
+    figures = {
+        "kind": kind,
+        "seconds": round(given["wall_s"], 2),
+        "tokens": given["tokens"],
+        "words_lost": given["lost"],
+        "stored": given["stored"],
+        "core_share": round(given["thread_share"], 4),
+        "pictures_per_s": round(given["layouts_per_s"], 2),
+        "keys_sent": len(ran.keys),
+        "key_p50_ms": round(half, 1),
+        "key_p95_ms": round(most, 1),
+        "key_ms": [round(ms, 1) for ms in key_ms],
+    }
+    complete = given["stored"] and not given["lost"]
+    lost = "nothing lost" if complete else f"{given['lost']} words lost"
+    line = (
+        f"{kind}: {given['tokens']:,} tokens in {given['wall_s']:.1f} s, {lost}; "
+        f"{len(key_ms)} of {len(ran.keys)} keys, half within {half:.0f} ms, "
+        f"95% within {most:.0f} ms, the slowest {slowest:.0f} ms; "
+        f"{100 * given['thread_share']:.1f}% of a core, "
+        f"{given['layouts_per_s']:.1f} pictures a second"
     )
+    return Result(figures, [line])
+
+
+def _long_chat(messages: int) -> Result:
+    """A chat of so many messages opened, then scrolled up; times from scrolling to the picture."""
+    given, _ = _child("long", str(messages))
+    frames_ms = [1e3 * s for s in given["frames_s"]]
+    half, most, slowest = _within(frames_ms)
+    figures = {
+        "messages": messages,
+        "open_s": round(given["open_s"], 3),
+        "open_cpu_s": round(given["open_cpu_s"], 3),
+        "frames_ms": [round(ms, 1) for ms in frames_ms],
+        "mounted": given["mounted"],
+    }
+    line = (
+        f"{messages:,} messages: open in {given['open_s']:.2f} s ({given['open_cpu_s']:.2f} s of "
+        f"processor), {len(frames_ms)} pictures of scrolling: half within {half:.0f} ms, "
+        f"95% within {most:.0f} ms, the slowest {slowest:.0f} ms; "
+        f"{given['mounted']} messages mounted"
+    )
+    return Result(figures, [line])
+
+
+def _within(samples: Sequence[float]) -> tuple[float, float, float]:
+    """What half of the samples, 95% and all of them keep to."""
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return ordered[min(last, len(ordered) // 2)], ordered[int(0.95 * len(ordered))], ordered[last]
 
 
 def _latencies(sent: list[float], seen: list[list[float]]) -> tuple[float, ...]:
@@ -204,14 +133,15 @@ def _latencies(sent: list[float], seen: list[list[float]]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _child(job: str, *arguments: str, keys: float = 0.0) -> Job:
+def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any], Ran]:
+    """What the child wrote down, and how it ran."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         words = ("app.tui.measure.child", job, out, *arguments)
         ran = run_in_terminal(*words, keys_per_s=keys, ready=Path(f"{out}.ready"))
         if ran.code != 0 or not out.is_file():
             raise IngotError(f"the app ended with exit code {ran.code}: {ran.last}")
-        return Job(json.loads(out.read_text(encoding="utf-8")), ran)
+        return json.loads(out.read_text(encoding="utf-8")), ran
 
 
 def _by_command(path: Path, tokens: int) -> float:

@@ -22,6 +22,9 @@ from runtimes.worker.engine import WorkerEngine
 _POLL_S = 0.002
 _SILENCE_S = 600.0
 
+# Rows in lockstep: every prompt is prefilled before the first row decodes.
+TOGETHER = SchedulerSettings(max_stall_s=None, prefix_cache=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -56,6 +59,16 @@ class Window:
         return self.host_s / self.step_s
 
 
+def wall_tps(windows: Iterable[Window]) -> list[float]:
+    """A sample a window, as ``Window.wall_tps``."""
+    return [window.wall_tps for window in windows]
+
+
+def host_shares(windows: Iterable[Window]) -> list[float]:
+    """A sample a window, as ``Window.host_share``."""
+    return [window.host_share for window in windows]
+
+
 def greedy(tokens: int, *, top_logprobs: int = 0) -> SamplingParams:
     """Exactly ``tokens`` likeliest tokens."""
     return SamplingParams(max_tokens=tokens, ignore_eos=True, top_logprobs=top_logprobs)
@@ -65,6 +78,11 @@ def random_prompts(engine: EngineApi, lengths: Iterable[int], seed: int) -> list
     """Prompts of these lengths; the same seed gives the same tokens."""
     dice = random.Random(seed)
     return [[dice.randrange(engine.vocab_size) for _ in range(length)] for length in lengths]
+
+
+def about(mean: int, dice: random.Random) -> int:
+    """Half to one and a half times ``mean``, at least 1."""
+    return dice.randint(max(1, mean // 2), max(1, 3 * mean // 2))
 
 
 @contextmanager
@@ -175,6 +193,15 @@ def wait_for(
         if now > limit:
             raise IngotError(f"the engine did not get through the work in {_SILENCE_S:.0f} s")
         time.sleep(_POLL_S)
+
+
+def timed_run(
+    engine: EngineApi, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
+) -> tuple[float, list[Completion]]:
+    """``run``, and the seconds that it took."""
+    begin = time.perf_counter()
+    done = run(engine, prompts, params)
+    return time.perf_counter() - begin, done
 
 
 def between(before: EngineStats, begin: float, after: EngineStats, end: float) -> Window:

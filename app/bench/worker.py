@@ -4,12 +4,11 @@ this process."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.bench.options import BenchOptions, median, rounded
+from app.bench.options import BenchOptions, Result, in_turn, median, paired, rounded
 from app.bench.work import finished, greedy, loaded, random_prompts, warm_up
 from runtimes.api import EngineApi
 from runtimes.request import Request
@@ -27,85 +26,37 @@ class Sample:
     ttft_s: float  # of a request for a single token, until its caller has it
 
 
-@dataclass(frozen=True, slots=True)
-class RowsOverhead:
-    """Both engines on the same rows; samples of the same index were taken side by side."""
-
-    rows: int
-    here: tuple[Sample, ...]
-    worker: tuple[Sample, ...]
-
-    @property
-    def tps_ratio(self) -> float:
-        """Tokens a second through the worker over those without; the median of the pairs."""
-        return median([b.tps / a.tps for a, b in zip(self.here, self.worker, strict=True)])
-
-    @property
-    def ttft_more_ms(self) -> float:
-        """Milliseconds that the first token comes later; the median of the pairs."""
-        pairs = zip(self.here, self.worker, strict=True)
-        return 1e3 * median([b.ttft_s - a.ttft_s for a, b in pairs])
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOverhead:
-    """See ``RowsOverhead``; one for each number of rows."""
-
-    name: str
-    tokens: int
-    by_rows: tuple[RowsOverhead, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Every sample, and what follows from them."""
-        return {
-            "file": self.name,
-            "decode_tokens": self.tokens,
-            "rows": {
-                str(one.rows): {
-                    "tps_ratio": round(one.tps_ratio, 4),
-                    "ttft_more_ms": round(one.ttft_more_ms, 3),
-                    "here_tps": rounded([sample.tps for sample in one.here]),
-                    "worker_tps": rounded([sample.tps for sample in one.worker]),
-                    "here_ttft_s": rounded([sample.ttft_s for sample in one.here]),
-                    "worker_ttft_s": rounded([sample.ttft_s for sample in one.worker]),
-                }
-                for one in self.by_rows
-            },
-        }
-
-    def lines(self) -> list[str]:
-        """For people."""
-        return [
-            f"{self.name}: {one.rows} row{'s' if one.rows > 1 else ''} through the worker: "
-            f"{100 * (one.tps_ratio - 1):+.1f}% tok/s, "
-            f"{one.ttft_more_ms:+.1f} ms to the first token"
-            for one in self.by_rows
-        ]
-
-
-def worker_overhead(
-    path: Path, options: BenchOptions, rows: Sequence[int] | None = None
-) -> WorkerOverhead:
-    """Decode greedily with 1 row and with ``options.rows`` (or ``rows``), in turn on both engines.
+def worker_overhead(path: Path, options: BenchOptions) -> Result:
+    """Decode greedily with 1 row and with ``options.rows``, in turn on both engines.
 
     Raises as ``Engine.load``; IngotError if a request fails.
     """
-    results = []
-    for count in rows or (1, options.rows):
-        settings = options.settings(_PROMPT + options.decode_tokens + 1, rows=count)
-        with loaded(path, settings) as here, WorkerEngine.load(path, settings) as worker:
-            warm_up(worker)
-            pairs = []
-            for number in range(options.repeats):
-                # Whoever comes first in a pair finds other caches; so each does in turn.
-                order: list[EngineApi] = [here, worker]
-                order = order[:: -1 if number % 2 else 1]
-                taken = [_sample(engine, count, options.decode_tokens, number) for engine in order]
-                pairs.append(taken[:: -1 if number % 2 else 1])
-            results.append(
-                RowsOverhead(count, tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
-            )
-    return WorkerOverhead(path.name, options.decode_tokens, tuple(results))
+    figures: dict[str, Any] = {}
+    lines = []
+    for rows in (1, options.rows):
+        settings = options.settings(_PROMPT + options.decode_tokens + 1, rows=rows)
+        here: list[Sample] = []
+        worker: list[Sample] = []
+        with loaded(path, settings) as engine, WorkerEngine.load(path, settings) as other:
+            warm_up(other)
+            sides: list[tuple[EngineApi, list[Sample]]] = [(engine, here), (other, worker)]
+            for number, (side, samples) in in_turn(sides, options.repeats):
+                samples.append(_sample(side, rows, options.decode_tokens, number))
+        ratio = paired([one.tps for one in worker], [one.tps for one in here])
+        more_ms = 1e3 * median(b.ttft_s - a.ttft_s for a, b in zip(here, worker, strict=True))
+        figures[str(rows)] = {
+            "tps_ratio": round(ratio, 4),
+            "ttft_more_ms": round(more_ms, 3),
+            "here_tps": rounded(sample.tps for sample in here),
+            "worker_tps": rounded(sample.tps for sample in worker),
+            "here_ttft_s": rounded(sample.ttft_s for sample in here),
+            "worker_ttft_s": rounded(sample.ttft_s for sample in worker),
+        }
+        lines.append(
+            f"{path.name}: {rows} row{'s' if rows > 1 else ''} through the worker: "
+            f"{100 * (ratio - 1):+.1f}% tok/s, {more_ms:+.1f} ms to the first token"
+        )
+    return Result({"decode_tokens": options.decode_tokens, "rows": figures}, lines)
 
 
 def _sample(engine: EngineApi, rows: int, tokens: int, seed: int) -> Sample:

@@ -157,22 +157,21 @@ def _compare(
     from runtimes.models.modelfile import ModelFile
 
     benchmark = BENCHMARKS[name]
-    fitting = [path for path in files if ModelFile.read(path).runtime in benchmark.runtimes]
+    runtime = benchmark.runtime
+    fitting = [path for path in files if runtime in (None, ModelFile.read(path).runtime)]
     if benchmark.folder:
         if len(files) < 2:
             raise typer.BadParameter(f"{name} compares the files of a folder", param_hint="--what")
         fitting = [files[0].parent]
     if not fitting:
-        raise typer.BadParameter(
-            f"{name} needs a file for {' or '.join(benchmark.runtimes)}", param_hint="--what"
-        )
+        raise typer.BadParameter(f"{name} needs a file for {runtime}", param_hint="--what")
     report = []
     for path in fitting:
         note(f"{name}: measuring {path.name}")
         result = benchmark.run(path, options)
-        report.append({"what": name, "file": path.name, **result.to_json()})
+        report.append({"what": name, "file": path.name, **result.figures})
         if not as_json:
-            emit("\n".join([f"{name}, {path.name}", *result.lines()]) + "\n")
+            emit("\n".join([f"{name}, {path.name}", *result.lines]) + "\n")
     return report
 
 

@@ -15,11 +15,11 @@ from app.bench import options as bench_options
 from app.bench.batched_bench import parse
 from app.bench.genai import genai
 from app.bench.llama_server import LlamaServer, parse_slots
-from app.bench.memory import SETTINGS, memory_check
+from app.bench.memory import SETTINGS, memory
 from app.bench.options import BenchOptions
 from app.bench.prompts import PromptFileError, bench_prompts, read_texts
 from app.bench.strategies import compare
-from app.bench.suite import BENCHMARKS, MemoryResult
+from app.bench.suite import BENCHMARKS
 from app.bench.tools import ToolMissingError
 from app.bench.work import greedy, loaded, lockstep, random_prompts, run
 from runtimes.errors import IngotError
@@ -116,19 +116,21 @@ def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
 
 def test_onnx_against_its_own_library(int4: Path) -> None:
     result = genai(int4, TINY)
-    report = json.loads(json.dumps(result.to_json()))
+    report = json.loads(json.dumps(result.figures))
     assert report["ratio"] > 0
     assert 0 < report["host_share_1_row"][0] < 1
     assert 0 < report["host_share_rows"][0] < 1
     assert report["memory_steps"] >= TINY.steps
-    assert "ratio" in result.lines()[0]
+    assert "ratio" in result.lines[0]
 
 
 def test_memory(int4: Path) -> None:
-    result = MemoryResult(memory_check(int4, SETTINGS[:1]))
-    report = json.loads(json.dumps(result.to_json()))
+    result = memory(int4, TINY)
+    report = json.loads(json.dumps(result.figures))
+    # The graph has no layouts or types of cache to choose from.
+    assert len(report["settings"]) == sum(s.kv_type == "f16" and not s.unified_kv for s in SETTINGS)
     assert all(row["measured"] > 0 and row["estimate"] for row in report["settings"])
-    assert len(result.lines()) == 1 + len(report["settings"])
+    assert len(result.lines) == 1 + len(report["settings"])
 
 
 def test_a_folder_that_genai_cannot_load(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_a_request_that_does_not_end_as_asked_is_an_error(gguf_file: Path) -> No
 def test_native_tool(pebble_built: Path, gguf_file: Path) -> None:
     program = tool("INGOT_BATCHED_BENCH")
     result = BENCHMARKS["native"].run(gguf_file, with_tools(batched_bench=program))
-    report = json.loads(json.dumps(result.to_json()))
+    report = json.loads(json.dumps(result.figures))
     assert set(report["ingot"]) == {"split", "unified"}
     assert set(report["llama_batched_bench"]) == {"split", "unified"}
     assert len(report["ratio_of_rounds"]) == TINY.repeats
@@ -189,7 +191,7 @@ def test_native_tool(pebble_built: Path, gguf_file: Path) -> None:
 def test_native_server(gguf_file: Path) -> None:
     program = tool("INGOT_LLAMA_SERVER")
     result = BENCHMARKS["server"].run(gguf_file, with_tools(llama_server=program))
-    report = json.loads(json.dumps(result.to_json()))
+    report = json.loads(json.dumps(result.figures))
     assert report["completion_tokens"] == TINY.requests * TINY.decode_tokens
     assert report["llama_server_slots"]["slots"] == TINY.rows
     assert report["llama_server_slots"]["context"] == report["context"]
