@@ -19,7 +19,7 @@ from app.prompts import PromptStyle
 from runtimes.errors import RequestError
 from runtimes.models.memory import MemoryEstimate, estimate_settings, gib
 from runtimes.planner.candidates import Overrides
-from runtimes.planner.known import recall_plan
+from runtimes.planner.known import load_plan
 from runtimes.planner.plan import Figures
 
 
@@ -168,7 +168,7 @@ def planned_figures(
     """What `ingot plan` measured for the plan that the job would follow; None if it was not run."""
     files = plan_files(model, options, settings.bits)
     for fixed in (overrides(options, settings, slots), Overrides()):
-        plan = recall_plan(files.models, task_for("batch", settings.profile, fixed))
+        plan = load_plan(files.models, task_for("batch", settings.profile, fixed))
         if plan is not None:
             return plan.figures
     return None

@@ -12,7 +12,7 @@ from runtimes.machine.bandwidth import memory_bandwidth
 from runtimes.machine.hardware import Hardware, detect
 from runtimes.machine.installed import find_installed
 from runtimes.machine.selftest import Health, ensure
-from runtimes.worker.safer import remembered_lines
+from runtimes.worker.fallback import limit_lines
 
 # What a model file goes through: the runtimes, and what quantize makes files with.
 _LIBRARIES = (
@@ -67,7 +67,7 @@ def examine() -> Report:
         libraries=_versions(),
         runtimes=healths,
         problems=tuple([h.warning for h in healths if h.warning] + _conflicts()),
-        bounds=tuple(remembered_lines()),
+        bounds=tuple(limit_lines()),
     )
 
 

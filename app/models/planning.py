@@ -12,7 +12,7 @@ from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Overrides, Task
-from runtimes.planner.known import recall_plan
+from runtimes.planner.known import load_plan
 from runtimes.planner.plan import STALL_S, PlanWorkload, Profile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
@@ -146,7 +146,7 @@ def choose(
     # else the one made without any.
     asked = dict.fromkeys((fixed, replace(fixed, slots=None), Overrides()))
     tasks = (task_for(workload, settings.profile, some) for some in asked)
-    plan = next((found for t in tasks if (found := recall_plan(files.models, t))), None)
+    plan = next((found for t in tasks if (found := load_plan(files.models, t))), None)
     if plan is not None:
         file, base, scheduling = ModelFile.read(plan.path), plan.settings(), plan.scheduling()
         logger.info("planned: %s on %s: %s", plan.name, plan.runtime, "; ".join(plan.reasons))

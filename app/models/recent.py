@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.models.library import library_dir
 from quantize.manifest import NAME as MANIFEST
-from runtimes.machine.state_file import recall, remember
+from runtimes.machine.state_file import load_state, save_state
 
 _NAME = "recent"
 _AT_MOST = 20
@@ -21,7 +21,7 @@ def note_used(model: str | Path) -> None:
     known = _known()
     if known[:1] != [absolute]:
         others = [text for text in known if text != absolute]
-        remember(_NAME, {"models": [absolute, *others][:_AT_MOST]})
+        save_state(_NAME, {"models": [absolute, *others][:_AT_MOST]})
 
 
 def note_loaded(file: Path) -> None:
@@ -36,5 +36,5 @@ def recently_used() -> list[Path]:
 
 
 def _known() -> list[str]:
-    models = recall(_NAME).get("models")
+    models = load_state(_NAME).get("models")
     return [str(text) for text in models] if isinstance(models, list) else []

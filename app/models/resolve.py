@@ -16,7 +16,7 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 
 if TYPE_CHECKING:
     from runtimes.worker.engine import WorkerEngine
-    from runtimes.worker.place import Place
+    from runtimes.worker.placement import Placement
     from runtimes.worker.recovery import DeathLimit
 
 
@@ -46,7 +46,7 @@ def load_engine(
     scheduling: SchedulerSettings | None = None,
     *,
     begun: Callable[[WorkerEngine], None] | None = None,
-    place: Place | None = None,
+    place: Placement | None = None,
     deaths: DeathLimit | None = None,
 ) -> WorkerEngine:
     """Load ``model`` in a worker process, so that a native crash does not end this one.

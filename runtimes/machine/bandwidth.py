@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.hardware import Hardware, memory_now
-from runtimes.machine.state_file import recall, remember
+from runtimes.machine.state_file import load_state, save_state
 
 log = logging.getLogger(__name__)
 
 _BUFFER = 256 << 20  # bytes
 _MEASURE_S = 0.25
-_MEMORY = "bandwidth"
+_STATE = "bandwidth"
 
 
 def memory_bandwidth(hardware: Hardware, *, again: bool = False) -> float:
@@ -27,12 +27,12 @@ def memory_bandwidth(hardware: Hardware, *, again: bool = False) -> float:
     Measured in less than half a second on the first call on a machine, remembered afterwards.
     """
     machine = f"{cpu_identity()}; {hardware.usable_cores} cores"
-    known = recall(_MEMORY)
+    known = load_state(_STATE)
     value = known.get("bytes_per_s")
     if not again and known.get("machine") == machine and isinstance(value, (int, float)):
         return float(value)
     measured = measure_bandwidth(hardware.usable_cores)
-    remember(_MEMORY, {"machine": machine, "bytes_per_s": measured})
+    save_state(_STATE, {"machine": machine, "bytes_per_s": measured})
     return measured
 
 

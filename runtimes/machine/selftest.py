@@ -18,13 +18,13 @@ from runtimes.load import MODULES, backend
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import Installed, find_installed
 from runtimes.machine.linechild import LineChild, LineChildError
-from runtimes.machine.state_file import recall, remember
+from runtimes.machine.state_file import load_state, save_entry
 
 log = logging.getLogger(__name__)
 
-_MEMORY = "selftest"
+_STATE = "selftest"
 _REVISION = 3  # of the test itself: what an older one found does not count
-_REMEMBERED_AT_MOST = 16
+_KEPT = 16
 _TIMEOUT_S = 120.0
 
 # Right builds reach 0.9999 (other kernels round differently); with half of any one weight matrix
@@ -65,12 +65,12 @@ def ensure(
     if installed is None:
         return Health(runtime, False, False, None, (), _missing(runtime))
     key = _key(installed)
-    if not again and (known := _from_record(recall(_MEMORY).get(key))):
+    if not again and (known := _from_record(load_state(_STATE).get(key))):
         return known
     log.info("testing %s %s on this processor", backend(runtime).label, installed.version)
     health = _test(installed, timeout_s)
     if not health.transient:
-        _store(key, health)
+        save_entry(_STATE, key, asdict(health), _KEPT)
     if health.warning and announce:
         log.warning("%s", health.warning)
     return health
@@ -171,13 +171,6 @@ def _failed(error: LineChildError) -> _Outcome:
         hung=error.why == "hung",
         untried=error.why == "import",
     )
-
-
-def _store(key: str, health: Health) -> None:
-    known = recall(_MEMORY)
-    known.pop(key, None)
-    kept = dict(list(known.items())[-(_REMEMBERED_AT_MOST - 1) :])
-    remember(_MEMORY, {**kept, key: asdict(health)})
 
 
 def _from_record(record: Any) -> Health | None:

@@ -14,8 +14,8 @@ from runtimes.paths import state_dir
 log = logging.getLogger(__name__)
 
 
-def recall(name: str) -> dict[str, Any]:
-    """What ``remember`` stored under this name; empty when nothing readable is there."""
+def load_state(name: str) -> dict[str, Any]:
+    """What ``save_state`` stored under this name; empty when nothing readable is there."""
     try:
         value = json.loads(_path(name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -26,7 +26,7 @@ def recall(name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def remember(name: str, value: dict[str, Any]) -> None:
+def save_state(name: str, value: dict[str, Any]) -> None:
     """Store ``value``; readers see the old file or the new one, never a part.
 
     A state folder that cannot be written costs time at the next start, so it is no error.
@@ -44,6 +44,15 @@ def remember(name: str, value: dict[str, Any]) -> None:
             raise
     except OSError as error:
         log.info("cannot remember %s: %s", path, error)
+
+
+def save_entry(name: str, key: str, value: Any, most: int) -> None:
+    """Store ``value`` under ``key``, as the latest of at most so many entries; None drops it."""
+    entries = load_state(name)
+    entries.pop(key, None)
+    if value is not None:
+        entries = {**dict([*entries.items()][-(most - 1) :]), key: value}
+    save_state(name, entries)
 
 
 def _path(name: str) -> Path:

@@ -17,7 +17,7 @@ from runtimes.errors import ModelError
 from runtimes.load import MODULES
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
-from runtimes.machine.state_file import recall, remember
+from runtimes.machine.state_file import load_state, save_entry
 from runtimes.models.fingerprint import fingerprint
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Task
@@ -25,7 +25,7 @@ from runtimes.planner.plan import Plan
 
 _PLANS, _SEEN = "plans", "fingerprints"
 _REVISION = 2  # of the planner: what an older one chose does not count
-_AT_MOST = 64
+_PLANS_KEPT, _SEEN_KEPT = 64, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class MadePlan:
     path: Path
 
 
-def recall_plan(models: Sequence[ModelFile], task: Task) -> Plan | None:
+def load_plan(models: Sequence[ModelFile], task: Task) -> Plan | None:
     """The remembered plan for these files and this task; None when there is none.
 
     One whose memory is no longer free is not recalled.
     """
-    record = recall(_PLANS).get(_key(models, task))
+    record = load_state(_PLANS).get(_key(models, task))
     if not isinstance(record, dict):
         return None
     try:
@@ -55,27 +55,23 @@ def recall_plan(models: Sequence[ModelFile], task: Task) -> Plan | None:
     return Plan.from_json({**plan.to_json(), "path": path})
 
 
-def remember_plan(models: Sequence[ModelFile], task: Task, plan: Plan) -> None:
+def save_plan(models: Sequence[ModelFile], task: Task, plan: Plan) -> None:
     """Keep ``plan`` for the next time."""
-    key = _key(models, task)
     chosen = next(model for model in models if str(model.path) == plan.path)
-    known = recall(_PLANS)
-    known.pop(key, None)
-    kept = dict(list(known.items())[-(_AT_MOST - 1) :])
     record = {
         "file": fingerprint_of(chosen),
         "plan": plan.to_json(),
         "made": time.time(),
         "path": str(chosen.path.resolve()),
     }
-    remember(_PLANS, {**kept, key: record})
+    save_entry(_PLANS, _key(models, task), record, _PLANS_KEPT)
 
 
 def made_plans() -> list[MadePlan]:
     """Every remembered plan, the latest first, whatever it was made for. Those that older versions
     wrote without a date are left out."""
     found = []
-    for record in recall(_PLANS).values():
+    for record in load_state(_PLANS).values():
         try:
             plan = Plan.from_json(record["plan"])
             found.append(MadePlan(plan, float(record["made"]), Path(record["path"])))
@@ -88,13 +84,11 @@ def fingerprint_of(model: ModelFile) -> str:
     """``fingerprint``, remembered for a file that has not been changed or replaced."""
     path = model.path.resolve()
     stamp = _stamp(path, *model.further)
-    seen = recall(_SEEN)
-    entry: Any = seen.get(str(path))
+    entry: Any = load_state(_SEEN).get(str(path))
     if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
         return str(entry[1])
     found = fingerprint(model)
-    seen.pop(str(path), None)
-    remember(_SEEN, {**dict(list(seen.items())[-255:]), str(path): [stamp, found]})
+    save_entry(_SEEN, str(path), [stamp, found], _SEEN_KEPT)
     return found
 
 

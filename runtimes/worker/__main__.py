@@ -13,7 +13,7 @@ if __name__ == "__main__" and not (
 
 import argparse
 
-from runtimes.worker.safer import forget, remembered_lines
+from runtimes.worker.fallback import forget, limit_lines
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m runtimes.worker", description=__doc__)
     parser.add_argument("--forget", action="store_true", help="load with full settings again")
     arguments = parser.parse_args()
-    lines = remembered_lines()
+    lines = limit_lines()
     if arguments.forget:
         forget()
     sys.stdout.write("".join(f"{line}\n" for line in lines) or "nothing is remembered\n")

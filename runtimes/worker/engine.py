@@ -19,7 +19,7 @@ from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.worker.flights import Flight
-from runtimes.worker.place import Place
+from runtimes.worker.placement import Placement
 from runtimes.worker.problems import WorkerError, unpack
 from runtimes.worker.recovery import DeathLimit, Recovery
 from runtimes.worker.supervisor import Supervisor
@@ -57,7 +57,7 @@ class WorkerEngine:
         recovery: Recovery,
         step_limit_s: float,
         load_limit_s: float,
-        place: Place,
+        place: Placement,
     ) -> None:
         """Used by ``load``."""
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class WorkerEngine:
         deaths: DeathLimit | None = None,
         again: bool = False,
         begun: Callable[[WorkerEngine], None] | None = None,
-        place: Place | None = None,
+        place: Placement | None = None,
     ) -> WorkerEngine:
         """Start a process that loads the model at ``path``; ``again`` forgets safer settings.
         Processes run at ``place``, also those that are started later.
@@ -100,7 +100,7 @@ class WorkerEngine:
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit(), again=again)
         if load_limit_s is None:
             load_limit_s = max(LOAD_LIMIT_S, step_limit_s)
-        engine = cls(path, scheduling, recovery, step_limit_s, load_limit_s, place or Place())
+        engine = cls(path, scheduling, recovery, step_limit_s, load_limit_s, place or Placement())
         try:
             if begun is not None:
                 begun(engine)

@@ -15,10 +15,9 @@ from subprocess import PIPE
 from typing import IO, Any, Protocol
 
 from runtimes.machine.processes import Child
-from runtimes.worker.death import Cause, Death, explain
-from runtimes.worker.life import is_stopped
-from runtimes.worker.place import Place, inherited
-from runtimes.worker.pressure import MemoryLooks
+from runtimes.worker.death import Cause, Death, OomDetector, explain
+from runtimes.worker.load_monitor import is_stopped
+from runtimes.worker.placement import Placement, inherited
 from runtimes.worker.wire import Load, Ready, Refused, Sender, receive
 
 log = logging.getLogger(__name__)
@@ -45,13 +44,13 @@ class WorkerProcess:
     taken it over. ``ended`` is set when the process is gone and its listener knows it.
     """
 
-    def __init__(self, order: Load, listener: Listener, place: Place) -> None:
+    def __init__(self, order: Load, listener: Listener, place: Placement) -> None:
         self.outcome: queue.SimpleQueue[Ready | Refused | Death] = queue.SimpleQueue()
         self.ended = threading.Event()
         self.death: Death | None = None
         self._listener = listener
         self._verdict: Death | None = None  # of whoever killed it here
-        self._memory = MemoryLooks()
+        self._oom = OomDetector()
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._popen: Child | None = None
         try:
@@ -100,7 +99,7 @@ class WorkerProcess:
     def look(self) -> None:
         """See how the memory is, about once a second while there is work: should the process be
         killed, that tells whether memory was short."""
-        self._memory.look()
+        self._oom.look()
 
     def _read(self, popen: Child, fd: int) -> None:
         try:
@@ -112,7 +111,7 @@ class WorkerProcess:
         code = popen.wait()
         self._sender.close(0)
         self._stderr.join(_STDERR_S)
-        self.death = self._verdict or explain(code, list(self._lines), self._memory.judge())
+        self.death = self._verdict or explain(code, list(self._lines), self._oom.cause())
         log.debug("worker %d %s", popen.pid, self.death.text)
         self._listener.died(self)
         self.ended.set()

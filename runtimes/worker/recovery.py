@@ -1,17 +1,17 @@
 """What follows from the death of a worker process.
 
 - A crash or a hang may be chance, so the first is followed by the same settings. The second within
-  a day, in this process or another, is followed by safer ones, which are remembered.
+  a day, in this process or another, is followed by a fallback, which is kept in the state file.
 - An instruction that the processor lacks, and memory that ran out by the system's or the library's
-  own word, are certain: safer settings at once, remembered.
+  own word, are certain: a fallback at once, kept.
 - A kill from outside while little memory was free is followed by fewer requests that run together;
-  what one of them may hold stays. That is not remembered, and half an hour later the next start
-  takes what was asked again: a process that runs is not ended for it, since loading anew costs
-  everything that it has cached.
-- Any other kill from outside says nothing about the settings, and changes none. Only a process that
-  is killed again and again while it loads is given up.
-- Bounds against crashes that do not end the crashes are dropped and forgotten: they were not it.
-- A Python that could not import a module says nothing about the settings either: the load fails.
+  what one of them may hold stays. That is not kept, and half an hour later the next start takes
+  what was asked again: a process that runs is not ended for it, since loading anew costs everything
+  that it has cached.
+- Any other kill from outside changes no settings. Only a process that is killed again and again
+  while it loads is given up.
+- Limits against crashes that do not end the crashes are dropped: they were not it.
+- A Python that could not import a module says nothing about the settings: the load fails.
 - So many deaths in so many minutes end it: until the time is over, requests fail at once.
 """
 
@@ -23,10 +23,18 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runtimes.machine.gpus import find_gpus
 from runtimes.machine.selftest import ensure
 from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause, Death
-from runtimes.worker.safer import FORGET, Bounds, Memory, Record, Situation, safer
+from runtimes.worker.fallback import (
+    FORGET,
+    LimitsFile,
+    Record,
+    RunningConfig,
+    SettingsLimits,
+    fallback,
+)
 from runtimes.worker.wire import Ready
 
 log = logging.getLogger(__name__)
@@ -50,32 +58,32 @@ class Recovery:
     def __init__(
         self, path: Path, asked: RunnerSettings, limit: DeathLimit, *, again: bool = False
     ) -> None:
-        """``again`` forgets what is remembered of this model."""
+        """``again`` forgets the limits of this model."""
         self._path, self._asked, self._limit = path, asked, limit
-        self._memory = Memory(path)
+        self._file = LimitsFile(path)
         self._deaths: deque[float] = deque()
         self._killed_loading = 0
         self._scarce_at = 0.0
         self._last: Death | None = None
         if again:
-            self._memory.write(Record())
-        self._record = self._memory.read()
-        self._bounds = self._record.bounds
-        if self._bounds != Bounds():
+            self._file.write(Record())
+        self._record = self._file.read()
+        self._limits = self._record.bounds
+        if self._limits != SettingsLimits():
             log.info(
                 "%s runs %s, because the worker process once %s (%s)",
                 path.name,
-                self._bounds.describe(),
+                self._limits.describe(),
                 self._record.reason,
                 f"{FORGET} undoes this",
             )
 
     def settings(self) -> RunnerSettings:
         """What the next process is to load with."""
-        if self._bounds == Bounds():
+        if self._limits == SettingsLimits():
             return self._asked
-        model = self._memory.model
-        return self._bounds.apply(self._asked, model.context_length if model else 2**31)
+        model = self._file.model
+        return self._limits.apply(self._asked, model.context_length if model else 2**31)
 
     def refusal(self) -> str | None:
         """Why no process may be started now; None when one may."""
@@ -103,7 +111,7 @@ class Recovery:
         if ready:
             self._killed_loading = 0
         if now > self._scarce_at + _SCARCE_S:
-            self._bounds = self._record.bounds
+            self._limits = self._record.bounds
         if death.cause is Cause.IMPORT:
             return False
         if death.cause in (Cause.ILLEGAL, Cause.MEMORY):
@@ -115,7 +123,7 @@ class Recovery:
         seen = self._record.suspect and time.time() - self._record.suspect_at < _SUSPECT_S
         if seen:
             return self._step(death, ready, keep=True)
-        self._remember(replace(self._record, suspect=death.text, suspect_at=time.time()))
+        self._keep(replace(self._record, suspect=death.text, suspect_at=time.time()))
         return True
 
     def too_big(self) -> bool:
@@ -123,21 +131,23 @@ class Recovery:
         return self._step(Death(Cause.MEMORY, "found too little memory"), None, keep=False)
 
     def _step(self, death: Death, ready: Ready | None, *, keep: bool) -> bool:
-        found = safer(self._bounds, death.cause, self._situation(ready))
+        found = fallback(self._limits, death.cause, self._running(ready))
         if found is None:
             if keep and death.cause is not Cause.MEMORY:
                 kept = replace(self._record.bounds, extra_buffers=True, gpu=True)
-                self._bounds = replace(self._bounds, extra_buffers=True, gpu=True)
-                self._remember(Record(kept, self._record.reason) if kept != Bounds() else Record())
+                self._limits = replace(self._limits, extra_buffers=True, gpu=True)
+                unlimited = kept == SettingsLimits()
+                self._keep(Record() if unlimited else Record(kept, self._record.reason))
             return False
-        self._bounds = found
+        self._limits = found
         if not keep:
             self._scarce_at = time.monotonic()
         else:
+            # Tokens that were limited for a while are not kept.
             tokens = found if death.cause is Cause.MEMORY else self._record.bounds
-            bounds = replace(found, kv_tokens=tokens.kv_tokens)
+            limits = replace(found, kv_tokens=tokens.kv_tokens)
             # Should it crash with these too, that is no chance either.
-            self._remember(Record(bounds, death.text, death.text, time.time()))
+            self._keep(Record(limits, death.text, death.text, time.time()))
         log.warning(
             "the worker process %s; %s runs %s from now on%s",
             death.text,
@@ -147,31 +157,26 @@ class Recovery:
         )
         return True
 
-    def _situation(self, ready: Ready | None) -> Situation:
+    def _running(self, ready: Ready | None) -> RunningConfig:
         settings = self.settings()
-        model = self._memory.model
+        model = self._file.model
         knows: frozenset[str] = model.backend.knows if model else frozenset()
-        context = settings.context or min(4096, model.context_length if model else 4096)
-        # Before it has loaded, whether a GPU is in use is not known: it may be.
-        gpu = ready.gpu if ready else _gpu_found()
-        return Situation(
-            gpu and "gpu_layers" in knows and settings.gpu_layers != 0,
-            model is not None
-            and "extra_buffers" in knows
-            and settings.extra_buffers
+        if ready:
+            gpu, context, slots = ready.gpu, ready.context, ready.slots
+        else:  # whether a GPU is in use is not known: it may be
+            gpu, slots = bool(find_gpus()), settings.slots
+            context = settings.context or min(4096, model.context_length if model else 4096)
+        special = model is not None and "extra_buffers" in knows and settings.extra_buffers
+        return RunningConfig(
+            gpu=gpu and "gpu_layers" in knows and settings.gpu_layers != 0,
+            extra_buffers=special
+            and model is not None
             and ensure(model.runtime, announce=False).extra_buffers,
-            ready.context if ready else context,
-            settings.kv_tokens
-            or (ready.slots * ready.context if ready else settings.slots * context),
-            settings.reproducible,
+            context=context,
+            kv_tokens=settings.kv_tokens or slots * context,
+            reproducible=settings.reproducible,
         )
 
-    def _remember(self, record: Record) -> None:
+    def _keep(self, record: Record) -> None:
         self._record = record
-        self._memory.write(record)
-
-
-def _gpu_found() -> bool:
-    from runtimes.machine.gpus import find_gpus
-
-    return bool(find_gpus())
+        self._file.write(record)

@@ -13,8 +13,8 @@ from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestErr
 from runtimes.request import FinishReason
 from runtimes.settings import SchedulerSettings
 from runtimes.worker.death import Cause, Death
-from runtimes.worker.life import Life
-from runtimes.worker.place import Place
+from runtimes.worker.load_monitor import LoadMonitor
+from runtimes.worker.placement import Placement
 from runtimes.worker.problems import WorkerError, unpack
 from runtimes.worker.process import WorkerProcess
 from runtimes.worker.recovery import Recovery
@@ -56,7 +56,7 @@ class Supervisor:
         recovery: Recovery,
         client: Client,
         lock: threading.Lock,
-        place: Place,
+        place: Placement,
         load_limit_s: float,
     ) -> None:
         """A process that loads is ended when it does nothing for ``load_limit_s``."""
@@ -188,14 +188,14 @@ class Supervisor:
 
     def _outcome(self, process: WorkerProcess) -> Ready | Refused | Death:
         """What comes of a process that loads; one that does nothing is ended meanwhile."""
-        life = Life(process.pid, self._load_limit_s)
+        monitor = LoadMonitor(process.pid, self._load_limit_s)
         while True:
-            outcome = life.wait(process.outcome)
+            outcome = monitor.wait(process.outcome)
             if outcome is not None:
                 return outcome
             process.look()
-            if life.problem:
-                process.give_up(f"{life.problem} while it loaded the model")
+            if monitor.problem:
+                process.give_up(f"{monitor.problem} while it loaded the model")
 
     def _adopt(self, process: WorkerProcess, ready: Ready) -> bool:
         """Make a process that has loaded the one in use; False when it has died since."""

@@ -22,7 +22,7 @@ from runtimes.machine.topology import Core, cores, shares
 from runtimes.models.memory import estimate_settings, gib
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
-from runtimes.worker.place import Place
+from runtimes.worker.placement import Placement
 from runtimes.worker.recovery import DeathLimit
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Seat:
 
     name: str
     where: str = ""
-    place: Place = field(default_factory=Place)
+    place: Placement = field(default_factory=Placement)
     threads: int | None = None
     gpu: int | None = None
 
@@ -182,7 +182,7 @@ def _seat(
     return Seat(
         name=f"engine {at + 1}",
         where=where,
-        place=Place(cpus, environment),
+        place=Placement(cpus, environment),
         threads=min(threads, most) if threads and most else most or threads,
         gpu=gpu,
     )

@@ -63,12 +63,12 @@ def plan(
 def _plan(files: PlanFiles, task: Task, *, again: bool) -> tuple[Plan, bool]:
     """The plan, and whether it was there already."""
     from app import console
-    from runtimes.planner.known import recall_plan, remember_plan
+    from runtimes.planner.known import load_plan, save_plan
     from runtimes.planner.search import make_plan
 
-    known = None if again else recall_plan(files.models, task)
+    known = None if again else load_plan(files.models, task)
     if known is not None:
         return known, True
     made = make_plan(files.models, task, console.note)
-    remember_plan(files.models, task, made)
+    save_plan(files.models, task, made)
     return made, False

@@ -110,7 +110,7 @@ def test_the_time_is_the_plans(
 
     from app.models.planning import plan_files, task_for
     from app.options import ModelOptions
-    from runtimes.planner.known import remember_plan
+    from runtimes.planner.known import save_plan
     from runtimes.planner.plan import Figures, Plan
 
     files = plan_files(str(gguf_file), ModelOptions(), None).models
@@ -119,7 +119,7 @@ def test_the_time_is_the_plans(
         "batch", "balanced", "llamacpp", str(gguf_file), 1, 4, 512, 512, "f16", True, 0, False, 1,
         figures,
     )  # fmt: skip
-    remember_plan(files, task_for("batch", "balanced"), plan)
+    save_plan(files, task_for("batch", "balanced"), plan)
     assert main([*command, "--json", "--max-tokens", "20"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["slots"] == 4

@@ -19,7 +19,7 @@ from app.options import ModelOptions, PlanOptions
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.modelfile import ModelFile
-from runtimes.planner.known import remember_plan
+from runtimes.planner.known import save_plan
 from runtimes.planner.plan import Figures, Plan
 
 SMALL = {"context": 256, "threads": 1}
@@ -152,7 +152,7 @@ def test_it_loads_what_was_planned(fresh: EngineHost, pebble_built: Path) -> Non
         memory=1000,
         figures=Figures(100.0, {1: 10.0}),
     )
-    remember_plan(files.models, task_for("chat", "balanced"), plan)
+    save_plan(files.models, task_for("chat", "balanced"), plan)
     choice = fresh.load(str(pebble_built))
     assert choice.planned
     assert (fresh.label, fresh.details) == ("pebble · onnx-int4", "onnx · 1 thread")

@@ -105,7 +105,7 @@ def test_what_was_measured_here(built: Path):
     """The chosen file and the others of the same plan, until a file is replaced."""
     model = ModelFile.read(built / "pebble-q4_k_m.gguf")
     task = Task("chat", "balanced", cores=2, free=10**10)
-    known.remember_plan([model], task, plan_of(model, "onnx-int4"))
+    known.save_plan([model], task, plan_of(model, "onnx-int4"))
     found = by_recipe(catalog([built]))
     chosen, other = found["q4_k_m"].measured, found["onnx-int4"].measured
     assert chosen is not None
@@ -235,16 +235,16 @@ def test_the_first_choice_of_a_comparison(built: Path):
 
 
 def test_plans_without_a_date_are_left_out():
-    from runtimes.machine.state_file import remember
+    from runtimes.machine.state_file import save_state
 
-    remember("plans", {"a": {"file": "x", "plan": {}}, "b": 3, "c": {"made": 1.0}})
+    save_state("plans", {"a": {"file": "x", "plan": {}}, "b": 3, "c": {"made": 1.0}})
     assert known.made_plans() == []
 
 
 def test_records_of_plans_can_be_read_by_people(built: Path, home: Path):
     model = ModelFile.read(built / "pebble-q4_k_m.gguf")
     task = Task("chat", "balanced", cores=2, free=10**10)
-    known.remember_plan([model], task, plan_of(model, "onnx-int4"))
+    known.save_plan([model], task, plan_of(model, "onnx-int4"))
     (record,) = json.loads((home / "home" / "state" / "plans.json").read_text()).values()
     assert record["path"] == str(model.path)
-    assert known.recall_plan([model], task) is not None
+    assert known.load_plan([model], task) is not None

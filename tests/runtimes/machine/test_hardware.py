@@ -15,7 +15,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine import bandwidth, cpu, hardware
 from runtimes.machine.cpu import CpuUse, cpu_use, others_share
-from runtimes.machine.state_file import recall, remember
+from runtimes.machine.state_file import load_state, save_state
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
@@ -173,12 +173,12 @@ def test_more_is_swept_than_the_caches_hold() -> None:
 
 
 def test_what_is_remembered_survives_and_what_is_damaged_is_forgotten(tmp_path: Path) -> None:
-    assert recall("thing") == {}
-    remember("thing", {"a": 1})
-    assert recall("thing") == {"a": 1}
+    assert load_state("thing") == {}
+    save_state("thing", {"a": 1})
+    assert load_state("thing") == {"a": 1}
     assert [p.name for p in (tmp_path / "state").iterdir()] == ["thing.json"]
     (tmp_path / "state" / "thing.json").write_bytes(b'{"a": \xff')
-    assert recall("thing") == {}
+    assert load_state("thing") == {}
 
 
 def test_a_state_folder_that_cannot_be_made_is_no_error(
@@ -186,8 +186,8 @@ def test_a_state_folder_that_cannot_be_made_is_no_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "file"))
-    remember("thing", {"a": 1})
-    assert recall("thing") == {}
+    save_state("thing", {"a": 1})
+    assert load_state("thing") == {}
 
 
 def test_what_other_programs_take_of_the_processor():

@@ -15,7 +15,7 @@ from runtimes.errors import RuntimeMissingError
 from runtimes.machine import selftest
 from runtimes.machine.installed import Installed, find_installed, library_identity
 from runtimes.machine.selftest_child import compare
-from runtimes.machine.state_file import recall
+from runtimes.machine.state_file import load_state
 from tests.runtimes.worker.faults import build_fault_library
 
 Fault = Callable[[str], None]
@@ -135,7 +135,7 @@ def test_what_the_system_killed_is_tested_again(
 ) -> None:
     fault("SIGKILL")
     assert not selftest.ensure("llamacpp").extra_buffers
-    assert recall("selftest") == {}
+    assert load_state("selftest") == {}
     monkeypatch.delenv("LD_PRELOAD")
     assert selftest.ensure("llamacpp").extra_buffers
 
@@ -154,7 +154,7 @@ def test_a_module_that_cannot_be_imported_is_no_failure_of_the_library(
     assert f"off PYTHONPATH ({tmp_path})" in told
     assert "kernels" not in told
     assert "does not work" not in told
-    assert recall("selftest") == {}
+    assert load_state("selftest") == {}
     monkeypatch.delenv("PYTHONPATH")
     assert selftest.ensure(runtime).usable
 
@@ -172,14 +172,14 @@ def test_what_an_older_version_found_does_not_count(monkeypatch: pytest.MonkeyPa
 
 def test_a_rebuilt_library_is_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     selftest.ensure("onnx")
-    (known,) = recall("selftest")
+    (known,) = load_state("selftest")
     real = find_installed("onnx")
     assert real is not None
     rebuilt = Installed(real.runtime, real.version, "other files", real.distributions, real.package)
     monkeypatch.setattr(selftest, "find_installed", lambda _runtime: rebuilt)
     assert selftest.ensure("onnx").usable
-    assert len(recall("selftest")) == 2
-    assert known in recall("selftest")
+    assert len(load_state("selftest")) == 2
+    assert known in load_state("selftest")
 
 
 def test_identity_follows_the_files(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_damaged_memory_is_replaced(damage: str, tmp_path: Path) -> None:
     (file,) = (tmp_path / "home" / "state").glob("*.json")
     file.write_text(damage)
     assert selftest.ensure("onnx").usable
-    assert recall("selftest")
+    assert load_state("selftest")
 
 
 def test_compare_refuses_what_is_not_finite() -> None:

@@ -33,7 +33,7 @@ from runtimes.planner.choose import (
     slots_for,
     speeds,
 )
-from runtimes.planner.known import fingerprint_of, recall_plan, remember_plan
+from runtimes.planner.known import fingerprint_of, load_plan, save_plan
 from runtimes.planner.plan import PROFILES, Figures, Plan
 from runtimes.planner.race import Lap, contenders, figures_of, is_settled, without_drift
 from runtimes.planner.search import make_plan
@@ -237,21 +237,21 @@ def test_a_busy_machine_is_told(models) -> None:
 def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("INGOT_HOME", str(tmp_path))
     asked = task("chat", overrides=Overrides(context=256))
-    assert recall_plan(models, asked) is None
+    assert load_plan(models, asked) is None
     plan = make_plan(models, asked)
     assert plan.path in {str(model.path) for model in models}
     assert (plan.slots, plan.context, plan.threads) == (1, 256, 2)
     assert plan.figures.prefill_tps > 0
     assert {a.file for a in plan.alternatives} == {model.path.name for model in models}
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    remember_plan(models, asked, plan)
-    assert recall_plan(models, asked) == plan
+    save_plan(models, asked, plan)
+    assert load_plan(models, asked) == plan
     # Other questions are not answered by it.
-    assert recall_plan(models, task("batch", overrides=asked.overrides)) is None
-    assert recall_plan(models, task("chat")) is None
-    assert recall_plan(models[:1], asked) is None
-    assert recall_plan(models, dataclasses.replace(asked, cores=1)) is None
-    assert recall_plan(models, dataclasses.replace(asked, free=plan.memory - 1)) is None
+    assert load_plan(models, task("batch", overrides=asked.overrides)) is None
+    assert load_plan(models, task("chat")) is None
+    assert load_plan(models[:1], asked) is None
+    assert load_plan(models, dataclasses.replace(asked, cores=1)) is None
+    assert load_plan(models, dataclasses.replace(asked, free=plan.memory - 1)) is None
     assert plan.settings().context == 256
     assert plan.scheduling().max_stall_s == 0.5
     fast = dataclasses.replace(plan, profile="throughput")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.worker.safer import forget
+from runtimes.worker.fallback import forget
 
 
 @pytest.fixture(scope="session")

@@ -20,15 +20,15 @@ import pytest
 
 from runtimes.errors import ModelError
 from runtimes.machine.selftest import ensure
-from runtimes.machine.state_file import recall
+from runtimes.machine.state_file import load_state
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
+from runtimes.worker.fallback import STATE, limit_lines
 from runtimes.worker.problems import WorkerError
 from runtimes.worker.process import WorkerProcess
 from runtimes.worker.recovery import DeathLimit
-from runtimes.worker.safer import MEMORY, remembered_lines
 from tests.runtimes.worker.faults import build_fault_library
 
 SETTINGS = RunnerSettings(slots=8, context=256, threads=1)
@@ -102,7 +102,7 @@ def test_a_signal_in_the_middle_of_32_requests(worker, number, words, caplog):
     assert not psutil.pid_exists(dead)
     (line,) = warnings(caplog)
     assert words in line
-    assert remembered_lines() == []  # once may be chance
+    assert limit_lines() == []  # once may be chance
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
     os.kill(worker.pid, signal.SIGSTOP)
     assert worker.stats().slots == 8  # the last known figures
     assert prompt(worker) == ids  # by the next process
-    assert recall(MEMORY) == {}
+    assert load_state(STATE) == {}
     # To drain it is to wait, though it has nothing left to do.
     os.kill(worker.pid, signal.SIGSTOP)
     closer = threading.Thread(target=worker.close, kwargs={"drain": True}, daemon=True)
@@ -250,11 +250,11 @@ def test_safer_settings_are_found_remembered_and_announced_once(gguf, fault, cap
         said = [line for line in warnings(caplog) if "special kernels" in line]
         assert len(said) == (loaded == 0)
         assert len([m for m in caplog.messages if "special kernels" in m]) == 1
-    assert "SIGILL" in remembered_lines()[0]
+    assert "SIGILL" in limit_lines()[0]
     again = ([sys.executable, "-m", "runtimes.worker", "--forget"],)
     shown = subprocess.run(*again, capture_output=True, text=True, check=True).stdout
     assert shown.startswith(gguf.name)
-    assert remembered_lines() == []
+    assert limit_lines() == []
 
 
 @linux_only
@@ -264,7 +264,7 @@ def test_a_native_load_that_never_returns(gguf, fault):
     limit = DeathLimit(deaths=1)
     with pytest.raises(ModelError, match=r"died 1 times .* neither computed nor read .* for 0.4 s"):
         WorkerEngine.load(gguf, SETTINGS, load_limit_s=0.4, deaths=limit)
-    assert "neither computed" in str(recall(MEMORY))  # once may be chance; twice would not be
+    assert "neither computed" in str(load_state(STATE))  # once may be chance; twice would not be
 
 
 @linux_only
@@ -276,7 +276,7 @@ def test_a_worker_that_always_dies_is_given_up_for_a_while(gguf, fault, caplog):
         for _ in range(4):
             (done,) = worker.generate([[5, 6, 7]], SHORT)
             assert "died of SIGSEGV (a wild memory access)" in (done.error or "")
-        assert [bool(recall(MEMORY)), remembered_lines()] == [True, []]
+        assert [bool(load_state(STATE)), limit_lines()] == [True, []]
         assert len([line for line in warnings(caplog) if "special kernels" in line]) == 1
         tried = worker.pid
         (done,) = worker.generate([[5, 6, 7]], SHORT)

@@ -19,13 +19,13 @@ import pytest
 
 from runtimes.errors import ModelError
 from runtimes.machine.selftest import ensure
-from runtimes.machine.state_file import recall
+from runtimes.machine.state_file import load_state
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
-from runtimes.worker import life
+from runtimes.worker import load_monitor
 from runtimes.worker.engine import WorkerEngine
-from runtimes.worker.life import Life
-from runtimes.worker.safer import MEMORY
+from runtimes.worker.fallback import STATE
+from runtimes.worker.load_monitor import LoadMonitor
 
 SETTINGS = RunnerSettings(slots=2, context=64, threads=1)
 
@@ -71,16 +71,16 @@ def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
     (line,) = [text for text in caplog.messages if "was ended" in text]
     assert "neither computed nor read anything for 2 s while it loaded" in line
     assert "stopped from outside" in line
-    assert recall(MEMORY) == {}  # no reason for other settings
+    assert load_state(STATE) == {}  # no reason for other settings
 
 
 def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
-    monkeypatch.setattr(life, "_COMPUTING", 2)
+    monkeypatch.setattr(load_monitor, "_COMPUTING", 2)
 
     def watch(program: str, seconds: float) -> str | None:
         """What is wrong with it, as soon as something is."""
         with subprocess.Popen([sys.executable, "-c", program]) as process:
-            watched = Life(process.pid, 1.0)
+            watched = LoadMonitor(process.pid, 1.0)
             end = time.monotonic() + seconds
             while watched.problem is None and time.monotonic() < end:
                 watched.wait(queue.SimpleQueue())
@@ -136,5 +136,5 @@ def test_a_module_that_cannot_be_imported_changes_no_settings(gguf, tmp_path, mo
         told = str(raised.value)
         assert "the worker process could not import a module: ModuleNotFoundError" in told
         assert f"({tmp_path}/numpy.py, line 1)" in told
-    assert recall(MEMORY) == {}
+    assert load_state(STATE) == {}
     assert not caplog.records

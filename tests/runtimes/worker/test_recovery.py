@@ -14,9 +14,9 @@ from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.death import Cause, Death
+from runtimes.worker.fallback import SettingsLimits, limit_lines
 from runtimes.worker.flights import Flight
 from runtimes.worker.recovery import DeathLimit, Recovery
-from runtimes.worker.safer import Bounds, remembered_lines
 from runtimes.worker.wire import Ready
 
 ASKED = RunnerSettings(slots=16, context=1024)
@@ -52,7 +52,7 @@ def test_memory_fewer_slots_then_a_smaller_context(model):
     assert recovery(model).settings().slots == 1
     again = Recovery(model.path, ASKED, DeathLimit(), again=True)
     assert again.settings() == ASKED
-    assert remembered_lines() == []
+    assert limit_lines() == []
 
 
 def test_a_crash_on_a_gpu_first_tries_without_it(model):
@@ -117,23 +117,23 @@ def test_what_ran_out_of_memory_is_tried_in_full_a_week_later(model, monkeypatch
     bound = recovery(model).settings()
     assert (bound.slots, bound.extra_buffers) == (8, False)
     later = time.time() + 8 * 24 * 3600
-    monkeypatch.setattr("runtimes.worker.safer.time.time", lambda: later)
+    monkeypatch.setattr("runtimes.worker.fallback.time.time", lambda: later)
     bound = recovery(model).settings()
     assert (bound.slots, bound.extra_buffers) == (16, False)
 
 
 def test_bounds_leave_other_settings_alone():
     asked = RunnerSettings(slots=3, context=None, threads=2, gpu_layers=7)
-    assert Bounds().apply(asked, 2048) == asked
+    assert SettingsLimits().apply(asked, 2048) == asked
     device = replace(asked, device_sampling=True)
-    assert Bounds().apply(device, 2048) == device
-    for bounds in (Bounds(gpu=False), Bounds(extra_buffers=False)):
+    assert SettingsLimits().apply(device, 2048) == device
+    for bounds in (SettingsLimits(gpu=False), SettingsLimits(extra_buffers=False)):
         assert not bounds.apply(device, 2048).device_sampling
-    bound = Bounds(kv_tokens=5000).apply(asked, 2048)
+    bound = SettingsLimits(kv_tokens=5000).apply(asked, 2048)
     assert (bound.slots, bound.context, bound.threads, bound.gpu_layers) == (2, 2048, 2, 7)
     shared = RunnerSettings(slots=8, context=512, unified_kv=True, kv_tokens=6000)
-    assert Bounds(kv_tokens=3000).apply(shared, 2048).kv_tokens == 3000
-    assert Bounds(kv_tokens=9000).apply(shared, 2048) == shared
+    assert SettingsLimits(kv_tokens=3000).apply(shared, 2048).kv_tokens == 3000
+    assert SettingsLimits(kv_tokens=9000).apply(shared, 2048) == shared
 
 
 def test_deaths_are_counted_and_forgotten_with_time(model, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
-from runtimes.worker.place import Place
+from runtimes.worker.placement import Placement
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="this system has no processor affinity"
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 def test_processors_and_environment_reach_every_thread(gguf: Path) -> None:
     before = os.sched_getaffinity(0)
     cpu = max(before)
-    place = Place((cpu,), {"CUDA_VISIBLE_DEVICES": "7"})
+    place = Placement((cpu,), {"CUDA_VISIBLE_DEVICES": "7"})
     with WorkerEngine.load(gguf, RunnerSettings(slots=1, context=64), place=place) as engine:
         engine.generate([[5, 6, 7]], SamplingParams(max_tokens=2, ignore_eos=True))
         process = Path(f"/proc/{engine.pid}")

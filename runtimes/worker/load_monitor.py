@@ -21,64 +21,53 @@ _COMPUTING = 10
 
 
 class _Account(NamedTuple):
-    cpu_s: float
-    memory: int  # the most so far: the system takes it back from a process that does nothing
-    read: int
+    """Of the process with its children: a self-test of the native library runs in one."""
 
-    def moved(self, before: _Account) -> bool:
-        """Whether it did anything but compute."""
-        return self.memory > before.memory or self.read != before.read
+    cpu_s: float = 0.0
+    memory: int = 0  # the most so far: the system takes it back from a process that does nothing
+    read: int = 0
 
 
-class Life:
+class LoadMonitor:
     """Time without a sign of life, and time without anything but computing.
 
     Time in which this process did not run either (Ctrl-Z, a machine that slept) does not count.
     """
 
     def __init__(self, pid: int, limit_s: float) -> None:
-        self.tick_s = min(1.0, limit_s / 4)
         self._pid, self._limit_s = pid, limit_s
-        self._own = self._children = _Account(0.0, 0, 0)
-        self._silent = self._idle = 0.0
+        self._tick_s = min(1.0, limit_s / 4)
+        self._account = _Account()
+        self._silent_s = self._computing_s = 0.0
 
     def wait(self, outcome: queue.SimpleQueue[T]) -> T | None:
         """What comes of it; None when nothing did for a tick. Look for ``problem`` then."""
         began = time.monotonic()
         try:
-            return outcome.get(timeout=self.tick_s)
+            return outcome.get(timeout=self._tick_s)
         except queue.Empty:
             pass
-        spent = min(time.monotonic() - began, 2 * self.tick_s)
-        self._silent += spent
-        self._idle += spent
+        spent = min(time.monotonic() - began, 2 * self._tick_s)
+        before = self._account
         try:
-            self._judge(psutil.Process(self._pid))
+            now = self._account = _account(self._pid, before)
         except (psutil.Error, OSError):  # the system does not tell
-            self._silent = self._idle = 0.0
+            self._silent_s = self._computing_s = 0.0
+            return None
+        moved = now.memory > before.memory or now.read != before.read
+        self._computing_s = 0.0 if moved else self._computing_s + spent
+        self._silent_s = 0.0 if now != before else self._silent_s + spent
         return None
-
-    def _judge(self, process: psutil.Process) -> None:
-        before, self._own = self._own, _account([process], self._own)
-        if self._own.moved(before):
-            self._silent = self._idle = 0.0
-            return
-        if self._own.cpu_s != before.cpu_s:
-            self._silent = 0.0
-            return
-        # A self-test of the native library runs in a child. To find children takes a while.
-        before = self._children
-        self._children = _account(process.children(recursive=True), before)
-        if self._children != before:
-            self._silent = self._idle = 0.0
 
     @property
     def problem(self) -> str | None:
         """Why it counts as hung; None while it does not."""
-        if self._silent >= self._limit_s:
+        if self._silent_s >= self._limit_s:
             return f"it neither computed nor read anything for {self._limit_s:g} s"
-        if self._idle >= _COMPUTING * self._limit_s:
-            return f"it computed for {self._idle:.0f} s, but neither read nor stored anything"
+        if self._computing_s >= _COMPUTING * self._limit_s:
+            return (
+                f"it computed for {self._computing_s:.0f} s, but neither read nor stored anything"
+            )
         return None
 
 
@@ -90,7 +79,9 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _account(processes: list[psutil.Process], before: _Account) -> _Account:
+def _account(pid: int, before: _Account) -> _Account:
+    own = psutil.Process(pid)
+    processes = [own, *own.children(recursive=True)]
     return _Account(
         sum(sum(one.cpu_times()[:2]) for one in processes),
         max(before.memory, sum(one.memory_info().rss for one in processes)),

@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """``cpus`` are the logical processors that all of its threads may use (none: all that this
-    process may); ``environment`` is set on top of this process's own, such as the GPUs to see."""
+class Placement:
+    """Where to run."""
 
+    # The logical processors that all threads may use; none: all that this process may.
     cpus: tuple[int, ...] = ()
+    # On top of this process's own, such as the GPUs to see.
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
-def inherited(place: Place) -> Iterator[None]:
+def inherited(place: Placement) -> Iterator[None]:
     """A process that is started within runs on the place's processors from its first instruction
     on, so that libraries which count them while they are loaded count the right ones.
 

@@ -1,7 +1,7 @@
-"""Settings that spare what a worker process has died of, and what is remembered of them.
+"""Settings that spare what a worker process has died of, and the state file that keeps them.
 
-Bounds are remembered for a model's contents, the native library's files and the processor together:
-a rebuilt library, another model or another machine starts without them.
+Limits hold for a model's contents, the native library's files and the processor together: a rebuilt
+library, another model or another machine starts without them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from typing import Any
 from runtimes.errors import ModelError
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
-from runtimes.machine.state_file import recall, remember
+from runtimes.machine.state_file import load_state, save_entry, save_state
 from runtimes.models.fingerprint import fingerprint
 from runtimes.models.memory import DEFAULT_CONTEXT
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause
 
-MEMORY = "worker"
-_REVISION = 2  # of what counts as a crash: bounds that an older version found do not hold
-_REMEMBERED_AT_MOST = 32
-_MEMORY_S = 7 * 24 * 3600.0  # how much was free then says little about today
-_LEAST_TOKENS = 256  # of keys and values; below this a model is no use
-
+STATE = "worker"  # the state file
 FORGET = "python -m runtimes.worker --forget"
+
+_REVISION = 2  # of what counts as a crash: limits that an older version found do not hold
+_KEPT = 32
+_TOKENS_S = 7 * 24 * 3600.0  # how much memory was free then says little about today
+_LEAST_TOKENS = 256  # of keys and values; below this a model is no use
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What settings must not exceed. ``kv_tokens`` is over all slots."""
+class SettingsLimits:
+    """What settings must not exceed."""
 
     extra_buffers: bool = True
     gpu: bool = True
-    kv_tokens: int | None = None
+    kv_tokens: int | None = None  # over all slots
 
     def apply(self, settings: RunnerSettings, most_context: int) -> RunnerSettings:
-        """Settings within the bounds: fewer slots first, then a smaller context.
+        """Settings within the limits: fewer slots first, then a smaller context.
 
         ``most_context`` is the context that the model was made for.
         """
@@ -64,59 +64,54 @@ class Bounds:
         )
 
     def describe(self) -> str:
-        """The bounds in words; empty without any."""
+        """The limits in words; empty without any."""
         parts = []
         if not self.gpu:
             parts.append("without the GPU")
         if not self.extra_buffers:
-            parts.append("without llama.cpp's special kernels, slower")
+            parts.append("without special kernels, slower")
         if self.kv_tokens is not None:
             parts.append(f"with at most {self.kv_tokens:,} tokens in all slots together")
         return " and ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What ran when the process died. ``gpu`` whether layers may have been on one,
-    ``extra_buffers`` whether special kernels may have run; ``context`` is what one request may
-    hold, ``kv_tokens`` all slots together. Other kernels would give ``reproducible`` answers other
-    last digits."""
+class RunningConfig:
+    """What ran when the process died."""
 
-    gpu: bool
-    extra_buffers: bool
-    context: int
-    kv_tokens: int
-    reproducible: bool = False
+    gpu: bool  # layers may have been on one
+    extra_buffers: bool  # special kernels may have run
+    context: int  # what one request may hold
+    kv_tokens: int  # what all slots hold together
+    reproducible: bool  # other kernels would give answers other last digits
 
 
-def safer(bounds: Bounds, cause: Cause, situation: Situation) -> Bounds | None:
-    """The next bounds to try; None when there is nothing left that could help."""
+def fallback(limits: SettingsLimits, cause: Cause, running: RunningConfig) -> SettingsLimits | None:
+    """The next limits to try; None when there is nothing left that could help."""
     if cause in (Cause.MEMORY, Cause.SCARCE):
-        half = situation.kv_tokens // 2
+        half = running.kv_tokens // 2
         # Little free memory may not have been the reason: that must not cut requests short.
-        least = situation.context if cause is Cause.SCARCE else _LEAST_TOKENS
-        return replace(bounds, kv_tokens=half) if half >= least else None
-    if situation.reproducible:
+        least = running.context if cause is Cause.SCARCE else _LEAST_TOKENS
+        return replace(limits, kv_tokens=half) if half >= least else None
+    if running.reproducible:
         return None
     # The processor, and so its special kernels, are to blame for an instruction it does not have.
-    if situation.gpu and cause is not Cause.ILLEGAL:
-        return replace(bounds, gpu=False)
-    if situation.extra_buffers:
-        return replace(bounds, extra_buffers=False)
-    return None
+    if running.gpu and cause is not Cause.ILLEGAL:
+        return replace(limits, gpu=False)
+    return replace(limits, extra_buffers=False) if running.extra_buffers else None
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is remembered: bounds with their reason, and a crash that has been seen only once."""
+    """What is kept of a model: limits with their reason, and a crash that was seen only once."""
 
-    bounds: Bounds = Bounds()
+    bounds: SettingsLimits = SettingsLimits()  # called so in the state file
     reason: str = ""
     suspect: str = ""
     suspect_at: float = 0.0  # seconds since the epoch
 
 
-class Memory:
+class LimitsFile:
     """The record of one model file; reading the model for its identity waits until it is needed."""
 
     def __init__(self, path: Path) -> None:
@@ -142,46 +137,42 @@ class Memory:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
     def read(self) -> Record:
-        """What is remembered of this model; nothing when it was never in trouble."""
-        known = recall(MEMORY)
-        return _from_json(known.get(self._key)) if known and self._key else Record()
+        """What is kept of this model; nothing when it was never in trouble."""
+        entries = load_state(STATE)
+        return _from_json(entries.get(self._key)) if entries and self._key else Record()
 
     def write(self, record: Record) -> None:
         """Replace the record; an empty one is dropped."""
         if self._key is None:
             return
-        known = recall(MEMORY)
-        known.pop(self._key, None)
-        if record != Record():
-            known = dict(list(known.items())[-(_REMEMBERED_AT_MOST - 1) :])
-            name = {"model": str(self._path), "at": time.strftime("%Y-%m-%d %H:%M")}
-            known[self._key] = {**asdict(record), **name}
-        remember(MEMORY, known)
+        name = {"model": str(self._path), "at": time.strftime("%Y-%m-%d %H:%M")}
+        value = None if record == Record() else {**asdict(record), **name}
+        save_entry(STATE, self._key, value, _KEPT)
 
 
 def _from_json(value: Any) -> Record:
-    """A remembered record, without what has become old; an empty one when it is none."""
+    """A record without what has become old; an empty one when it is none."""
     try:
-        bounds = Bounds(**value["bounds"])
+        limits = SettingsLimits(**value["bounds"])
         suspect_at = float(value["suspect_at"])
-        if time.time() > suspect_at + _MEMORY_S:
-            bounds = replace(bounds, kv_tokens=None)
-        return Record(bounds, str(value["reason"]), str(value["suspect"]), suspect_at)
+        if time.time() > suspect_at + _TOKENS_S:
+            limits = replace(limits, kv_tokens=None)
+        return Record(limits, str(value["reason"]), str(value["suspect"]), suspect_at)
     except (KeyError, TypeError, ValueError):
         return Record()
 
 
-def remembered_lines() -> list[str]:
-    """A line for each model that is loaded with bounds."""
+def limit_lines() -> list[str]:
+    """A line for each model that is loaded with limits."""
     lines = []
-    for value in recall(MEMORY).values():
+    for value in load_state(STATE).values():
         record = _from_json(value)
-        if record.bounds != Bounds():
+        if record.bounds != SettingsLimits():
             name = Path(str(value.get("model"))).name
             lines.append(f"{name}: {record.bounds.describe()} ({record.reason})")
     return lines
 
 
 def forget() -> None:
-    """Forget every bound."""
-    remember(MEMORY, {})
+    """Drop all limits."""
+    save_state(STATE, {})
