@@ -14,7 +14,7 @@ from typing import Any
 
 from runtimes.backend import RuntimeName
 from runtimes.errors import RuntimeMissingError
-from runtimes.load import MODULES, backend
+from runtimes.load import backend
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import Installed, find_installed
 from runtimes.machine.linechild import LineChild, LineChildError
@@ -82,15 +82,6 @@ def require(runtime: RuntimeName) -> Health:
     if not health.usable:
         raise RuntimeMissingError(health.warning or _missing(runtime))
     return health
-
-
-def usable_runtimes() -> tuple[RuntimeName, ...]:
-    """The runtimes that work here; raises RuntimeMissingError when there is none."""
-    healths = [ensure(runtime) for runtime in MODULES]
-    usable = tuple(health.runtime for health in healths if health.usable)
-    if not usable:
-        raise RuntimeMissingError("; ".join(h.warning for h in healths if h.warning))
-    return usable
 
 
 def _missing(runtime: RuntimeName) -> str:

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from runtimes.errors import RuntimeMissingError
 from runtimes.machine import selftest
 from runtimes.machine.installed import Installed, find_installed, library_identity
 from runtimes.machine.selftest_child import compare
-from runtimes.machine.state_file import load_state
+from runtimes.machine.state_file import load_state, save_state
 from tests.runtimes.worker.faults import build_fault_library
 
 Fault = Callable[[str], None]
@@ -108,7 +109,6 @@ def test_a_build_that_dies_with_safe_settings_too_is_not_used(fault: Fault) -> N
         selftest.require("llamacpp")
     assert raised.value.exit_code == 3
     assert not selftest.ensure("llamacpp").usable
-    assert selftest.usable_runtimes() == ("onnx",)
 
 
 @linux_only
@@ -165,7 +165,7 @@ def test_what_an_older_version_found_does_not_count(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as older:
         older.setattr(selftest, "_REVISION", selftest._REVISION - 1)
         failed = selftest.Health("onnx", False, False, installed.version, (), "it failed")
-        selftest._store(selftest._key(installed), failed)
+        save_state("selftest", {selftest._key(installed): asdict(failed)})
         assert not selftest.ensure("onnx").usable
     assert selftest.ensure("onnx").usable
 
@@ -190,12 +190,15 @@ def test_identity_follows_the_files(tmp_path: Path) -> None:
     assert library_identity(tmp_path) != before
 
 
-def test_without_any_runtime_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("runtime", "said"), [("llamacpp", "runtimes.llamacpp.build"), ("onnx", "pip install onnx")]
+)
+def test_without_a_runtime_the_error_says_what_to_install(
+    runtime: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selftest, "find_installed", lambda _runtime: None)
-    with pytest.raises(RuntimeMissingError, match=r"runtimes.llamacpp.build.*pip install onnx"):
-        selftest.usable_runtimes()
+    with pytest.raises(RuntimeMissingError, match=said):
+        selftest.require(runtime)
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"x": 1}'])
