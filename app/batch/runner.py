@@ -14,7 +14,7 @@ from app.batch.input.tasks import RowProblem
 from app.batch.journal.answers import NO_KEY, Published
 from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, LEFT_OUT, RUN, told
-from app.batch.journal.runlog import LeftNotes, end_note, run_note
+from app.batch.journal.notes import LeftNotes, end_note, run_note
 from app.batch.output.formats import OutputFormat, RecordForm, output_format
 from app.batch.output.ordered import OrderedOutput
 from app.batch.output.publish import publish

@@ -31,6 +31,11 @@ if "batch" in sys.orig_argv:
     os.write = counted
 """
 
+_BEFORE_LOADING = """
+if "runtimes.worker.child" in sys.orig_argv:
+    signal.raise_signal(signal.SIGSTOP)
+"""
+
 _BEFORE_QUANTIZING = """
 import os, signal, sys
 
@@ -39,10 +44,12 @@ if sys.orig_argv[-2:-1] == ["quantize"] and os.path.exists(os.environ["TEST_BUIL
 """
 
 
-def after_rows(folder: Path, rows: int, pause_s: float = 0.0) -> dict[str, str]:
+def after_rows(
+    folder: Path, rows: int, pause_s: float = 0.0, *, loading: bool = False
+) -> dict[str, str]:
     """`ingot batch` stops when its journal was written to so often with answers, each of which
-    takes ``pause_s`` longer."""
-    found = _found(folder, _AFTER_ROWS)
+    takes ``pause_s`` longer. With ``loading``, its worker stops too, before it loads the model."""
+    found = _found(folder, _AFTER_ROWS + _BEFORE_LOADING * loading)
     return {**found, "TEST_ROWS": str(rows), "TEST_PAUSE": str(pause_s)}
 
 
@@ -51,13 +58,14 @@ def before_quantizing(folder: Path, built: Path) -> dict[str, str]:
     return {**_found(folder, _BEFORE_QUANTIZING), "TEST_BUILT": str(built)}
 
 
-def wait_stopped(process: subprocess.Popen[Any]) -> None:
+def wait_stopped(process: subprocess.Popen[Any] | psutil.Process) -> None:
     """Until a process has stopped itself; fails if it ends instead."""
-    while process.poll() is None:
-        if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+    while True:
+        status = psutil.Process(process.pid).status()
+        if status == psutil.STATUS_STOPPED:
             return
+        assert status != psutil.STATUS_ZOMBIE, "it ended"
         time.sleep(0.01)
-    raise AssertionError(f"it ended: {process.communicate()}")
 
 
 def _found(folder: Path, code: str) -> dict[str, str]:

@@ -1,10 +1,9 @@
 """The append-only journal beside the output: every finished row, safe from a crash at once, and
 from a power cut from the moment it is synced.
 
-The first line is a header with the job's settings; each later line is one finished row, or a note
-on a run. A line counts while its seal is right: what a crash tore off at the end, and what was
-damaged later, is left out, told, and stays where it is. Rows are found again by their key, so that
-an edited input never misaligns with old answers.
+What a crash tore off at the end, and what was damaged later, is left out, told, and stays where it
+is (see ``lines``). Rows are found again by their key, so that an edited input never misaligns with
+old answers.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ from app.batch.journal.lines import (
     HEADER,
     VERSION,
     VERSIONS,
-    Damaged,
     LineReader,
     lines_of,
     sealed_line,
 )
+from app.batch.journal.state import NOT_OURS, JournalState
 from app.batch.report.answer_lengths import LengthCounts
-from app.batch.settings import comparable
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 
 _MAGIC = b'{"ingot":"batch-journal"'
@@ -79,8 +77,8 @@ def journal_path(out: Path) -> Path:
     return out.with_name(out.name + ".journal.jsonl")
 
 
-class Journal:
-    """An open journal, locked against other jobs. Not thread-safe."""
+class Journal(JournalState):
+    """An open journal, locked against other jobs, with the place of every record."""
 
     def __init__(self, path: Path) -> None:
         """Open or create ``path`` and index what is there; nothing is changed before ``begin``.
@@ -88,12 +86,9 @@ class Journal:
         Raises JournalBusyError when another job holds it, RequestError when the file is not a
         journal, OutOfMemoryError when the disk is full.
         """
-        self.path = path
+        super().__init__(path)
         self.entries = Entries()
         self.lengths = LengthCounts()  # of the answers that are there
-        self.settings: dict[str, Any] | None = None
-        self._version = VERSION  # of the last header
-        self._lines = LineReader()
         self._ended = True  # whether the last line has its newline
         self._forgotten = False
         self._unsynced = 0  # rows that were written since the last sync
@@ -107,16 +102,6 @@ class Journal:
             raise
         self._synced_at = time.monotonic()
 
-    @property
-    def damaged(self) -> list[Damaged]:
-        """Lines that say nothing any more, as long as no run has noted that it told of them."""
-        return self._lines.damaged
-
-    @property
-    def settings_lost(self) -> bool:
-        """Whether a damaged line keeps from us what the last answers were made with."""
-        return self._lines.settings_lost
-
     def begin(self, settings: dict[str, Any]) -> None:
         """Write a header, unless the last one says the same: what follows was made so. Damaged
         lines count as told from here on."""
@@ -127,11 +112,11 @@ class Journal:
         if not self._ended:
             self._write(b"\n")
             self._ended = True
-        if self.settings != settings or self._version != VERSION:
+        if self.settings != settings or self.version != VERSION:
             if self._lines.sealed_from is None:
                 self._lines.sealed_from = self._end
             self._write(sealed_line({"ingot": HEADER, "version": VERSION, "settings": settings}))
-            self.settings, self._version = settings, VERSION
+            self.settings, self.version = settings, VERSION
             self._fsync()
         if self.damaged:
             self.note(DAMAGE, {"offsets": [one.offset for one in self.damaged]})
@@ -232,39 +217,27 @@ class Journal:
         """Index every whole line; return the end of the file."""
         offset, line, end = 0, b"\n", 0
         for offset, line in lines_of(self.path):
-            record = self._lines.take(offset, line)
+            self.take(offset, line)
             end = offset + len(line)
-            if record is None:
-                continue
-            if record.get("ingot") == HEADER:
-                self._take_header(record)
-            elif "ingot" not in record:
-                key = bytes.fromhex(record["key"])
-                self.entries.add(key, record["index"], offset, record["ok"])
-                if record["ok"]:
-                    self.lengths.add_record(record["answer"])
+            if self.version not in VERSIONS:
+                raise RequestError(
+                    f"{self.path} was written by another version of Ingot; "
+                    "move it out of the way, or name another output"
+                )
         self._ended = line.endswith(b"\n")
-        if self.settings_lost:
-            self.settings = None
-        if end and not self._lines.good and not _torn_header(line, offset):
-            raise RequestError(
-                f"{self.path} is not a journal of ingot batch, or none of its lines is whole; "
-                "move it out of the way"
-            )
+        if end and not self.whole_lines and not _torn_header(line, offset):
+            raise RequestError(NOT_OURS.format(self.path) + "; move it out of the way")
         return end
 
-    def _take_header(self, record: dict[str, Any]) -> None:
-        self._version = record.get("version", 0)
-        if self._version not in VERSIONS:
-            raise RequestError(
-                f"{self.path} was written by another version of Ingot; "
-                "move it out of the way, or name another output"
-            )
-        if self.settings is not None and comparable(self.settings) != comparable(
-            record["settings"]
-        ):
-            self.lengths = LengthCounts()
-        self.settings = record["settings"]
+    def _other_settings(self) -> None:
+        super()._other_settings()
+        self.lengths = LengthCounts()
+
+    def _row(self, record: dict[str, Any], offset: int) -> None:
+        super()._row(record, offset)
+        self.entries.add(bytes.fromhex(record["key"]), record["index"], offset, record["ok"])
+        if record["ok"]:
+            self.lengths.add_record(record["answer"])
 
 
 def _open(path: Path) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 from app.batch.input.shard import Shard
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import told
-from app.batch.journal.runlog import read_runs
+from app.batch.journal.state import read_state
 from app.batch.output.formats import OutputFormat, RecordForm, suffix_format
 from app.batch.output.openai import index_of
 from app.batch.output.publish import output_error, write_output
@@ -91,7 +91,7 @@ def _part(path: Path) -> Part:
         raise RequestError(
             f"{path} has no {journal.name} beside it, which tells what part it is: copy both"
         )
-    log = read_runs(journal)
+    log = read_state(journal)
     run = log.run
     if log.damaged and (run is None or log.end is None or log.settings_lost):
         what = "; ".join(told(journal, log.damaged, "run the command of this part again"))
@@ -101,7 +101,7 @@ def _part(path: Path) -> Part:
     if log.end is None or log.end["unfinished"]:
         raise RequestError(f"{path} (part {run['shard']}) is not finished; run its command again")
     shard = Shard.parse(run["shard"])
-    job = [comparable(log.settings), shard.count, run["input_rows"], run["format"]]
+    job = [comparable(log.settings or {}), shard.count, run["input_rows"], run["format"]]
     return Part(path, shard, run["format"], run["rows"], json.dumps(job, sort_keys=True))
 
 

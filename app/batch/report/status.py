@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import LOST, told
-from app.batch.journal.runlog import RECENT_S, read_runs
+from app.batch.journal.state import read_state
 from app.batch.report.time_left import Left, left_json
 from app.figures import duration, rate
 from runtimes.errors import RequestError
@@ -75,17 +75,16 @@ def status_of(out: Path) -> Status:
     path = journal_path(out)
     if not path.is_file():
         raise RequestError(f"{out}: no job here (there is no {path.name})")
-    log = read_runs(path)
-    run = log.run
+    journal = read_state(path)
+    run = journal.run
     if run is None:
         raise RequestError(f"{path} has no run yet: the model is being loaded, or never was")
-    failed = log.failed + run["invalid"]
-    done = log.done + run["reused"]
+    failed, done = journal.failed + run["invalid"], journal.done + run["reused"]
     left = max(0, run["rows"] - done - failed)
-    running = log.running
-    now = time.time() if running else max(log.last, run["at"])
+    running = journal.running
+    now = time.time() if running else journal.last
     elapsed = max(now - run["at"], 1e-3)
-    recent, (recent_rows, recent_tokens) = min(RECENT_S, elapsed), log.recent(now)
+    rows_now, decode_now = journal.rates(now)
     return Status(
         output=str(out),
         state="running" if running else "stopped" if left else "finished",
@@ -96,10 +95,10 @@ def status_of(out: Path) -> Status:
         left=left,
         shard=run["shard"],
         elapsed_s=elapsed,
-        rows_per_s=log.done / elapsed,
-        rows_per_s_now=recent_rows / recent,
-        decode_tps=log.tokens / elapsed,
-        decode_tps_now=recent_tokens / recent,
-        time_left=log.left_at(now) if running and left else None,
-        notes=tuple(told(path, log.damaged, LOST)),
+        rows_per_s=journal.done / elapsed,
+        rows_per_s_now=rows_now,
+        decode_tps=journal.output_tokens / elapsed,
+        decode_tps_now=decode_now,
+        time_left=journal.left_at(now) if running and left else None,
+        notes=tuple(told(path, journal.damaged, LOST)),
     )

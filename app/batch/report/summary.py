@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from app.batch.report.engine_figures import EngineFigures
@@ -49,6 +50,13 @@ class Summary:
         values = {**asdict(self), "output_tps": self.output_tps}
         values["engines"] = [engine.as_json() for engine in self.engines]
         return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Summary:
+        """What ``as_json`` made."""
+        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        engines = tuple(EngineFigures(**engine) for engine in values.get("engines", ()))
+        return cls(**(known | {"engines": engines}))
 
     def lines(self) -> list[str]:
         """The rows, what their computing took, and the errors that there were."""

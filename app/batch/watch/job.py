@@ -1,10 +1,9 @@
-"""One job: started, followed, paused, gone on with; or one that runs elsewhere, followed only."""
+"""One job: started, followed, paused, resumed; or one that runs elsewhere, followed only."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +14,11 @@ from typing import Any
 from app.batch.journal.journal import journal_path
 from app.batch.watch import process, records
 from app.batch.watch.command import Asked, Command
-from app.batch.watch.events import EventFeed
-from app.batch.watch.feed import JournalFeed
+from app.batch.watch.follow import EventFeed, FollowedJournal
 from app.batch.watch.process import Child
 from app.batch.watch.records import Record
 from app.batch.watch.rows import RowFigures, Rows, RowState
-from app.batch.watch.summing import view_of
-from app.batch.watch.view import JobView, Phase
+from app.batch.watch.view import JobView, Phase, view_of
 from app.exitcodes import ExitCode
 from runtimes.errors import RequestError
 
@@ -50,7 +47,7 @@ class Job:
         self.command = command
         self._clock = clock
         self.rows = Rows()
-        self.journal = JournalFeed(journal_path(self.output), self.rows)
+        self.journal = FollowedJournal(journal_path(self.output), self.rows)
         self.events = EventFeed(self._record(None).events, self.journal)
         self._child = child
         self._lock = threading.RLock()
@@ -61,8 +58,6 @@ class Job:
         self._looked_for: dict[str, Any] | None = None
         self._foreign = False  # whether a process that is not ours is at work
         self._phase = Phase.STARTING if child is not None else Phase.STOPPED
-
-    # What is known
 
     @property
     def own(self) -> bool:
@@ -78,7 +73,14 @@ class Job:
     def view(self) -> JobView:
         """How it is, as of the last ``poll``."""
         with self._lock:
-            return view_of(self, self._phase, self._clock())
+            return view_of(
+                JobView(str(self.output), self._phase, self.own),
+                self.journal,
+                self.events if self.own else None,
+                self._clock(),
+                code=self.exit_code,
+                said=self._last_words(),
+            )
 
     def figures(self, index: int) -> RowFigures | None:
         """What a finished row took."""
@@ -91,19 +93,15 @@ class Job:
             return self.rows.state(index)
 
     def list(self, which: str) -> list[int] | range:
-        """Rows to be shown: ``live`` ones first those in work, ``failed`` ones, or ``all``."""
+        """Rows to be shown: ``live`` ones first those running, ``failed`` ones, or ``all``."""
         with self._lock:
             if which == "live":
                 return self.rows.live()
             if which == "failed":
-                return list(self.rows.failed())
+                return self.rows.failed()
             asked = self.asked
             sharded = asked is not None and asked.spec.out.shard is not None
-            return list(self.rows.known()) if sharded else range(len(self.rows))
-
-    def last_words(self) -> str:
-        """What its process said last on stderr; empty when it was not started from here."""
-        return process.last_words(self._record(None).errors) if self.own else ""
+            return self.rows.known() if sharded else range(len(self.rows))
 
     @property
     def exit_code(self) -> int | None:
@@ -115,8 +113,6 @@ class Job:
         """Whether it was told to end from here."""
         return self._signals > 0
 
-    # What happens
-
     def poll(self) -> bool:
         """Read what is new; True when there is more to read at once."""
         more = False
@@ -127,13 +123,13 @@ class Job:
                 break
         with self._lock:
             alive = self._alive()  # looked at first: whatever it wrote is there when it has ended
-            if self.own:
+            if self._child is not None:
                 self.events.read()
-            if self._child is not None and self._stop and self._signals == 1 and alive:
-                self._signal(self._child)
+                if self._stop and self._signals == 1 and alive:
+                    self._signal(self._child)
             if not more:
                 more = self.journal.read() and self.journal.behind > 0
-            self._phase = self._phase_now(alive, more)
+            self._phase = self._own_phase(alive) if self.own else self._foreign_phase(alive, more)
             if self._phase is Phase.DONE and not more:
                 self.rows.close()
             elif not self._phase.active:
@@ -146,28 +142,21 @@ class Job:
         now, run = time.monotonic(), self.journal.run
         if run is not self._looked_for or now - self._looked >= _LOOK_S:
             self._looked, self._looked_for = now, run
-            born = None
-            if run is not None and run.get("host") == socket.gethostname():
-                born = process.born(run["pid"])
-            self._foreign = run is not None and born is not None and abs(born - run["born"]) < 1.0
+            self._foreign = self.journal.running
         return self._foreign
 
-    def _phase_now(self, alive: bool, more: bool) -> Phase:
-        if self._child is not None:
-            return self._own_phase(alive)
+    def _foreign_phase(self, alive: bool, more: bool) -> Phase:
         run, end = self.journal.run, self.journal.end
         if run is None:
             return Phase.STARTING if more else Phase.STOPPED
         if end is not None:
             return Phase.STOPPED if end.get("unfinished") else Phase.DONE
-        if run.get("host") != socket.gethostname():
+        if not self.journal.here:
             return Phase.ELSEWHERE
-        if not alive:
-            return Phase.DIED
-        return Phase.WRITING if self._all_done() else Phase.RUNNING
+        return self._working(run) if alive else Phase.DIED
 
     def _own_phase(self, alive: bool) -> Phase:
-        events = self.events
+        events, code = self.events, self.exit_code
         if alive:
             if self._stop:
                 return Phase.STOPPING
@@ -175,46 +164,39 @@ class Job:
                 return Phase.PAUSING
             if events.begin is None:
                 return Phase.STARTING
-            run = self.journal.run
-            if run is None or not events.of_this_run(run):
-                return Phase.LOADING
-            return Phase.WRITING if self._all_done() else Phase.RUNNING
+            return Phase.LOADING if events.run is None else self._working(events.run)
         events.read()
         if events.end is not None and not events.end.get("ended"):
             return Phase.DONE
-        code = self.exit_code
         # Told to end while it loads the model or writes the output, it ends without a word.
         told = self._signals > 0 and code in (None, ExitCode.INTERRUPTED, -signal.SIGTERM)
         if events.end is not None or told:
             return Phase.STOPPED if self._stop else Phase.PAUSED
         # Without an end there was an error, which the command tells, or nobody could.
-        if code is not None:
-            return Phase.FAILED if code > 0 else Phase.DIED
-        return Phase.FAILED if self.last_words() else Phase.DIED
+        failed = code > 0 if code is not None else self._last_words() != ""
+        return Phase.FAILED if failed else Phase.DIED
 
-    def _all_done(self) -> bool:
-        run, journal = self.journal.run, self.journal
-        if run is None or (self.own and not self.events.of_this_run(run)):
-            return False
-        known = run["reused"] + run["invalid"]
-        return bool(known + journal.done + journal.failed >= run["rows"])
+    def _working(self, run: dict[str, Any]) -> Phase:
+        journal = self.journal
+        done = run["reused"] + run["invalid"] + journal.done + journal.failed
+        return Phase.WRITING if done >= run["rows"] else Phase.RUNNING
 
-    # What a user may do
+    def _last_words(self) -> str:
+        return process.last_words(self._record(None).errors) if self.own else ""
 
     def pause(self) -> None:
-        """Finish the rows in work and end; ``resume`` goes on. Raises JobError."""
+        """Finish the running rows and end; ``resume`` goes on. Raises JobError."""
         child = self._running()
         with self._lock:
             if not self._signals:
                 self._signal(child)
 
     def stop(self) -> None:
-        """End at once: rows in work are given up, finished ones are kept. Raises JobError."""
+        """End at once: running rows are given up, finished ones are kept. Raises JobError."""
         child = self._running()
         with self._lock:
             self._stop = True
-            if not self._signals or time.monotonic() - self._signalled > _SIGNALS_APART_S:
-                self._signal(child)
+            self._signal(child)
 
     def resume(self) -> None:
         """Run the same command again: what has an answer is not computed again. A job that was
@@ -271,7 +253,8 @@ def start_job(command: Command, *, clock: Callable[[], float] = time.time) -> Jo
     if asked is None:
         raise JobError(f"{command.text}: no job with an output file")
     job = Job(asked.output, command, clock=clock)
-    if _running_child(records.record_of(job.output)) is not None:
+    record = records.record_of(job.output)
+    if record is not None and record.child is not None:
         raise JobError(f"a job runs on {asked.output} already; attach to it")
     job._start(command)
     return job
@@ -282,7 +265,7 @@ def attach(output: Path, *, clock: Callable[[], float] = time.time) -> Job:
     session) and no other process has gone on with it since. Raises JobError when there is none."""
     output = records.absolute(output)
     record = records.record_of(output)
-    child = _running_child(record)
+    child = None if record is None else record.child
     if not journal_path(output).is_file() and child is None:
         if os.path.exists(output):
             raise JobError(
@@ -293,10 +276,3 @@ def attach(output: Path, *, clock: Callable[[], float] = time.time) -> Job:
     if record is not None and child is not None:
         return Job(output, record.command, child, clock=clock)
     return Job(output, clock=clock)
-
-
-def _running_child(record: Record | None) -> Child | None:
-    if record is None or record.pid is None or record.born is None:
-        return None
-    child = Child(record.pid, record.born)
-    return child if child.alive else None

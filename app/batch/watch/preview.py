@@ -1,51 +1,83 @@
-"""The first rows of an input as a job would read them."""
+"""Rows for people: the first ones of an input as a job would read them, and one of a job with all
+that is known of it. Nothing is read whole."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from app.batch.input.source import Row, Source, open_source
 from app.batch.input.tasks import RowProblem, Task
+from app.batch.settings import JobSettings, row_key
 from app.batch.watch.command import Asked
-from runtimes.errors import RequestError
+from app.batch.watch.job import Job
+from app.figures import duration, rate
+from runtimes.errors import IngotError, RequestError
 from runtimes.request import SamplingParams
 
 _MOST_TEXT = 20_000  # characters of a prompt
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewRow:
-    """``prompt`` is what is asked, with the roles of earlier messages; ``problem`` what is wrong
-    with the row, which then asks nothing."""
+class ShownRow:
+    """A row of the input, with its answer if a job has one."""
 
     index: int
-    where: str
     id: str | int
-    prompt: str
-    problem: str | None = None
+    where: str
+    prompt: str = ""  # with the roles of earlier messages
+    error: str | None = None  # why it asks nothing, or has no answer
+    answers: tuple[str, ...] = ()  # one for each turn or sample
+    partial: str = ""  # what there was of an answer that failed
+    figures: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """``format`` is what the input was taken for; ``more`` says whether there are more rows."""
+    """The beginning of an input."""
 
-    format: str
-    rows: tuple[PreviewRow, ...]
-    more: bool
+    format: str  # what it was taken for
+    rows: tuple[ShownRow, ...]
+    more: bool  # whether there are more rows
 
 
 def preview(asked: Asked, rows: int = 20) -> Preview:
     """Read the beginning of the input, and no more. Raises RequestError."""
-    with open_asked(asked) as source:
+    with _open(asked) as source:
         found = list(islice(source.all_rows(), rows + 1))
-        return Preview(source.format, tuple(map(preview_row, found[:rows])), len(found) > rows)
+        return Preview(source.format, tuple(map(_shown, found[:rows])), len(found) > rows)
 
 
-def open_asked(
-    asked: Asked, sampling: SamplingParams | None = None
-) -> AbstractContextManager[Source]:
+def open_row(job: Job, index: int) -> ShownRow:
+    """Reads one line of the journal, and the input up to the row: call it in a thread."""
+    record = job.journal.record(index)
+    settings = _settings(job.journal.settings)
+    row, note = _row(job.asked, index, settings)
+    shown = ShownRow(index, index, f"row {index}") if row is None else _shown(row)
+    if record is None:
+        return replace(shown, note=note)
+    if row is not None and settings is not None:
+        task = row.task
+        same = isinstance(task, Task) and row_key(settings.digest(), task).hex() == record["key"]
+        note = note if same else "the input has changed: this answer is not to the prompt above"
+    answer, error = record["answer"], None
+    if "error" in answer:
+        error = f"{answer['error']['code']}: {answer['error']['message']}"
+    return replace(
+        shown,
+        error=error,
+        answers=_texts(answer),
+        partial=str(answer.get("partial", "")),
+        figures=_figures(answer),
+        note=note,
+    )
+
+
+def _open(asked: Asked, sampling: SamplingParams | None = None) -> AbstractContextManager[Source]:
     """The input of a job; ``sampling`` is the job's, on which that of requests is based.
 
     Raises RequestError when it is standard input, or cannot be opened.
@@ -61,17 +93,64 @@ def open_asked(
     )
 
 
-def preview_row(row: Row) -> PreviewRow:
-    """A row for people."""
+def _shown(row: Row) -> ShownRow:
     if isinstance(row.task, RowProblem):
-        return PreviewRow(row.index, row.where, row.id, "", row.task.message)
-    return PreviewRow(row.index, row.where, row.id, prompt_text(row.task))
-
-
-def prompt_text(task: Task) -> str:
-    """What is asked, cut where it gets too long to be looked at."""
+        return ShownRow(row.index, row.id, row.where, error=row.task.message)
+    task = row.task
     parts = [f"[{message.role}] {message.content}" for message in task.history]
     many = len(task.turns) > 1 or bool(parts)
     parts += [f"[user] {turn}" if many else turn for turn in task.turns]
     text = "\n".join(parts)
-    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + " ..."
+    text = text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + " ..."
+    return ShownRow(row.index, row.id, row.where, text)
+
+
+def _row(asked: Asked | None, index: int, settings: JobSettings | None) -> tuple[Row | None, str]:
+    if asked is None:
+        return None, "the journal does not say how the job was started: the prompt is not known"
+    try:
+        with _open(asked, None if settings is None else settings.sampling) as source:
+            row = next(islice(source.all_rows(), index, None), None)
+    except (IngotError, OSError) as error:
+        return None, f"the prompt is not known: {error}"
+    return row, "" if row is not None else "the input has no such row any more"
+
+
+def _settings(header: Mapping[str, Any] | None) -> JobSettings | None:
+    """Those of the journal's header; None for what is not rebuilt here."""
+    try:
+        if header is None or header["sampling"].get("constraint") is not None:
+            return None
+        told = {name: _frozen(value) for name, value in header["sampling"].items()}
+        return JobSettings(**{**header, "sampling": SamplingParams(**told)})
+    except (KeyError, TypeError, IngotError):
+        return None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _texts(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    if "choices" in answer:
+        return tuple(str(choice["text"]) for choice in answer["choices"])
+    if "responses" in answer:
+        return tuple(map(str, answer["responses"]))
+    return (str(answer["response"]),) if "response" in answer else ()
+
+
+def _figures(answer: Mapping[str, Any]) -> str:
+    if "usage" not in answer:
+        return ""
+    usage, timings = answer["usage"], answer["timings"]
+    parts = [f"prompt {usage['prompt_tokens']:,}"]
+    if usage.get("cached_tokens"):
+        parts[0] += f" ({usage['cached_tokens']:,} cached)"
+    parts.append(f"answer {usage['completion_tokens']:,} tokens")
+    for name in ("prefill", "decode"):
+        if (speed := timings.get(f"{name}_tps")) is not None:
+            parts.append(f"{name} {rate(speed)}")
+    parts.append(f"first token {duration(timings['ttft_s'])}")
+    parts.append(f"total {duration(timings['total_s'])}")
+    parts.append(f"ended by {answer.get('finish_reason')}")
+    return " · ".join(parts)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.batch.journal.state import alive, birth
 from runtimes.machine import processes
 
 PLAIN = {"NO_COLOR": "1"}  # what is written to stderr is read
@@ -30,7 +31,7 @@ def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) ->
             stderr=err,
             start_new_session=True,  # Ctrl-C and a closed terminal are not for it
         )
-    return Child(process.pid, born(process.pid) or 0.0, process)
+    return Child(process.pid, birth(process.pid) or 0.0, process)
 
 
 class Child:
@@ -46,8 +47,7 @@ class Child:
         """Whether it still runs."""
         if self._process is not None:
             return self._process.poll() is None
-        now = born(self.pid)
-        return now is not None and abs(now - self.born) < 1.0
+        return alive(self.pid, self.born)
 
     @property
     def code(self) -> int | None:
@@ -56,22 +56,10 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def ask_to_end(self) -> None:
-        """Once: finish the rows in work. Twice: stop at once. SIGTERM does what Ctrl-C does, and
+        """Once: finish the running rows. Twice: stop at once. SIGTERM does what Ctrl-C does, and
         unlike SIGINT no shell has it ignored from birth."""
         if self.alive:
             os.kill(self.pid, signal.SIGTERM)
-
-
-def born(pid: int) -> float | None:
-    """When a process was started, in Unix seconds; None when there is none, or it has ended and
-    only its parent has not noticed."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.Error:
-        return None
 
 
 def last_words(errors: Path) -> str:

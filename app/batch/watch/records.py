@@ -1,4 +1,4 @@
-"""Which jobs were started or looked at here, so that they are found again.
+"""Which jobs were started or looked at here, so that they are found again, and those that run now.
 
 ::
 
@@ -15,15 +15,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from app.batch.watch.command import Command
+from app.batch.journal.journal import journal_path
+from app.batch.journal.lines import END, RUN
+from app.batch.journal.state import JournalState
+from app.batch.watch.command import Command, batch_arguments
+from app.batch.watch.process import Child
 from runtimes.paths import state_dir
+
+State = Literal["running", "finished", "stopped", "killed", "elsewhere", "gone"]
 
 _MOST = 40
 
@@ -38,6 +46,14 @@ class Record:
     command: Command | None = None
     pid: int | None = None
     born: float | None = None
+
+    @property
+    def child(self) -> Child | None:
+        """Its process, if that was started here and still runs."""
+        if self.pid is None or self.born is None:
+            return None
+        child = Child(self.pid, self.born)
+        return child if child.alive else None
 
     @property
     def folder(self) -> Path:
@@ -81,30 +97,21 @@ def record_of(output: Path) -> Record | None:
 
 def seen(output: Path) -> None:
     """Remember a job that was looked at; the record of one that was started here stays."""
-    old = record_of(output)
-    now = time.time()
+    record = record_of(output) or Record(absolute(output), 0.0)
     with contextlib.suppress(OSError):
-        if old is None:
-            Record(absolute(output), now).save()
-        else:
-            Record(old.output, now, old.command, old.pid, old.born).save()
+        replace(record, at=time.time()).save()
 
 
 def records() -> list[Record]:
     """All of them, the latest first."""
-    return sorted(_all(), key=lambda record: -record.at)
+    folders = [*_jobs().iterdir()] if _jobs().is_dir() else []
+    found = [record for folder in folders if (record := _read(folder)) is not None]
+    return sorted(found, key=lambda record: -record.at)
 
 
 def absolute(path: Path) -> Path:
     """One spelling for a path, also of a file that is not there yet."""
     return Path(os.path.abspath(path.expanduser()))
-
-
-def _all() -> Iterator[Record]:
-    with contextlib.suppress(FileNotFoundError):
-        for folder in _jobs().iterdir():
-            if (found := _read(folder)) is not None:
-                yield found
 
 
 def _read(folder: Path) -> Record | None:
@@ -120,3 +127,84 @@ def _read(folder: Path) -> Record | None:
 
 def _jobs() -> Path:
     return state_dir() / "jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJob:
+    """A job that one may want to look at."""
+
+    output: Path
+    state: State  # gone: it has no journal any more
+    at: float  # when its last run began or, if not known, when it was looked at (Unix seconds)
+    rows: int | None  # of that run
+    own: bool
+
+
+def known_jobs() -> list[KnownJob]:
+    """Those known from before, and those that run now: running ones first, then the latest. Looks
+    at every process and journal: call it in a thread."""
+    running = dict(_running())
+    found: dict[Path, KnownJob] = {}
+    for record in records():
+        own = record.child is not None
+        alive = own or record.output in running
+        found[record.output] = _look(record.output, record.at, own=own, alive=alive)
+    for output, at in running.items():
+        if output not in found:
+            found[output] = _look(output, at, own=False, alive=True)
+    return sorted(found.values(), key=lambda job: (job.state != "running", -job.at))
+
+
+def _running() -> Iterator[tuple[Path, float]]:
+    """The outputs of the jobs on this machine, and since when they run."""
+    import psutil
+
+    for one in psutil.process_iter(["pid", "cmdline", "create_time", "status"]):
+        arguments = batch_arguments(one.info["cmdline"] or [])
+        if arguments is None or one.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        try:
+            folder = Path(one.cwd())
+        except psutil.Error:
+            continue
+        asked = Command(arguments, folder).asked()
+        if asked is not None:
+            yield absolute(asked.output), one.info["create_time"]
+
+
+def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:
+    journal = last_run(journal_path(output))
+    run, end = journal.run, journal.end
+    state: State = "running"
+    if not alive:
+        if run is None:
+            state = "gone"
+        elif end is not None:
+            state = "stopped" if end.get("unfinished") else "finished"
+        else:
+            state = "killed" if journal.here else "elsewhere"
+    begun = at if run is None else float(run.get("at", time.time()))
+    return KnownJob(output, state, begun, None if run is None else run.get("rows"), own)
+
+
+def last_run(path: Path) -> JournalState:
+    """A journal with nothing but the notes on its last run's begin and end, found from the end of
+    the file without reading rows."""
+    journal = JournalState(path)
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            begun = _take_last(journal, data, RUN, 0)
+            if journal.run is not None:
+                _take_last(journal, data, END, begun)
+    except (OSError, ValueError):  # no file, or an empty one
+        pass
+    return journal
+
+
+def _take_last(journal: JournalState, data: mmap.mmap, kind: str, start: int) -> int:
+    """Have the last note of ``kind`` that is not damaged taken; return where it begins."""
+    mark = b'\n{"ingot":"' + kind.encode() + b'"'
+    at, known = len(data), journal.whole_lines
+    while journal.whole_lines == known and (at := data.rfind(mark, start, at)) >= 0:
+        journal.take(at + 1, data[at + 1 : data.find(b"\n", at + 1) + 1])
+    return max(at, start)

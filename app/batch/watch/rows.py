@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -17,14 +17,14 @@ _TEXT = 200  # characters of an answer
 
 
 class RowState(IntEnum):
-    """``EARLIER`` rows were answered by an earlier run, ``INVALID`` ones were never asked."""
+    """In the order in which ``Rows`` compares them."""
 
     WAITING = 0
     RUNNING = 1
     DONE = 2
-    EARLIER = 3
+    EARLIER = 3  # answered by an earlier run
     FAILED = 4
-    INVALID = 5
+    INVALID = 5  # never asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +152,15 @@ class Rows:
         running = [i for i in self._running if self._states[i] == RowState.RUNNING]
         return list(dict.fromkeys([*running, *reversed(self._recent)]))
 
-    def failed(self) -> Sequence[int]:
+    def failed(self) -> list[int]:
         """The rows without an answer to come, in their order."""
-        states = np.frombuffer(bytes(self._states), np.uint8)
-        found: list[int] = np.flatnonzero(states >= RowState.FAILED).tolist()
-        return found
+        return self._from(RowState.FAILED)
 
-    def known(self) -> Sequence[int]:
+    def known(self) -> list[int]:
         """The rows that something is known of, in their order."""
+        return self._from(RowState.RUNNING)
+
+    def _from(self, state: RowState) -> list[int]:
         states = np.frombuffer(bytes(self._states), np.uint8)
-        found: list[int] = np.flatnonzero(states).tolist()
+        found: list[int] = np.flatnonzero(states >= state).tolist()
         return found

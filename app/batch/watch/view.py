@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
-from app.batch.report.time_left import Left
+from app.batch.journal.lines import LOST, told
+from app.batch.report.summary import Summary
+from app.batch.report.time_left import Left, left_of
+from app.batch.watch.follow import EventFeed, FollowedJournal
 from app.batch.watch.speeds import Speed
-from app.figures import duration
+from app.figures import duration, rate
+
+_KEPT = "every finished row is kept, and resuming computes none of them again"
 
 
 class Phase(StrEnum):
@@ -29,38 +35,21 @@ class Phase(StrEnum):
     @property
     def active(self) -> bool:
         """Whether its process is at work."""
-        return self in _ACTIVE
-
-
-_ACTIVE = frozenset(
-    {
-        Phase.STARTING,
-        Phase.LOADING,
-        Phase.RUNNING,
-        Phase.PAUSING,
-        Phase.STOPPING,
-        Phase.WRITING,
-    }
-)
+        ended = (Phase.PAUSED, Phase.STOPPED, Phase.DONE, Phase.FAILED, Phase.DIED, Phase.ELSEWHERE)
+        return self not in ended
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """``own`` jobs were started from here and can be paused; of others only the journal is known,
-    so that slots, keys and values, memory and the speed of prefill are None.
-
-    ``done`` rows need nothing more: ``failed`` of them have an error, ``cached`` were answered by
-    an earlier run. Rates are tokens a second; ``part_read`` is how much of the journal was read (0
-    to 1). ``lines`` say how it ended, or what is wrong.
-    """
+    """Rates are tokens a second. Of a job that is not ``own`` only the journal is known."""
 
     output: str
     phase: Phase
-    own: bool
+    own: bool  # started from here, and can be paused
     rows: int = 0
-    done: int = 0
-    failed: int = 0
-    cached: int = 0
+    done: int = 0  # need nothing more
+    failed: int = 0  # of them
+    cached: int = 0  # of them: answered by an earlier run
     running: int | None = None
     slots: int | None = None
     elapsed_s: float = 0.0
@@ -74,10 +63,10 @@ class JobView:
     memory: int | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
-    part_read: float = 1.0
+    part_read: float = 1.0  # of the journal
     speeds: tuple[Speed, ...] = ()
-    lines: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    lines: tuple[str, ...] = ()  # how it ended, or what is wrong
+    notes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> str:
@@ -104,3 +93,104 @@ class JobView:
         if self.memory:
             parts.append(f"memory {self.memory / 2**30:.2f} GiB")
         return " · ".join(parts)
+
+
+def view_of(
+    empty: JobView,
+    journal: FollowedJournal,
+    events: EventFeed | None,
+    now: float,
+    *,
+    code: int | None,
+    said: str,
+) -> JobView:
+    """``empty`` says which job it is and what it does; ``events`` are None for one that was not
+    started from here, ``code`` and ``said`` are the exit code and the last words of one that was.
+    ``now`` is in Unix seconds."""
+    phase, run = empty.phase, journal.run
+    begin, progress, end = None, None, None
+    notes: list[str] = []
+    if events is not None:
+        begin, progress, end, notes = events.begin, events.progress, events.end, [*events.notes]
+        if end is None:
+            run = events.run
+    if begin is None:  # what its own process told is not said twice
+        notes += told(journal.path, journal.damaged, LOST)
+    values: dict[str, Any] = {"part_read": journal.part_read, "notes": tuple(notes)}
+    values["lines"] = tuple(_lines(phase, journal, end, code, said))
+    if run is not None:
+        elapsed = _elapsed(journal, run, now if phase.active else None)
+        failed = int(run["invalid"]) + journal.failed
+        values |= {
+            "rows": int(run["rows"]),
+            "done": int(run["reused"]) + journal.done + failed,
+            "failed": failed,
+            "cached": int(run["reused"]),
+            "elapsed_s": elapsed,
+            "prompt_tokens": journal.prompt_tokens,
+            "output_tokens": journal.output_tokens,
+            "speeds": journal.speeds.points(),
+            "decode": journal.output_tokens / elapsed,
+            "decode_now": journal.rates(now)[1] if phase.active else None,
+        }
+    elif begin is not None:
+        values |= {name: begin[name] for name in ("rows", "failed", "cached")}
+        values["done"] = begin["cached"] + begin["failed"]
+    if phase.active:
+        values["left"] = journal.left_at(now) if events is None else left_of(progress or {})
+    if progress is not None and events is not None:
+        values |= _measured(progress, phase)
+        values["speeds"] = events.speeds.points()
+    if end is not None:
+        values |= {"prefill": end["prefill_tps"], "decode": end["decode_tps"]}
+    return replace(empty, **values)
+
+
+def _elapsed(journal: FollowedJournal, run: dict[str, Any], now: float | None) -> float:
+    """Seconds of the run, which ended with its last row if not ``now``."""
+    begun = float(run["at"])
+    return max((max(journal.last, begun) if now is None else now) - begun, 1e-3)
+
+
+def _measured(progress: dict[str, Any], phase: Phase) -> dict[str, Any]:
+    """What only the process itself knows."""
+    running = phase.active
+    return {
+        "running": progress["running"] if running else 0,
+        "slots": progress["slots"],
+        "prefill_now": progress["prefill_tps_now"] if running else None,
+        "prefill": progress["prefill_tps"],
+        "decode_now": progress["decode_tps_now"] if running else None,
+        "decode": progress["decode_tps"],
+        "kv_tokens": progress["kv_tokens"] if running else 0,
+        "kv_capacity": progress["kv_capacity"],
+        "memory": progress["memory_bytes"] if running else None,
+    }
+
+
+def _lines(
+    phase: Phase,
+    journal: FollowedJournal,
+    end: dict[str, Any] | None,
+    code: int | None,
+    said: str,
+) -> list[str]:
+    run = journal.run
+    match phase:
+        case Phase.FAILED:
+            return (said or f"it ended with exit code {code}").splitlines()
+        case Phase.DIED:
+            how = f"by signal {-code}" if code is not None and code < 0 else "or its machine was"
+            return [f"its process was killed ({how}); {_KEPT}"]
+        case Phase.STOPPED | Phase.PAUSED | Phase.DONE if end is not None:
+            return Summary.from_json(end).lines()
+        case Phase.DONE if run is not None:
+            elapsed = _elapsed(journal, run, None)
+            return [
+                f"{journal.prompt_tokens:,} prompt and {journal.output_tokens:,} answer tokens in "
+                f"{duration(elapsed)}: {rate(journal.output_tokens / elapsed)} overall"
+            ]
+        case Phase.ELSEWHERE if run is not None:
+            return [f"started on {run.get('host')}; whether it still runs is not known here"]
+        case _:
+            return []

@@ -10,9 +10,9 @@ from pathlib import Path
 from textual import on, work
 from textual.screen import Screen
 
+from app.batch.watch.dry_run import DryRun
 from app.batch.watch.form import check
 from app.batch.watch.job import Job, start_job
-from app.batch.watch.lookahead import LookaheadRun
 from app.tui.app import app_of
 from app.tui.keys import told
 from app.tui.screens.confirm import ConfirmScreen
@@ -71,8 +71,8 @@ class NewJobScreen(Screen[None]):
         run = None
         try:
             command = await asyncio.to_thread(check, form.form, Path.cwd())
-            run = LookaheadRun(command)
-            form.say((await asyncio.to_thread(run.result)).lines())
+            run = DryRun(command)
+            form.say(await asyncio.to_thread(run.lines))
         except (IngotError, OSError) as error:
             form.refuse(error)
         finally:

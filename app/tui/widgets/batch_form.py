@@ -179,6 +179,6 @@ def preview_lines(found: Preview) -> list[str]:
     lines = [f"{found.format}{more}:"]
     for row in found.rows:
         prompt = " ".join(row.prompt.split())
-        told = f"✗ {row.problem}" if row.problem else (prompt[:197] + "..." * (len(prompt) > 197))
+        told = f"✗ {row.error}" if row.error else (prompt[:197] + "..." * (len(prompt) > 197))
         lines.append(f"{row.index:>4}  {told}")
     return lines

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.batch.watch.recent import KnownJob, known_jobs
+from app.batch.watch.records import KnownJob, known_jobs
 from app.tui.widgets.form_fields import Field
 
 _PATH = 33  # columns

@@ -12,8 +12,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
-from app.batch.watch.answers import OpenedRow, open_row
 from app.batch.watch.job import Job
+from app.batch.watch.preview import ShownRow, open_row
 
 
 class BatchRowScreen(ModalScreen[None]):
@@ -37,7 +37,7 @@ class BatchRowScreen(ModalScreen[None]):
     def __init__(self, job: Job, index: int) -> None:
         super().__init__(classes="panel")
         self._job, self._index = job, index
-        self.row: OpenedRow | None = None
+        self.row: ShownRow | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
@@ -58,7 +58,7 @@ class BatchRowScreen(ModalScreen[None]):
     async def _read(self) -> None:
         self.show(await asyncio.to_thread(open_row, self._job, self._index))
 
-    def show(self, row: OpenedRow) -> None:
+    def show(self, row: ShownRow) -> None:
         self.row = row
         box = self.query_one(".box")
         box.border_title = f"Row {row.index:,} · {row.id} · {row.where}"

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from app.batch.journal.journal import journal_path
 from app.batch.report.time_left import Left
 from app.batch.watch.job import Job
-from app.batch.watch.recent import KnownJob
+from app.batch.watch.records import KnownJob
 from app.batch.watch.speeds import Speed
 from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen

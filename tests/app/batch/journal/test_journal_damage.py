@@ -15,10 +15,10 @@ from app.batch.input.survey import survey
 from app.batch.input.tasks import Task
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.matching import Matcher
-from app.batch.journal.runlog import read_runs
+from app.batch.journal.state import read_state
 from app.batch.report.status import status_of
 from app.batch.settings import JobSettings, row_key
-from app.batch.watch.feed import JournalFeed
+from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows, RowState
 from runtimes.request import SamplingParams
 
@@ -114,7 +114,7 @@ def test_no_flipped_byte_loses_an_answer_without_a_word(kept: Kept, tmp_path: Pa
             assert settings_lost == (journal.settings is None)
             assert path.read_bytes() == data
         # The other readers agree.
-        log, told = read_runs(path), JournalFeed(path, Rows())
+        log, told = read_state(path), FollowedJournal(path, Rows())
         while told.read():
             pass
         ended = data.endswith(b"\n")
@@ -210,8 +210,8 @@ def test_a_journal_without_seals_goes_on(tmp_path: Path) -> None:
         assert (found.reusable, found.pending) == (6, 1)
         journal.begin(old.settings.as_json())
         journal.append(bytes(16), 6, {"response": "new"}, answered=True)
-    log = read_runs(path)
-    assert (log.done, log.failed, log.damaged) == (7, 0, ())
+    log = read_state(path)
+    assert (log.done, log.failed, log.damaged) == (7, 0, [])
     # What was written since has seals; what was there before is as readable as it was.
     data = path.read_bytes()
     for place, lost in ((data.rindex(b'"new"') + 2, 1), (data.index(b'"key"') + 1, 1)):

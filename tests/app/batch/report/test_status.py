@@ -12,13 +12,13 @@ import pytest
 from app import console
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import END, RUN
-from app.batch.journal.runlog import LeftNotes, end_note, run_note
+from app.batch.journal.notes import LeftNotes, end_note, run_note
 from app.batch.report import progress
 from app.batch.report.bar import make_progress
 from app.batch.report.progress import Snapshot
 from app.batch.report.status import status_of
 from app.batch.report.time_left import Left, left_of
-from app.batch.watch.feed import JournalFeed
+from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows
 
 
@@ -69,7 +69,7 @@ def test_the_time_left_is_what_the_job_noted_last(tmp_path: Path) -> None:
         assert told.time_left.likely_s is not None
         assert 5900 < told.time_left.likely_s <= 6000
         assert told.as_json()["left_s"] == round(told.time_left.likely_s, 1)
-        feed = JournalFeed(journal_path(out), Rows())
+        feed = FollowedJournal(journal_path(out), Rows())
         feed.read()
         assert feed.left is not None
         assert left_of(feed.left) == Left(5000.0, 6000.0, 7000.0)

@@ -16,12 +16,11 @@ import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.answers import open_row
 from app.batch.watch.command import Command
 from app.batch.watch.form import check
 from app.batch.watch.job import Job, JobError, attach, start_job
-from app.batch.watch.recent import known_jobs
-from app.batch.watch.records import Record
+from app.batch.watch.preview import open_row
+from app.batch.watch.records import Record, known_jobs
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
 from tests.app.batch.watch.conftest import finish, form_for, wait, write_rows

@@ -12,13 +12,12 @@ import pytest
 from app.batch.options import InputOptions
 from app.batch.spec import BatchSpec
 from app.batch.watch.command import Asked, Command, batch_arguments, command_of
-from app.batch.watch.feed import JournalFeed
+from app.batch.watch.follow import FollowedJournal, Tail
 from app.batch.watch.form import FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import preview
 from app.batch.watch.process import last_words
 from app.batch.watch.rows import Rows, RowState
 from app.batch.watch.speeds import Speed, SpeedHistory
-from app.batch.watch.tail import Tail
 
 
 def test_rows_change_their_states() -> None:
@@ -96,7 +95,7 @@ def test_other_settings_begin_anew(tmp_path: Path) -> None:
     run = {"ingot": "batch-run", "at": 5.0, "rows": 2, "input_rows": 2, "invalid": 0, "reused": 0}
     row = {"key": "00" * 16, "index": 1, "ok": True, "answer": {"response": "a"}}
     path.write_text(line(ingot="batch-journal", settings={"x": 1}) + line(**run) + line(**row))
-    feed = JournalFeed(path, Rows())
+    feed = FollowedJournal(path, Rows())
     assert feed.read()
     assert (feed.done, feed.rows.state(1)) == (1, RowState.DONE)
     with path.open("a") as file:
@@ -182,8 +181,8 @@ def test_what_is_shown_of_an_input_is_what_is_asked(tmp_path: Path) -> None:
     found = preview(asked, rows=2)
     assert (found.format, found.more) == ("jsonl", True)
     assert found.rows[0].prompt == "Translate: one"
-    assert found.rows[1].problem is not None
-    assert "text" in found.rows[1].problem
+    assert found.rows[1].error is not None
+    assert "text" in found.rows[1].error
 
 
 def test_names_of_outputs() -> None:

@@ -1,0 +1,180 @@
+"""What the lines of a journal say: its settings, the last run, how far that is and how fast.
+
+All who read a journal have a ``JournalState``: a run that resumes it (``Journal``), the status, and
+the terminal app (``app.batch.watch.follow``).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from app.batch.journal.lines import (
+    END,
+    HEADER,
+    LEFT,
+    RUN,
+    VERSION,
+    Damaged,
+    LineReader,
+    lines_of,
+)
+from app.batch.report.time_left import Left, left_of
+from app.batch.settings import comparable
+from runtimes.errors import RequestError
+
+RECENT_S = 60.0
+NOT_OURS = "{} is not a journal of ingot batch, or none of its lines is whole"
+
+
+class JournalState:
+    """As of the lines that ``take`` was given. Figures are of the last run. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings: dict[str, Any] | None = None  # those of the last header
+        self.version = VERSION  # of the last header
+        self.run: dict[str, Any] | None = None  # the notes on the last run: its begin,
+        self.end: dict[str, Any] | None = None  # its end,
+        self.left: dict[str, Any] | None = None  # and the last one on its time left
+        self._lines = LineReader()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.done = 0  # rows that were answered
+        self.prompt_tokens = self.output_tokens = 0
+        self.last = 0.0  # when a row was answered last, in Unix seconds
+        self._failed: set[int] = set()
+        self._recent: deque[tuple[float, int]] = deque()  # moments and tokens of the last minute
+
+    @property
+    def failed(self) -> int:
+        """Rows with an error."""
+        return len(self._failed)
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """Lines that say nothing any more, as long as no run has noted that it told of them."""
+        return self._lines.damaged
+
+    @property
+    def settings_lost(self) -> bool:
+        """Whether a damaged line keeps from us what the last answers were made with."""
+        return self._lines.settings_lost
+
+    @property
+    def whole_lines(self) -> int:
+        """How many lines are not damaged."""
+        return self._lines.good
+
+    @property
+    def here(self) -> bool:
+        """Whether the last run was on this machine."""
+        return self.run is not None and self.run.get("host") == socket.gethostname()
+
+    @property
+    def running(self) -> bool:
+        """Whether the last run's process is alive, as far as this machine can tell."""
+        run = self.run
+        if run is None or self.end is not None or not self.here:
+            return False
+        return alive(run["pid"], run["born"])
+
+    def take(self, offset: int, line: bytes) -> None:
+        """The next line, which begins at ``offset``."""
+        record = self._lines.take(offset, line)
+        if self._lines.settings_lost:
+            self.settings = None
+        if record is None:
+            return
+        kind = record.get("ingot")
+        if kind is None:
+            self._row(record, offset)
+        elif kind == HEADER:
+            self._header(record)
+        elif kind == RUN:
+            self._run(record)
+        elif kind == END:
+            self.end = record
+        elif kind == LEFT:
+            self.left = record
+
+    def _header(self, record: dict[str, Any]) -> None:
+        settings, before = record["settings"], self.settings
+        self.version, self.settings = record.get("version", 0), settings
+        if before is None or comparable(before) != comparable(settings):
+            self._other_settings()
+
+    def _other_settings(self) -> None:
+        """What follows are other answers than what was there."""
+        self.run = self.end = self.left = None
+        self._reset()
+
+    def _run(self, record: dict[str, Any]) -> None:
+        self.run, self.end, self.left = record, None, None
+        self._reset()
+        self.last = float(record.get("at", 0.0))
+
+    def _row(self, record: dict[str, Any], offset: int) -> None:
+        if not record["ok"]:
+            self._failed.add(record["index"])
+            return
+        answer = record["answer"]
+        usage, at = answer.get("usage", {}), answer.get("created", self.last)
+        tokens = usage.get("completion_tokens", 0)
+        self._failed.discard(record["index"])
+        self.done += 1
+        self.prompt_tokens += usage.get("prompt_tokens", 0)
+        self.output_tokens += tokens
+        self.last = max(self.last, at)
+        self._recent.append((at, tokens))
+        while self._recent and self._recent[0][0] <= self.last - RECENT_S:
+            self._recent.popleft()
+
+    def rates(self, now: float) -> tuple[float, float]:
+        """Rows and answer tokens a second over the last minute of the run."""
+        tokens = [tokens for at, tokens in self._recent if at > now - RECENT_S]
+        span = min(RECENT_S, max(now - (self.run["at"] if self.run else now), 1e-3))
+        return len(tokens) / span, sum(tokens) / span
+
+    def left_at(self, now: float) -> Left | None:
+        """The time left, by the last note on it."""
+        if self.left is None or (left := left_of(self.left)) is None:
+            return None
+        return left.after(now - self.left["at"])
+
+
+def read_state(path: Path) -> JournalState:
+    """Read a journal, also one that another process is writing to. Raises RequestError when there
+    is none."""
+    state = JournalState(path)
+    try:
+        for offset, line in lines_of(path):
+            if not line.endswith(b"\n"):
+                break  # it is being written, or a crash cut it off: nothing that was finished
+            state.take(offset, line)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not state.whole_lines:
+        raise RequestError(NOT_OURS.format(path))
+    return state
+
+
+def alive(pid: int, born: float) -> bool:
+    """Whether the process still runs that was started at ``born`` (Unix seconds)."""
+    now = birth(pid)
+    return now is not None and abs(now - born) < 1.0
+
+
+def birth(pid: int) -> float | None:
+    """When a process was started; None when there is none, or only its parent has not noticed that
+    it has ended."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None

@@ -1,0 +1,211 @@
+"""What a job writes, read on while it does: its journal, and the events of its --json."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app.batch.journal.lines import LineReader
+from app.batch.journal.state import JournalState
+from app.batch.watch.command import Command
+from app.batch.watch.rows import RowFigures, Rows
+from app.batch.watch.speeds import Speed, SpeedHistory
+
+_BUCKET_S = 2.0
+# Of a log that was not followed for days, only the end is read: the journal has the rows.
+_LAST_EVENTS = 4 << 20
+_NOTES = 20
+
+
+class Tail:
+    """The whole lines of a file that another process is writing. Reads on from where it stopped; a
+    file that shrank is read from its beginning."""
+
+    def __init__(self, path: Path, *, last: int | None = None) -> None:
+        """``last``: of a longer file, only about so many bytes at its end."""
+        self.path = path
+        self.offset = 0
+        self.size = 0
+        self._last = last
+
+    @property
+    def behind(self) -> int:
+        """Bytes that were not read at the last look."""
+        return self.size - self.offset
+
+    def read(self, most: int = 1 << 18) -> tuple[bool, list[tuple[int, bytes]]]:
+        """Whether the file began anew, and the next whole lines with their offsets: about ``most``
+        bytes, but at least one line if one is whole."""
+        try:
+            with self.path.open("rb") as file:
+                self.size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, self.offset - 1))
+                # One that shrank and has grown again since does not go on after a newline.
+                anew = self.size < self.offset or (self.offset > 0 and file.read(1) != b"\n")
+                if anew:
+                    self.offset = 0
+                file.seek(self.offset)
+                if self._last is not None and self.size - self.offset > self._last:
+                    file.seek(self.size - self._last)
+                    file.readline()
+                    self.offset = file.tell()
+                self._last = None
+                data = file.read(most)
+                if len(data) == most and b"\n" not in data:
+                    data += file.readline()
+        except OSError:
+            anew, self.offset, self.size = self.offset > 0, 0, 0
+            return anew, []
+        lines = []
+        for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
+            lines.append((self.offset, line + b"\n"))
+            self.offset += len(line) + 1
+        return anew, lines
+
+
+class FollowedJournal(JournalState):
+    """Fills ``rows``. Not thread-safe."""
+
+    def __init__(self, path: Path, rows: Rows) -> None:
+        self.rows = rows
+        self.invalid: Sequence[int] = ()  # rows of the next run that are known to be so
+        self.speeds = SpeedHistory()
+        self._bucket: tuple[int, int] | None = None
+        self._tail = Tail(path)
+        super().__init__(path)
+
+    @property
+    def behind(self) -> int:
+        """Bytes that are there and not read."""
+        return self._tail.behind
+
+    @property
+    def part_read(self) -> float:
+        """0 to 1."""
+        return self._tail.offset / self._tail.size if self._tail.size else 1.0
+
+    @property
+    def command(self) -> Command | None:
+        """What the last run was started with; None if the journal does not say."""
+        run = self.run or {}
+        arguments, folder = run.get("command"), run.get("folder")
+        if not isinstance(arguments, list) or not isinstance(folder, str):
+            return None
+        return Command(tuple(map(str, arguments)), Path(folder))
+
+    def read(self) -> bool:
+        """Take in the next lines; True if there were any."""
+        anew, lines = self._tail.read()
+        if anew:
+            self._lines, self.settings = LineReader(), None
+            self._other_settings()
+        for offset, line in lines:
+            self.take(offset, line)
+        return anew or bool(lines)
+
+    def figures(self, index: int) -> RowFigures | None:
+        """A row's figures, from the journal if they are not at hand."""
+        found = self.rows.figures(index)
+        if found is None and (record := self.record(index)) is not None:
+            found = RowFigures.of(record["answer"])
+            self.rows.keep(index, found)
+        return found
+
+    def record(self, index: int) -> dict[str, Any] | None:
+        """A row's last record; None if it has none, or it is not there any more."""
+        offset = self.rows.offset(index)
+        if offset is None:
+            return None
+        try:
+            with self.path.open("rb") as file:
+                file.seek(offset)
+                record = self._lines.again(offset, file.readline())
+        except OSError:
+            return None
+        return record if record is not None and record.get("index") == index else None
+
+    def _other_settings(self) -> None:
+        super()._other_settings()
+        self.rows.forget()
+
+    def _run(self, record: dict[str, Any]) -> None:
+        super()._run(record)
+        self.speeds, self._bucket = SpeedHistory(), None
+        command = self.command
+        asked = None if command is None else command.asked()
+        self.rows.begin_run(keep_failures=asked is not None and asked.spec.running.skip_failed)
+        self.rows.grow(int(record.get("input_rows", 0)))
+        self.rows.set_invalid(self.invalid)
+
+    def _row(self, record: dict[str, Any], offset: int) -> None:
+        before = self.output_tokens
+        super()._row(record, offset)
+        answer = record["answer"]
+        self.rows.finish(record["index"], answer, offset, good=record["ok"])
+        if record["ok"]:
+            self._add_speed(answer.get("created", self.last), self.output_tokens - before)
+
+    def _add_speed(self, at: float, tokens: int) -> None:
+        """Sum answers up over a few seconds: a journal has no speeds, only what was finished."""
+        number = int(max(0.0, at - self.run["at"]) / _BUCKET_S) if self.run else 0
+        begun, total = self._bucket or (number, 0)
+        if number > begun:
+            self.speeds.add(Speed((begun + 1) * _BUCKET_S, 0.0, total / _BUCKET_S))
+            begun, total = number, 0
+        self._bucket = begun, total + tokens
+
+
+class EventFeed:
+    """The latest events of a run; ``journal`` is told which rows are running, or not valid."""
+
+    def __init__(self, path: Path, journal: FollowedJournal) -> None:
+        self.begin: dict[str, Any] | None = None
+        self.progress: dict[str, Any] | None = None
+        self.end: dict[str, Any] | None = None
+        self.notes: list[str] = []
+        self.speeds = SpeedHistory()
+        self._journal = journal
+        self._run_before = journal.run
+        self._tail = Tail(path, last=_LAST_EVENTS)
+
+    @property
+    def draining(self) -> bool:
+        """Whether it starts nothing new."""
+        return bool(self.progress and self.progress.get("draining"))
+
+    @property
+    def run(self) -> dict[str, Any] | None:
+        """The journal's note on this run; None while it still has that on the one before."""
+        run = self._journal.run
+        return None if run is self._run_before else run
+
+    def read(self) -> None:
+        """Take in all that is new."""
+        while lines := self._tail.read()[1]:
+            for _, line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            kind = event["event"]
+        except (ValueError, KeyError, TypeError):
+            return
+        rows = self._journal.rows
+        if kind == "begin":
+            self.begin = event
+            self._journal.invalid = event.get("invalid_rows", ())
+            rows.grow(event.get("input_rows", 0))
+            rows.set_invalid(self._journal.invalid)
+        elif kind == "progress":
+            self.progress = event
+            rows.set_running(event.get("working", ()))
+            now = event["prefill_tps_now"], event["decode_tps_now"]
+            self.speeds.add(Speed(event["elapsed_s"], *now))
+        elif kind == "end":
+            self.end = event
+        elif kind == "note" and len(self.notes) < _NOTES:
+            self.notes.append(str(event.get("text", "")))
