@@ -78,22 +78,24 @@ def _parts(first: Side, other: Side, mine: int, theirs: int, same: int) -> bool:
 
 
 def _at_token(first: Side, other: Side, index: int) -> Parting:
-    pair = [
-        side.token_ids[index] if index < len(side.token_ids) else None for side in (first, other)
-    ]
-    gaps, found = [], []
-    for side in (first, other):
+    ids = (first.token_ids, other.token_ids)
+    pair = [tokens[index] if index < len(tokens) else None for tokens in ids]
+
+    def gap(side: Side) -> float | None:
+        best = sorted(side.top.get(index, {}).values(), reverse=True)
+        return best[0] - best[1] if len(best) > 1 else None
+
+    def logprobs(side: Side) -> tuple[float | None, ...]:
         top = side.top.get(index, {})
-        best = sorted(top.values(), reverse=True)
-        gaps.append(best[0] - best[1] if len(best) > 1 else None)
-        found.append(tuple(None if token is None else top.get(token) for token in pair))
+        return tuple(None if token is None else top.get(token) for token in pair)
+
     return Parting(
         index,
         None if first.ends_at(index) else first.piece(index),
         None if other.ends_at(index) else other.piece(index),
         (first.place(index), other.place(index)),
-        (gaps[0], gaps[1]),
-        ((found[0][0], found[0][1]), (found[1][0], found[1][1])),
+        (gap(first), gap(other)),
+        (logprobs(first), logprobs(other)),
     )
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.compare.peak import PeakMemory
 from app.compare.records import Contender, Question, Side, SideFigures, SideState
-from app.models.planning import Choice
+from app.models.planning import Choice, choose
 from app.models.resolve import load_engine
+from app.options import PlanOptions
 from app.prompts import PromptStyle, encode
+from quantize.hub.store import human
 from runtimes.errors import IngotError
+from runtimes.models.memory import estimate_settings
 from runtimes.request import (
     MOST_TOP_LOGPROBS,
     Chunk,
@@ -43,12 +48,14 @@ class AskedFile:
     """The state of one file; any thread may take a ``snapshot`` or ``stop`` it."""
 
     def __init__(self, contender: Contender) -> None:
+        self.needs = 0  # bytes of memory, once it is planned
+        self._contender = contender
+        self._choice: Choice | None = None
         self._lock = threading.Lock()
         self._side = Side(contender, contender.label or contender.model, SideState.WAITING)
-        self._pieces: list[str] = []
+        self._text = ""
         self._ids: list[int] = []
         self._starts: list[int] = []
-        self._length = 0
         self._first = self._last = 0.0
         self._peak = PeakMemory()
         self._engine: WorkerEngine | None = None
@@ -61,11 +68,18 @@ class AskedFile:
             engine = self._engine
             if not self._side.state.ended and engine is not None:
                 self._peak.look(engine.pid)
-            return self._with_answer(self._side)
-
-    def fail(self, reason: str) -> None:
-        """It will not be asked."""
-        self._set(state=SideState.FAILED, error=reason)
+            figures = replace(self._side.figures, peak_bytes=self._peak.bytes)
+            begun = self._side.state is SideState.ANSWERING and len(self._ids) > 1
+            if begun and self._last > self._first:
+                speed = (len(self._ids) - 1) / (self._last - self._first)
+                figures = replace(figures, completion_tokens=len(self._ids), decode_tps=speed)
+            return replace(
+                self._side,
+                text=self._text,
+                token_ids=tuple(self._ids),
+                starts=tuple(self._starts),
+                figures=figures,
+            )
 
     def stop(self) -> None:
         """End what it does; what has come so far stays."""
@@ -81,22 +95,30 @@ class AskedFile:
         elif engine is not None:
             engine.close()  # it loads: nothing else ends that
 
-    def run(self, choice: Choice, question: Question) -> None:
-        """Load and ask; the engine stays open for ``likeliest``. Never raises: what goes wrong is
-        the side's error."""
-        if self._ends():
+    def plan(self, free: int, beside: str) -> bool:
+        """Choose what to load; whether there is room for it in ``free`` bytes. ``beside`` says what
+        takes the rest. Never raises, nor does ``run``: what goes wrong is the side's error."""
+        with self._failing():
+            contender = self._contender
+            choice = choose(contender.model, contender.options, PlanOptions(), "chat", slots=1)
+            self.needs = estimate_settings(choice.file, choice.settings).total
+            if self.needs <= free:
+                self._choice = choice
+                return True
+            self._end(f"it needs {human(self.needs)} of memory, {human(free)} are free{beside}")
+        return False
+
+    def run(self, question: Question) -> None:
+        """Load what was planned, and ask; the engine stays open for ``likeliest``."""
+        choice = self._choice
+        if choice is None or self._stopped:
             return
         begun = time.monotonic()
         file = choice.file
         self._set(state=SideState.LOADING, file=str(file.path), runtime=file.runtime)
-        try:
+        with self._failing():
             engine = load_engine(file, choice.settings, choice.scheduling, begun=self._begun)
             self._ask(engine, question, begun)
-        except IngotError as error:
-            self._end(error=str(error))
-        except Exception as error:
-            logger.exception("comparing %s", file.path)
-            self._end(error=f"internal error: {type(error).__name__}: {error}")
 
     def likeliest(self, index: int) -> None:
         """Ask once more for the token at ``index`` of the answer, with the likeliest ones: into
@@ -153,18 +175,15 @@ class AskedFile:
         with self._lock:
             self._last = time.monotonic()
             self._first = self._first or self._last
-            self._starts += [self._length] * len(chunk.token_ids)
+            self._starts += [len(self._text)] * len(chunk.token_ids)
             self._ids += chunk.token_ids
-            self._pieces.append(chunk.text)
-            self._length += len(chunk.text)
+            self._text += chunk.text
 
     def _finish(self, completion: Completion, figures: SideFigures) -> None:
         timings = completion.timings
         with self._lock:
-            self._pieces = [completion.text]
-            self._ids = list(completion.token_ids)
-            missing = len(self._ids) - len(self._starts)
-            self._starts += [len(completion.text)] * missing
+            self._text, self._ids = completion.text, list(completion.token_ids)
+            self._starts += [len(self._text)] * (len(self._ids) - len(self._starts))
         self._set(
             figures=replace(
                 figures,
@@ -177,36 +196,24 @@ class AskedFile:
             )
         )
         lost = completion.finish_reason is FinishReason.CANCELLED and not self._stopped
-        self._end(
-            error="the engine stopped before the answer was complete" if lost else completion.error
-        )
+        self._end("the engine stopped before the answer was complete" if lost else completion.error)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except IngotError as error:
+            self._end(str(error))
+        except Exception as error:
+            logger.exception("comparing %s", self._contender.model)
+            self._end(f"internal error: {type(error).__name__}: {error}")
 
     def _end(self, error: str | None) -> None:
-        state = (
-            SideState.STOPPED if self._stopped else SideState.FAILED if error else SideState.DONE
-        )
-        self._set(state=state, error=None if self._stopped else error)
-
-    def _ends(self) -> bool:
-        with self._lock:
-            return self._stopped or self._side.state.ended
+        if self._stopped:
+            self._set(state=SideState.STOPPED, error=None)
+        else:
+            self._set(state=SideState.FAILED if error else SideState.DONE, error=error)
 
     def _set(self, **changes: object) -> None:
         with self._lock:
             self._side = replace(self._side, **changes)  # type: ignore[arg-type]
-
-    def _with_answer(self, side: Side) -> Side:
-        figures = replace(side.figures, peak_bytes=self._peak.bytes)
-        if side.state is SideState.ANSWERING and len(self._ids) > 1 and self._last > self._first:
-            figures = replace(
-                figures,
-                completion_tokens=len(self._ids),
-                decode_tps=(len(self._ids) - 1) / (self._last - self._first),
-            )
-        return replace(
-            side,
-            text="".join(self._pieces),
-            token_ids=tuple(self._ids),
-            starts=tuple(self._starts),
-            figures=figures,
-        )

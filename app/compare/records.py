@@ -54,35 +54,24 @@ class SideState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SideFigures:
-    """Seconds, tokens per second, bytes; None while not known.
-
-    ``load_s`` is from nothing to an engine that has answered a few tokens of warming up, so that
-    the rest does not pay for reading the file. ``peak_bytes`` is the most memory of the file's
-    process that was resident: weights, keys and values, and the runtime itself, without what lies
-    on a GPU.
-    """
+    """Seconds, tokens per second, bytes; None while not known."""
 
     prompt_tokens: int | None = None
     completion_tokens: int = 0
+    # From nothing to an engine that is warm: reading the file is not part of the other figures.
     load_s: float | None = None
     ttft_s: float | None = None
     prefill_tps: float | None = None
     decode_tps: float | None = None
     total_s: float | None = None
+    # Of the file's process, resident: weights, keys and values, the runtime itself; not on a GPU.
     peak_bytes: int | None = None
     finish_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One file's answer as it is now.
-
-    ``starts`` has the place in ``text`` at which each token of ``token_ids`` begins; those without
-    text of their own, such as the one that ends the answer, begin at its end. ``top`` has the
-    natural log-probabilities of the likeliest tokens at positions where they were asked for.
-    ``prompt`` is the question's token ids and ``probe`` those of a fixed text, by which
-    vocabularies are told apart.
-    """
+    """One file's answer as it is now."""
 
     contender: Contender
     label: str
@@ -91,12 +80,13 @@ class Side:
     runtime: str | None = None
     text: str = ""
     token_ids: tuple[int, ...] = ()
-    starts: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()  # of each token in ``text``; its end for one without text
     figures: SideFigures = SideFigures()
     error: str | None = None
+    # Natural log-probabilities of the likeliest tokens, at positions where they were asked for.
     top: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-    prompt: tuple[int, ...] = ()
-    probe: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()  # the question's token ids
+    probe: tuple[int, ...] = ()  # those of a fixed text, by which vocabularies are told apart
 
     @property
     def whole(self) -> bool:
@@ -121,37 +111,28 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A comparison as it stands. ``agreements`` are of each later side with the first, None where
-    one of the two has no answer or the sampling was not greedy. ``ended``: nothing more will come.
-    """
+    """A comparison as it stands."""
 
     question: Question
     sides: tuple[Side, ...]
+    # Of each later side with the first; None where one has no answer or sampling is not greedy.
     agreements: tuple[Agreement | None, ...]
     together: bool = False
-    ended: bool = False
+    ended: bool = False  # nothing more will come
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The first difference: at ``index`` (in the agreement's unit), the first file has ``mine`` and
-    the other ``theirs``: None for the end of an answer, and empty for a token without text.
+    """The first difference. Pairs are of the first file and of the other; None is not known."""
 
-    ``places`` are where these begin in the two texts. ``gaps`` are how much likelier (difference of
-    natural log-probabilities) the best token was than the second best there, in the first file and
-    in the other; ``logprobs`` those of ``mine`` and ``theirs`` in the first file and then in the
-    other. None where not known.
-    """
-
-    index: int
-    mine: str | None
-    theirs: str | None
-    places: tuple[int, int]
+    index: int  # in the agreement's unit
+    mine: str | None  # what the first file has: None is the end of an answer, and ...
+    theirs: str | None  # ... the other; "" is a token without text
+    places: tuple[int, int]  # where these begin in the two texts
+    # How much likelier the best token was than the second best: natural log-probabilities.
     gaps: tuple[float | None, float | None] = (None, None)
-    logprobs: tuple[tuple[float | None, float | None], tuple[float | None, float | None]] = (
-        (None, None),
-        (None, None),
-    )
+    # Of ``mine`` and ``theirs``: a pair in each file.
+    logprobs: tuple[tuple[float | None, ...], tuple[float | None, ...]] = ((None,) * 2,) * 2
 
     @property
     def near_tie(self) -> bool | None:
@@ -166,19 +147,13 @@ NEAR_TIE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far an answer is the first file's, counted in ``unit``.
-
-    ``same`` are equal from the start on, of ``longest``, the length of the longer answer.
-    ``common`` is the length of their longest common subsequence: how many of the tokens are in both
-    answers in the same order; None until both have ended. ``parting`` is None for answers that are
-    equal as far as both go.
-    """
+    """How far an answer is the first file's, counted in ``unit``."""
 
     unit: str
-    same: int
-    longest: int
-    common: int | None = None
-    parting: Parting | None = None
+    same: int  # equal from the start on
+    longest: int  # the length of the longer answer
+    common: int | None = None  # of their longest common subsequence; None until both have ended
+    parting: Parting | None = None  # None for answers that are equal as far as both go
     same_prompt: bool = True
 
     @property

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from app.compare.agreement import agreement
 from app.compare.asking import AskedFile
 from app.compare.records import Agreement, Contender, Question, Report, Side
-from app.models.planning import Choice, choose
-from app.options import PlanOptions
-from quantize.hub.store import human
-from runtimes.errors import IngotError, RequestError
+from app.models.entries import Entry
+from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
-from runtimes.models.memory import estimate_settings
-
-logger = logging.getLogger(__name__)
 
 
 class Comparison:
@@ -36,7 +30,6 @@ class Comparison:
         self.question = question
         self.together = together
         self._files = [AskedFile(contender) for contender in contenders]
-        self._contenders = tuple(contenders)
         self._thread = threading.Thread(target=self._run, daemon=True, name="compare")
         self._known: dict[int, tuple[tuple[object, ...], Agreement | None]] = {}
 
@@ -72,38 +65,45 @@ class Comparison:
 
     def _run(self) -> None:
         try:
-            plans = self._plans()
+            planned = self._planned()
             if self.together:
-                self._all_at_once(plans)
+                self._all_at_once(planned)
             else:
-                self._one_by_one(plans)
+                self._one_by_one(planned)
         finally:
             for file in self._files:
                 file.close()
 
-    def _one_by_one(self, plans: Sequence[_Planned | None]) -> None:
+    def _planned(self) -> list[AskedFile]:
+        """Those that can be read and have room."""
+        free = memory_now()[1]
+        found = []
+        for file in self._files:
+            if file.plan(free, " beside the others" if self.together else ""):
+                found.append(file)
+                free -= file.needs if self.together else 0
+        return found
+
+    def _one_by_one(self, planned: Sequence[AskedFile]) -> None:
         first = self._files[0]
-        for file, plan in zip(self._files, plans, strict=True):
-            if plan is None:
-                continue
-            if file is not first and plan.needs > memory_now()[1]:
+        for file in planned:
+            if file is not first and file.needs > memory_now()[1]:
                 first.close()  # idle it takes no time, but memory
-            file.run(plan.choice, self.question)
+            file.run(self.question)
             self._look_at_parting(file)
             if file is not first:
                 file.close()
 
-    def _all_at_once(self, plans: Sequence[_Planned | None]) -> None:
+    def _all_at_once(self, planned: Sequence[AskedFile]) -> None:
         threads = [
-            threading.Thread(target=file.run, args=(plan.choice, self.question), daemon=True)
-            for file, plan in zip(self._files, plans, strict=True)
-            if plan is not None
+            threading.Thread(target=file.run, args=(self.question,), daemon=True)
+            for file in planned
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        for file in self._files[1:]:
+        for file in planned:
             self._look_at_parting(file)
 
     def _look_at_parting(self, file: AskedFile) -> None:
@@ -116,35 +116,16 @@ class Comparison:
             first.likeliest(found.parting.index)
             file.likeliest(found.parting.index)
 
-    def _plans(self) -> list[_Planned | None]:
-        """What to load for each; None for a file that cannot be read or has no room."""
-        free = memory_now()[1]
-        found: list[_Planned | None] = []
-        for file, contender in zip(self._files, self._contenders, strict=True):
-            found.append(None)
-            try:
-                choice = choose(contender.model, contender.options, PlanOptions(), "chat", slots=1)
-                needs = estimate_settings(choice.file, choice.settings).total
-            except IngotError as error:
-                file.fail(str(error))
-                continue
-            except Exception as error:
-                logger.exception("comparing %s", contender.model)
-                file.fail(f"internal error: {type(error).__name__}: {error}")
-                continue
-            if needs > free:
-                beside = " beside the others" if self.together else ""
-                file.fail(f"it needs {human(needs)} of memory, {human(free)} are free{beside}")
-                continue
-            if self.together:
-                free -= needs
-            found[-1] = _Planned(choice, needs)
-        return found
 
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """What to load, and the bytes that it needs."""
-
-    choice: Choice
-    needs: int
+def first_choice(entries: Sequence[Entry], loaded: Path | None) -> list[Entry]:
+    """Two files to begin with: the loaded one and, of the same model, the one with the most bits,
+    whose answers are nearest to the original's. Nothing when there is no such pair."""
+    usable = [entry for entry in entries if entry.broken is None]
+    here = loaded.resolve() if loaded is not None else None
+    mine = next((entry for entry in usable if entry.path.resolve() == here), None)
+    if mine is None:
+        return []
+    others = [e for e in usable if e.name == mine.name and e.key != mine.key]
+    if not others:
+        return []
+    return [mine, max(others, key=lambda entry: (entry.bits or 0, entry.bytes or 0))]

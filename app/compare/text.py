@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from app.compare.records import Agreement, Parting, Report, Side, SideState
@@ -14,35 +15,37 @@ _SHOWN = 24  # characters of a token
 def figures_of(side: Side) -> list[str]:
     """Such as ["25.1 tok/s", "first token 120 ms", ...], as much as is known."""
     found = side.figures
-    parts = []
-    if found.decode_tps is not None:
-        parts.append(rate(found.decode_tps))
-    if found.ttft_s is not None:
-        parts.append(f"first token {duration(found.ttft_s)}")
-    if found.prefill_tps is not None:
-        parts.append(f"prefill {rate(found.prefill_tps)}")
-    if found.peak_bytes is not None:
-        parts.append(f"{human(found.peak_bytes)} memory")
-    if found.completion_tokens:
-        parts.append(f"{found.completion_tokens:,} tokens")
-    if side.state is SideState.DONE and found.finish_reason not in (None, "stop"):
-        parts.append(f"ended by {found.finish_reason}")
-    return parts
+    ended = side.state is SideState.DONE and found.finish_reason not in (None, "stop")
+    parts = (
+        found.decode_tps is not None and rate(found.decode_tps),
+        found.ttft_s is not None and f"first token {duration(found.ttft_s)}",
+        found.prefill_tps is not None and f"prefill {rate(found.prefill_tps)}",
+        found.peak_bytes is not None and f"{human(found.peak_bytes)} memory",
+        found.completion_tokens > 0 and f"{found.completion_tokens:,} tokens",
+        ended and f"ended by {found.finish_reason}",
+    )
+    return [part for part in parts if part]
+
+
+def agreement_lines(report: Report) -> list[str]:
+    """Each later file against the first one; none where answers cannot be compared."""
+    if not report.question.greedy:
+        return []
+    first, *others = report.sides
+    pairs = zip(report.agreements, others, strict=True)
+    return [agreement_line(found, side, first) for found, side in pairs]
 
 
 def agreement_line(found: Agreement | None, side: Side, first: Side) -> str:
     """One line: how far ``side`` says what ``first`` says."""
     if found is None:
         return f"{side.label}: nothing to compare"
-    if not found.same_prompt:
-        start = f"{side.label}: asked with other tokens (another chat template); "
-    else:
-        start = f"{side.label}: "
+    start = "" if found.same_prompt else "asked with other tokens (another chat template); "
     if found.parting is None:
         whole = first.whole and side.whole
         end = "equal" if whole else "equal as far as both go"
-        return f"{start}{end}, {found.same:,} {found.unit}"
-    line = f"{start}equal for {found.same:,} of {found.longest:,} {found.unit}"
+        return f"{side.label}: {start}{end}, {found.same:,} {found.unit}"
+    line = f"{side.label}: {start}equal for {found.same:,} of {found.longest:,} {found.unit}"
     line += f" ({found.same_share:.0%})"
     if found.share is not None:
         line += f", {found.share:.0%} in common"
@@ -68,23 +71,18 @@ def lines(report: Report) -> list[str]:
         said = side.error or " · ".join(figures_of(side)) or str(side.state)
         stopped = "stopped · " if side.state is SideState.STOPPED else ""
         shown.append(f"{side.label:<{wide}}  {stopped}{said}")
-    if report.question.greedy:
-        shown.append(f"Against {report.sides[0].label}:")
-        pairs = zip(report.sides[1:], report.agreements, strict=True)
-        shown += [f"  {agreement_line(found, side, report.sides[0])}" for side, found in pairs]
+    if agreements := agreement_lines(report):
+        shown += [f"Against {report.sides[0].label}:", *(f"  {line}" for line in agreements)]
     return shown
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """Everything, for programs."""
     params = report.question.params
+    sampling = {name: getattr(params, name) for name in ("temperature", "max_tokens", "seed")}
     return {
         "messages": [dict(message) for message in report.question.messages],
-        "sampling": {
-            "temperature": params.temperature,
-            "max_tokens": params.max_tokens,
-            "seed": params.seed,
-        },
+        "sampling": sampling,
         "together": report.together,
         "files": [_side_json(side) for side in report.sides],
         "agreements": [None if a is None else a.to_json() for a in report.agreements],
@@ -104,10 +102,9 @@ def as_markdown(report: Report) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     parts += [_row(side) for side in report.sides]
-    if report.question.greedy:
-        pairs = zip(report.sides[1:], report.agreements, strict=True)
+    if agreements := agreement_lines(report):
         parts += ["", f"Against {report.sides[0].label}:", ""]
-        parts += [f"- {agreement_line(found, side, report.sides[0])}" for side, found in pairs]
+        parts += [f"- {line}" for line in agreements]
     for side in report.sides:
         parts += ["", f"## {side.label}", ""]
         parts += [f"Failed: {side.error}"] if side.error else _quote(side.text)
@@ -129,7 +126,8 @@ def _row(side: Side) -> str:
 
 
 def _side_json(side: Side) -> dict[str, Any]:
-    found = side.figures
+    figures = asdict(side.figures)
+    peak, reason = figures.pop("peak_bytes"), figures.pop("finish_reason")
     return {
         "label": side.label,
         "model": side.contender.model,
@@ -139,15 +137,9 @@ def _side_json(side: Side) -> dict[str, Any]:
         "state": str(side.state),
         "text": side.text,
         "token_ids": list(side.token_ids),
-        "prompt_tokens": found.prompt_tokens,
-        "completion_tokens": found.completion_tokens,
-        "load_s": found.load_s,
-        "ttft_s": found.ttft_s,
-        "prefill_tps": found.prefill_tps,
-        "decode_tps": found.decode_tps,
-        "total_s": found.total_s,
-        "peak_memory_bytes": found.peak_bytes,
-        "finish_reason": found.finish_reason,
+        **figures,
+        "peak_memory_bytes": peak,
+        "finish_reason": reason,
         "error": side.error,
     }
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -15,9 +15,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from app.compare.choice import contender, first_choice
-from app.compare.records import GREEDY, Parting, Question, Report
-from app.compare.run import Comparison
+from app.compare.records import GREEDY, Contender, Parting, Question, Report
+from app.compare.run import Comparison, first_choice
 from app.compare.text import agreement_line, as_json, as_markdown
 from app.models.catalog import catalog
 from app.models.entries import Entry
@@ -25,8 +24,7 @@ from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.compare_pane import ComparePane
-from app.tui.widgets.compare_panes import ComparePanes
+from app.tui.widgets.compare_panes import ComparePane, ComparePanes
 from app.tui.widgets.prompt import Prompt
 from runtimes.chat import Message
 from runtimes.errors import IngotError
@@ -148,7 +146,7 @@ class CompareScreen(Screen[None]):
         if stats is not None and stats.running:
             self.notify("The chat is answering: all of this will be slower.", severity="warning")
         self._question = question
-        contenders = [contender(entry) for entry in self.entries]
+        contenders = [Contender(e.model, e.options, e.label) for e in self.entries]
         self.comparison = Comparison(contenders, question, together=self.together)
         self.comparison.start()
         self._look()
@@ -289,16 +287,17 @@ class CompareScreen(Screen[None]):
         self.app.push_screen(AskScreen("Save as (.md or .json)", name), named)
 
     def _write(self, report: Report, path: Path) -> None:
-        if path.exists():
-            self.notify(
-                f"{path} exists already; take another name.", severity="error", markup=False
-            )
-            return
-        data: Mapping[str, Any] = as_json(report)
-        as_text = as_markdown(report)
-        text = json.dumps(data, indent=1, ensure_ascii=False) if path.suffix == ".json" else as_text
+        if path.suffix == ".json":
+            text = json.dumps(as_json(report), indent=1, ensure_ascii=False)
+        else:
+            text = as_markdown(report)
         try:
-            path.write_text(text, encoding="utf-8")
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            why = f"{path} exists already; take another name."
+            self.notify(why, severity="error", markup=False)
+            return
         except OSError as error:
             why = f"{path}: {error.strerror or error}"
             self.notify(why, title="Not saved", severity="error", markup=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.compare.choice import first_choice
+from app.compare.run import first_choice
 from app.models import library
 from app.models.catalog import catalog
 from app.models.entries import Entry, Origin

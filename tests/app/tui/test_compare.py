@@ -28,7 +28,7 @@ from app.tui.app import IngotApp
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.compare_pane import ComparePane, body
+from app.tui.widgets.compare_panes import ComparePane, body
 from app.tui.widgets.model_table import ModelTable
 from tests.app import endless
 from tests.app.tui.conftest import SIZES, ask, is_ready, wait_until
