@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.chat.contexts import SavedContexts
 from app.chat.labels import details_of, label_of
 from app.models.planning import Choice, choose
 from app.options import ModelOptions, PlanOptions
@@ -47,9 +49,14 @@ class EngineHost:
     engine belongs to one load: while another model loads, it still describes the one before.
     """
 
-    def __init__(self, *, raw: bool = False) -> None:
-        """``raw``: every model is sent text as it is, without its chat template."""
+    def __init__(self, *, raw: bool = False, contexts: SavedContexts | None = None) -> None:
+        """``raw``: every model is sent text as it is, without its chat template. ``contexts``:
+        where the last long chat is saved when the engine is closed.
+        """
         self.raw = raw
+        self._contexts = contexts
+        self._recalled: set[int] = set()  # chats whose saved context this engine has been given
+        self._last: tuple[int, Callable[[], Sequence[int]]] | None = None
         self._lock = threading.Lock()  # guards the fields; never held for long
         self._loading = threading.Lock()  # held by the one load that is at work
         self._wish = 0  # counts loads and closings: an older load than the last gives up
@@ -180,9 +187,26 @@ class EngineHost:
     def _drop(self) -> None:
         with self._lock:
             engine, self._engine, self._stats = self._engine, None, None
+            choice, last, self._last = self.choice, self._last, None
             self.choice, self.model, self.label, self.details = None, None, "", ""
+            self._recalled.clear()
         if engine is not None:
+            if self._contexts is not None and choice is not None and last is not None:
+                chat, tokens = last
+                self._contexts.save(engine, choice.settings, chat, tokens())
             engine.close()
+
+    def recall(self, chat: int) -> None:
+        """Give the engine what is saved of a chat that it has not read yet. Blocks."""
+        with self._lock:
+            engine, known = self._engine, chat in self._recalled
+            self._recalled.add(chat)
+        if engine is not None and self._contexts is not None and not known:
+            self._contexts.load(engine, chat)
+
+    def remember(self, chat: int, tokens: Callable[[], Sequence[int]]) -> None:
+        """Save the context of this chat when the engine is closed; ``tokens`` tells its text."""
+        self._last = (chat, tokens)
 
     def stats(self) -> EngineStats | None:
         """The engine's figures, at most about half a second old while this is called regularly.

@@ -142,13 +142,14 @@ class Turn:
         if len(ids) >= engine.context:
             raise PromptTooLongError(len(ids), engine.context, engine.model.context_length)
         request = Request(ids, params)
+        host.recall(conversation.chat.id)
         if continues is None:
             message = conversation.begin(parent.id, host)
         else:
             message = conversation.store.resume_answer(continues.id)
             conversation.note(message)
         try:
-            return cls(conversation, engine, request, message, begun)
+            turn = cls(conversation, engine, request, message, begun)
         except IngotError as error:  # the model was closed, or has less room since its process died
             state, said = State.FAILED, str(error)
             if continues is not None:
@@ -158,6 +159,12 @@ class Turn:
             )
             conversation.note(ended)
             raise
+        host.remember(conversation.chat.id, turn.tokens)
+        return turn
+
+    def tokens(self) -> list[int]:
+        """The prompt and what has been answered, as the engine holds them."""
+        return [*self._request.prompt, *self._ids[len(self._begun.token_ids) :]]
 
     @property
     def stopping(self) -> bool:

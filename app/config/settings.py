@@ -59,6 +59,7 @@ class ChatSettings:
     preset: str | None = None
     context: int | None = None
     threads: int | None = None
+    saved_mb: int = 1000  # of disk for the contexts of long chats; see app.chat.contexts
 
 
 @dataclass(frozen=True, slots=True)

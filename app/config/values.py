@@ -30,7 +30,7 @@ def _table(section: str, owner: type[Any]) -> dict[str, Any]:
 SETTINGS: Mapping[str, Any] = MappingProxyType(
     _table("", Config) | _table("chat", ChatSettings) | _table("sampling", Sampling)
 )
-_LEAST = {"chat.context": 8, "chat.threads": 1}
+_LEAST = {"chat.context": 8, "chat.threads": 1, "chat.saved_mb": 0}
 _MOST = {"chat.threads": MOST_THREADS}
 _preset = re.compile(r"presets\.(?P<name>.+?)\.(?P<inner>system|sampling\.\w+)")
 _BOOLEANS = {

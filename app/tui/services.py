@@ -55,15 +55,18 @@ def open_services(start: Start) -> Iterator[Services]:
 
     Raises StoreError, and RequestError when there is no chat to resume.
     """
+    from app.chat.contexts import SavedContexts
     from app.chat.host import EngineHost
     from app.chat.store import Store
     from app.config.reading import load
     from app.monitor.monitor import Monitor
+    from runtimes.paths import cache_dir
 
     loaded = load()
     with Store.open() as store:
         start = _resolved(start, store, loaded.config)
-        host = EngineHost(raw=start.raw)
+        contexts = SavedContexts(cache_dir() / "contexts", loaded.config.chat.saved_mb * 10**6)
+        host = EngineHost(raw=start.raw, contexts=contexts)
         monitor = Monitor(host)
         monitor.start()
         try:
