@@ -94,6 +94,25 @@ class WayOut:
     turns: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A prompt that leaves too little for its answer, and what makes room, the gentlest first."""
+
+    budget: Budget
+    ways: list[WayOut]
+
+
+def shortage(
+    host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int
+) -> Shortage | None:
+    """What is short, None when nothing is; an answer that goes on needs little. Blocks; raises as
+    ``measure``."""
+    budget = measure(host, conversation, draft, max_tokens)
+    if not (budget.room < LEAST if draft.answered else budget.tight):
+        return None
+    return Shortage(budget, ways_out(host, conversation, draft, max_tokens))
+
+
 def measure(host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int) -> Budget:
     """The budget of what would be asked. Blocks. Raises RequestError when no model is loaded, or
     its template refuses the conversation."""
@@ -147,11 +166,6 @@ def more_of(host: EngineHost, answer: Message) -> Draft:
     """What is asked when an answer is to go on. Blocks; raises as ``measure``."""
     ids, _ = answered_ids(_engine(host), answer, host.label)
     return Draft(parent=answer.parent, answered=len(ids))
-
-
-def dropped_turns(conversation: Conversation) -> tuple[int, ...]:
-    """Messages of the shown branch that are left out, to take them in again."""
-    return tuple(message.id for message in conversation.path if message.dropped)
 
 
 def _turns(path: Sequence[Message], draft: Draft) -> list[tuple[int, ...]]:

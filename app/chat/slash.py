@@ -22,8 +22,10 @@ class SlashError(RequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class New:
-    """Begin an empty chat."""
+class Act:
+    """Do what a key does: an action of the screen or the app."""
+
+    action: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,9 @@ class Chats:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Load a model; None: choose one."""
+    """Load a model; "": choose one."""
 
-    name: str | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +53,23 @@ class System:
 class Set:
     """Set a sampling parameter, to its default when ``default``; no ``name``: edit all."""
 
-    name: str | None = None
+    name: str = ""
     value: Any = None
     default: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Attach a file; None: choose one."""
+    """Attach a file; "": choose one."""
 
-    path: str | None = None
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Write the chat to a file; None: ask where."""
+    """Write the chat to a file; "": ask where."""
 
-    path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """Copy the last answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Regen:
-    """Make another answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Edit the last message of the user in a branch of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Continue:
-    """Go on with the last answer."""
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,41 +79,25 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Go to the comparison."""
-
-
-@dataclass(frozen=True, slots=True)
-class Show:
-    """Go to another screen, by the name of its mode."""
-
-    mode: str
-
-
-@dataclass(frozen=True, slots=True)
-class Help:
-    """Show what there is."""
+    """Ask several files what was asked last here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """Leave."""
+    """Leave without a question."""
 
 
-Command = (
-    New | Chats | Model | System | Set | Attach | Export | Copy | Regen | Edit | Continue | Stop
-    | Compare | Show | Help | Quit
-)  # fmt: skip
+Command = Act | Chats | Model | System | Set | Attach | Export | Stop | Compare | Quit
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A command as it is offered: ``arguments`` are for people, ``make`` is given what stands after
-    the name, stripped."""
+    """A command as it is offered."""
 
     name: str
-    arguments: str
+    arguments: str  # as people are told
     about: str
-    make: Callable[[str], Command]
+    command: Command | Callable[[str], Command]  # the latter is given what is typed after the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +107,6 @@ class Candidate:
     text: str
     shown: str
     about: str
-
-
-def _plain(name: str, make: Callable[[], Command]) -> Callable[[str], Command]:
-    def read(rest: str) -> Command:
-        if rest:
-            raise SlashError(f"/{name} takes nothing after it; // begins a text with a slash")
-        return make()
-
-    return read
 
 
 def _system(rest: str) -> Command:
@@ -169,32 +126,32 @@ def _set(rest: str) -> Command:
     return Set(field.name, sampling_form.read_value(field.name, text))
 
 
-def _path(rest: str) -> str | None:
+def _path(rest: str) -> str:
     """A path as shells take it too, as far as spaces go."""
     if len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "'\"":
         return rest[1:-1]
-    return rest.replace("\\ ", " ") or None
+    return rest.replace("\\ ", " ")
 
 
 SPECS: tuple[Spec, ...] = (
-    Spec("new", "", "begin an empty chat", _plain("new", New)),
-    Spec("chats", "[WORDS]", "open or search earlier chats", lambda rest: Chats(rest)),
-    Spec("model", "[MODEL]", "load another model", lambda rest: Model(rest or None)),
+    Spec("new", "", "begin an empty chat", Act("screen.new")),
+    Spec("chats", "[WORDS]", "open or search earlier chats", Chats),
+    Spec("model", "[MODEL]", "load another model", Model),
     Spec("system", "[TEXT|off]", "set the system message", _system),
     Spec("set", "[NAME VALUE]", "set a sampling parameter", _set),
     Spec("attach", "[PATH]", "send a text file along", lambda rest: Attach(_path(rest))),
     Spec("export", "[PATH]", "write the chat to a .md or .json", lambda r: Export(_path(r))),
-    Spec("copy", "", "copy the last answer", _plain("copy", Copy)),
-    Spec("regen", "", "ask for another answer", _plain("regen", Regen)),
-    Spec("edit", "", "edit your last message, in a branch", _plain("edit", Edit)),
-    Spec("continue", "", "continue a cut answer", _plain("continue", Continue)),
-    Spec("stop", "", "stop the answer", _plain("stop", Stop)),
-    Spec("compare", "", "ask several files the same", _plain("compare", Compare)),
-    Spec("batch", "", "run a file of prompts", _plain("batch", lambda: Show("batch"))),
-    Spec("quantize", "", "build files of a model", _plain("quantize", lambda: Show("quantize"))),
-    Spec("monitor", "", "see what the machine does", _plain("monitor", lambda: Show("monitor"))),
-    Spec("help", "", "show the keys and commands", _plain("help", Help)),
-    Spec("quit", "", "leave", _plain("quit", Quit)),
+    Spec("copy", "", "copy the last answer", Act("screen.copy")),
+    Spec("regen", "", "ask for another answer", Act("screen.regenerate")),
+    Spec("edit", "", "edit your last message, in a branch", Act("screen.edit")),
+    Spec("continue", "", "continue a cut answer", Act("screen.continue")),
+    Spec("stop", "", "stop the answer", Stop()),
+    Spec("compare", "", "ask several files the same", Compare()),
+    Spec("batch", "", "run a file of prompts", Act("app.switch_mode('batch')")),
+    Spec("quantize", "", "build files of a model", Act("app.switch_mode('quantize')")),
+    Spec("monitor", "", "see what the machine does", Act("app.switch_mode('monitor')")),
+    Spec("help", "", "show the keys and commands", Act("app.help")),
+    Spec("quit", "", "leave", Quit()),
 )
 # A word after the slash, or nothing at all; what has other signs in it is a path or code.
 _COMMAND = re.compile(r"/([a-z][\w-]*(?=\s|$)|\?(?=\s|$)|(?=$))", re.IGNORECASE)
@@ -219,7 +176,12 @@ def parse(text: str) -> Command | None:
         near = difflib.get_close_matches(name, [*_BY_NAME, *_ALIASES], n=1, cutoff=0.5)
         hint = f"; did you mean /{near[0]}?" if near else "; /help lists them"
         raise SlashError(f"there is no command /{found[1]}{hint} (// begins a text with a slash)")
-    return spec.make(text[found.end() :].strip())
+    rest = text[found.end() :].strip()
+    if callable(spec.command):
+        return spec.command(rest)
+    if rest:
+        raise SlashError(f"/{spec.name} takes nothing after it; // begins a text with a slash")
+    return spec.command
 
 
 def plain(text: str) -> str:

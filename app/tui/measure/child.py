@@ -119,7 +119,7 @@ async def ask(app: MeasuredApp, tokens: int, prompt: str) -> dict[str, Any]:
         assert app.services.host.state is not HostState.FAILED, app.services.host.error
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.5)
-    screen.conversation.update(sampling={"temperature": 0.0, "max_tokens": tokens})
+    screen.session.conversation.update(sampling={"temperature": 0.0, "max_tokens": tokens})
     cpu, begin = time.thread_time(), time.monotonic()
     await screen.send(prompt)
     while screen.busy:

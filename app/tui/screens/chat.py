@@ -1,33 +1,69 @@
-"""The chat: what one types and what it does."""
+"""The chat: its widgets, its keys, and the parts that do what they say."""
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar
 
-from textual import events, on, work
+from textual import events, on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.timer import Timer
-from textual.widgets import Markdown, TextArea
-from textual.worker import get_current_worker
+from textual.screen import Screen
+from textual.widgets import Footer, Markdown, Static, TextArea
 
 from app.chat import slash
-from app.chat.budget import Budget, Draft, Way, WayOut, measure, ways_out
 from app.chat.conversation import Conversation
-from app.chat.host import HostState
-from app.tui.screens.chat_commands import ChatCommands
-from app.tui.screens.chat_streaming import Before, Wish
+from app.chat.host import EngineHost, HostState
+from app.chat.sampling_form import from_mapping
+from app.chat.session import Session
+from app.chat.store.records import Message
+from app.chat.turn import Turn
+from app.models.entries import Entry as ModelEntry
+from app.tui.app import app_of, services_of
+from app.tui.keys import told
+from app.tui.screens.chat_answer import AnswerController
+from app.tui.screens.chat_commands import CommandRunner
+from app.tui.screens.chat_messages import MessageActions
+from app.tui.screens.chat_panels import ChatPanels
+from app.tui.screens.chat_room import ContextRoom
+from app.tui.services import Services
+from app.tui.widgets.message_view import Entry, attached_text
 from app.tui.widgets.prompt import Prompt
+from app.tui.widgets.slash_menu import SlashMenu
+from app.tui.widgets.status_line import StatusLine
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError
+from runtimes.request import SamplingParams
 
 _PROMPTS = 500
-_PAUSE_S = 0.3  # of typing, before tokens are counted
+_WELCOME = (
+    ("[chat.models ctrl+t]", "choose a model", "[chat.sampling ctrl+s]", "sampling"),
+    ("[chat.chats ctrl+o]", "earlier chats", "[chat.attach F8]", "attach a file"),
+    ("[chat.system F7]", "system prompt", "[app.help F1]", "all keys"),
+)
+_MODES = (
+    "[app.compare F3] compare files   [app.batch F4] batch jobs   [app.quantize F5] quantize"
+    "   [app.monitor F6] monitor   [app.chat F2] back here"
+)
 
 
-class ChatScreen(ChatCommands):
+def _key(
+    key: str,
+    name: str,
+    title: str,
+    tooltip: str = "",
+    *,
+    action: str = "",
+    show: bool = False,
+    priority: bool = True,
+) -> Binding:
+    id = f"chat.{name}"
+    return Binding(key, action or name, title, show, priority=priority, tooltip=tooltip, id=id)
+
+
+class ChatScreen(Screen[None]):
     """The base screen of the chat mode."""
 
     HELP = """
@@ -37,6 +73,7 @@ class ChatScreen(ChatCommands):
     copies, **[message.thinking space]** opens what the model thought, **[chat.before alt+←]** and
     **[chat.after alt+→]** show another branch.
     """
+    AUTO_FOCUS: ClassVar[str | None] = "Prompt"
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         "chat.tcss",
         "../widgets/message_view.tcss",
@@ -44,250 +81,185 @@ class ChatScreen(ChatCommands):
         "../widgets/prompt.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="the answer"),
-        Binding("ctrl+n", "new", "New", id="chat.new", tooltip="an empty chat", priority=True),
-        Binding(
-            "ctrl+o",
-            "chats",
-            "Chats",
-            id="chat.chats",
-            tooltip="earlier ones, and search",
-            priority=True,
-        ),
-        Binding(
-            "ctrl+t", "models", "Model", id="chat.models", tooltip="load another one", priority=True
-        ),
-        Binding(
-            "ctrl+r",
-            "regenerate",
-            "Again",
-            id="chat.regenerate",
-            tooltip="regenerate the answer, in a branch",
-            priority=True,
-        ),
-        Binding(
-            "alt+e,ctrl+e",  # not before the prompt: ctrl+e is its end of a line
-            "edit",
-            "Edit",
-            id="chat.edit",
-            tooltip="a message of yours, in a branch",
-            show=False,
-        ),
-        Binding(
-            "ctrl+g",
-            "continue",
-            "Go on",
-            id="chat.continue",
-            tooltip="continue an answer that was cut",
-            show=False,
-            priority=True,
-        ),
-        Binding(
-            "alt+left", "branch(-1)", "Branch before", id="chat.before", show=False, priority=True
-        ),
-        Binding(
-            "alt+right", "branch(1)", "Branch after", id="chat.after", show=False, priority=True
-        ),
-        Binding(
-            "ctrl+y",
-            "copy",
-            "Copy",
-            id="chat.copy",
-            tooltip="the answer, or a block of its code",
-            show=False,
-            priority=True,
-        ),
-        Binding(
-            "ctrl+s",
-            "sampling",
-            "Sampling",
-            id="chat.sampling",
-            tooltip="temperature and the like",
-            priority=True,
-        ),
-        Binding(
-            "f7",
-            "system",
-            "System",
-            id="chat.system",
-            tooltip="message and presets",
-            show=False,
-            priority=True,
-        ),
-        Binding("f8", "attach", "Attach", id="chat.attach", tooltip="a text file", priority=True),
-        Binding(
-            "f9",
-            "export",
-            "Export",
-            id="chat.export",
-            tooltip="to Markdown or JSON",
-            show=False,
-            priority=True,
-        ),
-        Binding(
-            "ctrl+l",
-            "rename",
-            "Rename",
-            id="chat.rename",
-            tooltip="this chat",
-            show=False,
-            priority=True,
-        ),
-        Binding("pageup", "page(-1)", "Page up", id="chat.pageup", show=False, priority=True),
-        Binding("pagedown", "page(1)", "Page down", id="chat.pagedown", show=False, priority=True),
-        Binding("ctrl+end", "end", "To the end", id="chat.end", show=False, priority=True),
+        _key("escape", "stop", "Stop", "the answer", show=True, priority=False),
+        _key("ctrl+n", "new", "New", "an empty chat", show=True),
+        _key("ctrl+o", "chats", "Chats", "earlier ones, and search", show=True),
+        _key("ctrl+t", "models", "Model", "load another one", show=True),
+        _key("ctrl+r", "regenerate", "Again", "regenerate the answer, in a branch", show=True),
+        # Not before the prompt: ctrl+e is its end of a line.
+        _key("alt+e,ctrl+e", "edit", "Edit", "a message of yours, in a branch", priority=False),
+        _key("ctrl+g", "continue", "Go on", "continue an answer that was cut"),
+        _key("alt+left", "before", "Branch before", action="branch(-1)"),
+        _key("alt+right", "after", "Branch after", action="branch(1)"),
+        _key("ctrl+y", "copy", "Copy", "the answer, or a block of its code"),
+        _key("ctrl+s", "sampling", "Sampling", "temperature and the like", show=True),
+        _key("f7", "system", "System", "message and presets"),
+        _key("f8", "attach", "Attach", "a text file", show=True),
+        _key("f9", "export", "Export", "to Markdown or JSON"),
+        _key("ctrl+l", "rename", "Rename", "this chat"),
+        _key("pageup", "pageup", "Page up", action="page(-1)"),
+        _key("pagedown", "pagedown", "Page down", action="page(1)"),
+        _key("ctrl+end", "end", "To the end"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self.tight = False  # the context is nearly full with what is typed
-        self._pause: Timer | None = None
+        self.transcript = Transcript()
+        self.menu = SlashMenu()
+        self.prompt = Prompt(self.menu)
+        self.status = StatusLine()
+        self.bar = Static(id="chat-title", markup=False)
+        self.notice = Static(id="chat-notice", markup=False)
+        self.answer = AnswerController(self)
+        self.room = ContextRoom(self)
+        self.messages = MessageActions(self)
+        self.panels = ChatPanels(self)
+        self.commands = CommandRunner(self)
+        self.send = self.room.send
+        # What keys do, by the actions that BINDINGS names; ``drop`` is a key of a message.
+        self.action_regenerate = self.messages.regenerate
+        self.action_continue = self.messages.more
+        self.action_edit = self.messages.edit
+        self.action_branch = self.messages.branch
+        self.action_drop = self.messages.drop
+        self.action_copy = self.messages.copy
+        self.action_new = self.panels.new
+        self.action_chats = self.panels.chats
+        self.action_models = self.panels.models
+        self.action_rename = self.panels.rename
+        self.action_attach = self.panels.attach
+        self.action_export = self.panels.export
+        self.action_system = self.panels.system
+        self.action_sampling = self.panels.sampling
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        self.session = Session(self.services.store, self.host)
+        yield self.bar
+        yield self.transcript
+        yield self.notice
+        yield self.menu
+        yield self.prompt
+        yield self.status
+        yield Footer(compact=True, show_command_palette=False)
 
     @on(events.Mount)
     async def _begin(self) -> None:
         """Show the chat that was asked for, or an empty one."""
+        app_of(self).engine_changed.subscribe(self, self._engine_changed)
         start = self.services.start
-        self.show_welcome()
+        self._show_welcome()
         self.prompt.earlier.take(self.services.store.prompts(_PROMPTS))
-        self._system = start.system or self.services.config.chat.system
+        self.session.system = start.system or self.services.config.chat.system
         if start.chat is not None:
             await self.open_chat(start.chat)
-            if start.system is not None and self._conversation is not None:
-                self._conversation.update(system=start.system)
+            if start.system is not None and self.session.shown is not None:
+                self.session.shown.update(system=start.system)
         else:
             await self.sync()
         self.show_notice()
         self.show_status(now=True)
 
-    def _engine_changed(self, state: HostState) -> None:
-        super()._engine_changed(state)
-        self.measure()
+    def on_unmount(self) -> None:
+        """Keep what has come, and what was typed."""
+        self.session.keep_drafts(self.prompt.text)
+        self.answer.close()
 
-    # Sending
+    # What the parts work with
+
+    @property
+    def services(self) -> Services:
+        """Store, engine and settings."""
+        return services_of(self)
+
+    @property
+    def host(self) -> EngineHost:
+        """The engine."""
+        return self.services.host
+
+    @property
+    def path(self) -> Sequence[Message]:
+        """The messages that are shown."""
+        return self.session.path
+
+    @property
+    def turn(self) -> Turn | None:
+        """The answer that is being written."""
+        return self.answer.turn
+
+    @property
+    def busy(self) -> bool:
+        """An answer is being written, or will be."""
+        return self.answer.busy
+
+    def params(self, conversation: Conversation) -> SamplingParams:
+        """Sampling as the chat has it, else as the settings say."""
+        return from_mapping(conversation.chat.sampling, self.services.config.sampling)
+
+    def load(self, model: str, entry: ModelEntry | None = None) -> None:
+        """Load MODEL instead of what is loaded; an answer that is being written ends."""
+        if self.turn is not None:
+            self.turn.stop()
+        app_of(self).load_model(model, entry.options if entry else None)
+
+    # The chat that is shown
+
+    async def open_chat(self, chat: int, message: int | None = None) -> None:
+        """Show a stored chat, at one of its messages."""
+        try:
+            conversation = Conversation.open(self.services.store, chat)
+            if message is not None:
+                conversation.show_message(message)
+        except IngotError as error:
+            self.tell(error)
+            return
+        await self._show(self.answer.same(conversation))
+        if message is not None:
+            await self.transcript.reveal(message)
+
+    async def new_chat(self) -> None:
+        """An empty chat; the old one is in the list of chats."""
+        await self._show(None)
+        self.session.system = self.services.config.chat.system
+
+    async def _show(self, conversation: Conversation | None) -> None:
+        self.session.show(conversation, self.prompt.text)
+        self.prompt.fill(self.session.draft)
+        await self.sync()
+        await self.transcript.to_end()
+        self.show_notice()
+        self.chat_changed()
+        self.prompt.focus()
+
+    async def sync(self) -> None:
+        """Show the path as it is now."""
+        entries = []
+        for message in self.path:
+            among = self.session.conversation.siblings(message.id)
+            index = next(i for i, one in enumerate(among, 1) if one.id == message.id)
+            entries.append(Entry(message, index, len(among)))
+        await self.transcript.sync(entries)
+        self.show_title()
+
+    def chat_changed(self) -> None:
+        """Another chat is shown, or the shown one has changed: other figures, other tokens."""
+        if self.turn is None:
+            self.answer.forget_figures()
+        self.room.measure()
+
+    # What keys and widgets ask for
 
     @on(Prompt.Sent)
     async def _sent(self, event: Prompt.Sent) -> None:
         if slash.is_command(event.text):
-            await self.run_command(event.text)
+            await self.commands.run(event.text)
         else:
             await self.send(slash.plain(event.text))
 
-    async def send(self, text: str) -> None:
-        """Have a message answered. One that does not fit is a draft until room was made."""
-        if self.busy and self.wish is not None:
-            self.notify(
-                "One message waits already; [chat.stop esc] takes it back.", severity="warning"
-            )
-            self.prompt.give_back(text)
-            return
-        if self.turn is not None and self.writes_here:
-            self.notify("An answer is being written: [chat.stop esc] stops it.", severity="warning")
-            self.prompt.give_back(text)
-            return
-        try:
-            tight = await self._tight(text)
-        except IngotError as error:
-            self.tell(error)
-            self.prompt.give_back(text)
-            return
-        if tight is None:
-            await self._store_and_ask(text)
-        else:
-            self.offer_room(*tight, partial(self._send_so, text))
-
-    async def _tight(self, text: str) -> tuple[Budget, list[WayOut]] | None:
-        """What the context holds and how to make room, when ``text`` leaves too little for an
-        answer; None when it is enough, or there is no model yet to count with."""
-        host = self.services.host
-        if host.state is not HostState.READY:
-            return None
-        conversation, draft = self._next_prompt(text)
-        most = self.params(conversation).max_tokens
-        budget = await asyncio.to_thread(measure, host, conversation, draft, most)
-        if not budget.tight:
-            return None
-        return budget, await asyncio.to_thread(ways_out, host, conversation, draft, most)
-
-    async def _send_so(self, text: str, way: WayOut | None) -> None:
-        """Send what did not fit, in the way that was chosen; None: it is a draft again."""
-        most = None
-        try:
-            match way and way.way:
-                case None:
-                    self.prompt.give_back(text)
-                    self.tell("Not sent: it does not fit into the context.")
-                    return
-                case Way.DROP_TURNS:
-                    assert way is not None
-                    self.conversation.drop(way.ids)
-                case Way.DROP_FILES:
-                    self.attached = []
-                case Way.SHORTER:
-                    assert way is not None
-                    most = way.after.max_tokens
-                case Way.NEW_CHAT:
-                    attached = self.attached
-                    await self.new_chat()
-                    self.attached = attached
-        except IngotError as error:
-            self.tell(error)
-            self.prompt.give_back(text)
-            return
-        await self._store_and_ask(text, checked=True, most=most)
-
-    async def overflows(self, wish: Wish, budget: Budget, ways: list[WayOut]) -> None:
-        """What was sent before there was a model to count with, and does not fit, is refused as if
-        it were sent now."""
-        if wish.before is None or wish.conversation is not self._conversation:
-            await super().overflows(wish, budget, ways)
-            return
-        said, before = wish.parent, wish.before
-        try:
-            self.conversation.take_back(said.id, before.leaf)
-        except IngotError as error:
-            self.tell(error)
-            return
-        self.attached = [*said.attachments, *self.attached]
-        if before.editing is not None:
-            self._drafts[self.chat_id] = self.prompt.text
-            self.prompt.fill("")
-            self.editing = before.editing
-        await self.sync()
-        self.offer_room(budget, ways, partial(self._send_so, said.text))
-
-    async def _store_and_ask(
-        self, text: str, *, checked: bool = False, most: int | None = None
-    ) -> None:
-        before = Before(self._conversation.leaf if self._conversation else None, self.editing)
-        try:
-            if self.editing is not None:
-                message = self.conversation.edit(self.editing, text, self.attached)
-            else:
-                message = self.conversation.say(text, self.attached)
-        except IngotError as error:
-            self.tell(error)
-            self.prompt.give_back(text)
-            return
-        draft = self._drafts.pop(self.chat_id, "") if self.editing is not None else ""
-        self.editing, self.attached, self.put_aside = None, [], ""
-        if self.services.store.draft(message.chat):
-            self.services.store.keep_draft(message.chat, "")
-        self.prompt.earlier.add(text)
-        if draft:
-            self.prompt.give_back(draft)
-        self.tight = False
-        await self.sync()
-        await self.transcript.to_end()
-        self.ask(message, checked=checked, most=most, before=before)
-
-    def escape(self) -> None:
-        """Esc when nothing is being written: out of whatever is open."""
-        if self.menu.has_class("-shown"):
-            self.menu.hide()
-        elif not self.leave_edit():
-            self.prompt.focus()
-
-    # Moving
+    @on(TextArea.Changed)
+    def _typed(self) -> None:
+        self.commands.offer(self.prompt.text)
+        self.chat_changed()
 
     @on(Prompt.Leave)
     def _to_messages(self) -> None:
@@ -300,11 +272,11 @@ class ChatScreen(ChatCommands):
 
     @on(Prompt.Complete)
     def _complete(self) -> None:
-        self.complete_command()
+        self.commands.complete()
 
     @on(Prompt.Detach)
     def _detach(self) -> None:
-        self.detach_last()
+        self.panels.detach_last()
 
     @on(Markdown.LinkClicked)
     def _link(self, event: Markdown.LinkClicked) -> None:
@@ -323,65 +295,96 @@ class ChatScreen(ChatCommands):
         """Follow the end."""
         self.transcript.action_follow()
 
-    # While one types
+    def action_stop(self) -> None:
+        """Stop the answer: what has come is kept, and so is what is in the prompt. Else go out of
+        whatever is open."""
+        if self.interrupt():
+            return
+        if self.menu.has_class("-shown"):
+            self.menu.hide()
+        elif not self._leave_edit():
+            self.prompt.focus()
 
-    @on(TextArea.Changed)
-    def _typed(self) -> None:
-        self.offer_commands(self.prompt.text)
-        self.chat_changed()
+    def interrupt(self) -> bool:
+        """Stop what is being written or waits; False when there is nothing."""
+        return self.answer.interrupt()
 
-    def chat_changed(self) -> None:
-        """Tokens of the next prompt, a moment after the last key."""
-        if self.turn is None:
-            self.forget_figures()
-        self.measure()
+    def _leave_edit(self) -> bool:
+        """Back to the draft; False when nothing was being edited."""
+        if not self.session.leave_edit():
+            return False
+        self.prompt.fill(self.session.draft)
+        self.show_notice()
+        return True
 
-    def measure(self) -> None:
-        """Count tokens a moment after the last key, in a thread."""
-        if self._pause is not None:
-            self._pause.stop()
-        self._pause = self.set_timer(_PAUSE_S, self._count)
+    def put_away(self) -> bool:
+        """Empty the prompt; walking to earlier prompts brings back what was there. False when there
+        was nothing."""
+        text = self.prompt.text
+        if not text.strip():
+            return False
+        self.prompt.earlier.add(text)
+        if not self._leave_edit():
+            self.session.put_aside = text
+            self.prompt.fill("")
+        return True
 
-    def _count(self) -> None:
-        text = "" if slash.is_command(self.prompt.text) else self.prompt.text
-        self._count_tokens(*self._next_prompt(text))
+    # What is told
 
-    def _next_prompt(self, text: str) -> tuple[Conversation, Draft]:
-        """What would be asked if ``text`` were sent now."""
-        conversation = self._conversation or self.unsaved()
-        parent = conversation.leaf
-        if self.editing is not None:
-            parent = conversation.message(self.editing).parent
-        return conversation, Draft(text, tuple(self.attached), parent)
-
-    @work(thread=True, exclusive=True, group="measure", exit_on_error=False)
-    def _count_tokens(self, conversation: Conversation, draft: Draft) -> None:
-        worker = get_current_worker()
-        try:
-            most = self.params(conversation).max_tokens
-            budget = measure(self.services.host, conversation, draft, most)
-        except IngotError:
-            return  # no model, or its template refuses: sending will say so
-        if not worker.is_cancelled:
-            self.call_later(self._counted, budget)
-
-    def _counted(self, budget: Budget) -> None:
-        if self.turn is not None:
-            return  # then the line tells of the answer
-        self.estimate = (budget.prompt_tokens, budget.context)
-        self.tight = budget.tight and bool(self.prompt.text.strip() or self.attached)
+    def _engine_changed(self, state: HostState) -> None:
+        self.answer.watch()
         self.show_notice()
         self.show_status(now=True)
+        self.chat_changed()
 
-    def more_notices(self) -> list[str]:
-        """That an answer might not fit, too."""
-        said = super().more_notices()
-        if self.tight and self.estimate is not None:
-            left = self.estimate[1] - self.estimate[0]
-            what = (
-                f"Nearly full: {left:,} tokens are left for the answer."
-                if left > 0
-                else f"Too long: the prompt fills the context of {self.estimate[1]:,} tokens."
+    def show_title(self) -> None:
+        """The chat's name."""
+        shown = self.session.shown
+        self.bar.update((shown.chat.title if shown else "") or "New chat")
+
+    def show_notice(self) -> None:
+        """What is attached, what the prompt is for, and why nothing comes yet, above it."""
+        parts = []
+        if self.session.editing is not None:
+            parts.append(
+                "Editing an earlier message: [chat.send enter] sends it as a branch,"
+                " [chat.stop esc] leaves it"
             )
-            said.append(f"{what} Sending it offers what to leave out.")
-        return said
+        if self.session.attached:
+            names = attached_text(self.session.attached)
+            parts.append(f"+ {names}   (backspace in an empty prompt takes the last one away)")
+        parts += [*self.answer.notice(), *self.room.notice()]
+        self.notice.update(told(self, "\n".join(parts)))
+        self.notice.display = bool(parts)
+
+    def show_status(self, *, now: bool = False) -> None:
+        """The line at the bottom."""
+        note = told(self, self.answer.doing())
+        host, estimate = self.host, self.room.estimate
+        figures = replace(self.answer.figures, note=note, model=host.label, details=host.details)
+        if estimate is not None and self.turn is None:
+            used, context = estimate.prompt_tokens, estimate.context
+            figures = replace(figures, used=used, context=context, estimated=True)
+        self.status.show(figures, now=now)
+
+    def _show_welcome(self) -> None:
+        """What an empty chat says."""
+        lines = ["Write below; [chat.send enter] sends.", "", "", "", "", _MODES]
+        for column in _WELCOME:
+            cells = [told(self, text) for text in column]
+            keys, does = max(map(len, cells[::2])) + 2, max(map(len, cells[1::2])) + 6
+            for line, at in ((2, 0), (3, 2)):
+                lines[line] += f"{cells[at]:<{keys}}{cells[at + 1]:<{does}}"
+        self.transcript.welcome(told(self, "\n".join(line.rstrip() for line in lines)))
+
+    def tell(self, problem: object) -> None:
+        """An error, as a toast."""
+        self.notify(str(problem), severity="error", timeout=10, markup=False)
+
+    def say(self, text: str) -> None:
+        """Something good to know, as a toast."""
+        self.notify(text, timeout=5, markup=False)
+
+    def warn_busy(self) -> None:
+        """Why nothing can be asked for now."""
+        self.notify("An answer is being written: [chat.stop esc] stops it.", severity="warning")

@@ -1,144 +1,115 @@
-"""Slash commands: what is typed instead of a key."""
+"""``CommandRunner``: slash commands, what is typed instead of a key."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from os.path import commonprefix
+from typing import TYPE_CHECKING, assert_never
 
 from app.chat import sampling_form, slash
-from app.chat.figures import can_continue
-from app.chat.store.records import Role
-from app.tui.screens.chat_panels import ChatPanels
 from runtimes.errors import IngotError
 
+if TYPE_CHECKING:
+    from app.tui.screens.chat import ChatScreen
 
-class ChatCommands(ChatPanels):
+
+class CommandRunner:
     """Runs them, and offers those that fit what is typed."""
 
-    def offer_commands(self, text: str) -> None:
-        """The menu above the prompt, for what is typed now."""
-        if not slash.is_command(text):
-            self.menu.hide()
-            return
-        offered = slash.candidates(text, self._models())
-        self.menu.offer(offered)
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
 
-    def complete_command(self) -> None:
+    def offer(self, text: str) -> None:
+        """The menu above the prompt, for what is typed now."""
+        if slash.is_command(text):
+            self._screen.menu.offer(slash.candidates(text, self._models()))
+        else:
+            self._screen.menu.hide()
+
+    def complete(self) -> None:
         """Tab: what is marked, else as far as all that fits agrees."""
-        text = self.prompt.text
-        if (marked := self.menu.take()) is not None:
-            self.prompt.fill(marked)
-            return
-        offered = [one.text for one in slash.candidates(text, self._models())]
-        if not offered:
-            return
-        common = _common(offered)
-        self.prompt.fill(common if len(common) > len(text) else offered[0])
+        prompt = self._screen.prompt
+        if (marked := self._screen.menu.take()) is not None:
+            prompt.fill(marked)
+        elif offered := [one.text for one in slash.candidates(prompt.text, self._models())]:
+            common = commonprefix(offered)  # noqa: RUF071, letters and not parts of a path
+            prompt.fill(common if len(common) > len(prompt.text) else offered[0])
 
     def _models(self) -> list[str]:
-        host = self.services.host
+        host = self._screen.host
         return [host.model] if host.model else []
 
-    async def run_command(self, text: str) -> bool:
-        """Do what is typed; False, and an error above the prompt, when it is no command or a wrong
-        one."""
+    async def run(self, text: str) -> None:
+        """Do what is typed; when it is no command or a wrong one, an error stands above it."""
+        prompt, menu = self._screen.prompt, self._screen.menu
         try:
             command = slash.parse(text)
-            if command is None:
-                return False
-            self.menu.hide()
-            typed = self.prompt.text  # since then: it belongs where the command leads
-            self.prompt.fill("")
+            assert command is not None
+            menu.hide()
+            typed = prompt.text  # since then: it belongs where the command leads
+            prompt.fill("")
             try:
-                await self._run_one(command)
+                await self._run(command)
             finally:
                 if typed:
-                    self.prompt.fill(self.prompt.text + typed)
+                    prompt.fill(prompt.text + typed)
         except IngotError as error:
-            self.prompt.give_back(text)
-            self.call_after_refresh(self.menu.error, str(error))
-            return False
-        self.prompt.earlier.reset()
-        return True
+            prompt.give_back(text)
+            self._screen.call_after_refresh(menu.error, str(error))
+        else:
+            prompt.earlier.reset()
 
-    async def _run_one(self, command: slash.Command) -> None:
+    async def _run(self, command: slash.Command) -> None:
+        screen, panels = self._screen, self._screen.panels
         match command:
-            case slash.New():
-                await self.action_new()
-            case slash.Chats():
-                self.action_chats()
-            case slash.Model(name=None):
-                self.action_models()
-            case slash.Model(name=str(name)):
-                self.load(name)
+            case slash.Act(action=action):
+                await screen.run_action(action)
+            case slash.Chats(query=query):
+                panels.chats(query)
+            case slash.Model(name=""):
+                panels.models()
+            case slash.Model(name=name):
+                screen.load(name)
             case slash.System(text=None):
-                self.action_system()
-            case slash.System(text=str(system)):
-                self.conversation.update(system=system or None)
-                self.say("System message set." if system else "No system message.")
-                self.chat_changed()
-            case slash.Set(name=None):
-                self.action_sampling()
-            case slash.Set(name=str(name)):
-                self._set(name, command)
-            case slash.Attach(path=None):
-                self.action_attach()
-            case slash.Attach(path=str(path)):
-                self.attach_path(path)
+                panels.system()
+            case slash.System(text=system):
+                screen.session.conversation.update(system=system or None)
+                screen.say("System message set." if system else "No system message.")
+                screen.chat_changed()
+            case slash.Set(name=""):
+                panels.sampling()
+            case slash.Set():
+                self._set(command)
+            case slash.Attach(path=""):
+                panels.attach()
+            case slash.Attach(path=path):
+                panels.attach_path(path)
             case slash.Export(path=path):
-                self.action_export(path)
-            case slash.Copy():
-                self.action_copy()
-            case slash.Regen():
-                await self.action_regenerate()
-            case slash.Edit():
-                self.action_edit()
-            case slash.Continue():
-                self.action_continue()
+                panels.export(path)
             case slash.Stop():
-                if not self.interrupt():
-                    self.say("Nothing is being written.")
+                if not screen.interrupt():
+                    screen.say("Nothing is being written.")
             case slash.Compare():
                 await self._compare()
-            case slash.Show(mode=mode):
-                await self.app.run_action(f"app.switch_mode('{mode}')")
-            case slash.Help():
-                await self.app.run_action("app.help")
             case slash.Quit():
-                self.app.exit()
+                screen.app.exit()
+            case _:
+                assert_never(command)
 
     async def _compare(self) -> None:
-        """Ask several files what was asked last here."""
         from app.tui.screens.compare import CompareScreen
 
-        await self.app.run_action("app.switch_mode('compare')")
-        screen = self.app.screen
-        if self.path and isinstance(screen, CompareScreen):
-            screen.call_after_refresh(screen.action_from_chat)
+        await self._screen.app.run_action("app.switch_mode('compare')")
+        shown = self._screen.app.screen
+        if self._screen.path and isinstance(shown, CompareScreen):
+            shown.call_after_refresh(shown.action_from_chat)
 
-    def _set(self, name: str, command: slash.Set) -> None:
-        defaults = self.services.config.sampling
-        now = sampling_form.from_mapping(self.conversation.chat.sampling, defaults)
-        value = None if command.default else command.value
-        changed = (
-            replace(now, seed=None)
-            if name == "seed" and value is None
-            else sampling_form.changed(now, name, value, defaults)
-        )
-        self.conversation.update(sampling=sampling_form.to_mapping(changed, defaults))
+    def _set(self, command: slash.Set) -> None:
+        screen, conversation = self._screen, self._screen.session.conversation
+        defaults = screen.services.config.sampling
+        value = getattr(defaults, command.name) if command.default else command.value
+        changed = replace(screen.params(conversation), **{command.name: value})
+        conversation.update(sampling=sampling_form.to_mapping(changed, defaults))
         said = sampling_form.summary(changed, defaults)
-        self.say(f"Sampling: {said}" if said else "Sampling is as the settings say.")
-        self.chat_changed()
-
-    def can_go_on(self) -> bool:
-        """The last message is an answer that was cut or stopped."""
-        last = self.path[-1] if self.path else None
-        return last is not None and last.role is Role.ASSISTANT and can_continue(last)
-
-
-def _common(texts: list[str]) -> str:
-    """The longest beginning of all."""
-    first, last = min(texts), max(texts)
-    length = next(
-        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
-    )
-    return first[:length]
+        screen.say(f"Sampling: {said}" if said else "Sampling is as the settings say.")
+        screen.chat_changed()

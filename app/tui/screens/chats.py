@@ -36,7 +36,7 @@ class ChatChoice:
 
 class ChatsScreen(ModalScreen[ChatChoice | None]):
     """Ends with what to show, None when it was left. ``current`` is the chat that is open; when it
-    was deleted here, leaving asks for a new one."""
+    was deleted here, leaving asks for a new one. The search begins with ``query``."""
 
     CSS_PATH = "chats.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,10 +54,14 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
     ]
 
     def __init__(
-        self, store: Store, current: int | None = None, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        current: int | None = None,
+        query: str = "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
-        self._store, self._current, self._clock = store, current, clock
+        self._store, self._current, self._query, self._clock = store, current, query, clock
         self._undo: list[int] = []
         self._bin = False  # the deleted ones are listed
         self._timer: Timer | None = None
@@ -65,7 +69,7 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
     def compose(self) -> ComposeResult:
         """The search, the list, and a line for what is empty or wrong."""
         with Vertical(id="box"):
-            yield Input(placeholder="Search in all chats", id="search", compact=True)
+            yield Input(self._query, "Search in all chats", id="search", compact=True)
             yield ChatList(id="list", clock=self._clock)
             yield Static(id="said", markup=False)
             yield Footer(compact=True, show_command_palette=False)

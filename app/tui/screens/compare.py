@@ -258,11 +258,11 @@ class CompareScreen(Screen[None]):
         from app.chat.conversation import Conversation
         from app.chat.store.records import Role
         from app.tui.modes import CHAT
-        from app.tui.screens.chat_base import ChatBase
+        from app.tui.screens.chat import ChatScreen
 
         stack = self.app.get_screen_stack(CHAT.name)
         chat = stack[0] if stack else None
-        path = chat.path if isinstance(chat, ChatBase) else ()
+        path = chat.path if isinstance(chat, ChatScreen) else ()
         asked = [message for message in path if message.role is Role.USER]
         if not asked:
             self.notify("Nothing was asked in the chat yet.", severity="warning")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.budget import Budget, Draft, Way, dropped_turns, measure, ways_out
+from app.chat.budget import Budget, Draft, Way, measure, ways_out
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, State
@@ -69,7 +69,7 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
     conversation.drop([m.id for m in path[: 2 * turns.turns - 2]])
     assert not measure(host, conversation, draft, 300).fits
     conversation.drop(turns.ids)
-    assert dropped_turns(conversation) == turns.ids
+    assert tuple(m.id for m in conversation.path if m.dropped) == turns.ids
     assert measure(host, conversation, draft, 300) == turns.after
     again = {way.way: way for way in ways_out(host, conversation, draft, 300)}
     assert turns.after.fits

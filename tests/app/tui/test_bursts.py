@@ -20,7 +20,7 @@ async def test_letters_before_another_chat_are_the_old_ones_draft(make: Any):
         screen = await shown(app)
         await screen.open_chat(chat)
         await burst(pilot, *"old", "ctrl+n", *"new")
-        assert screen.chat_id is None
+        assert screen.session.chat_id is None
         assert screen.prompt.text == "new"
         await screen.open_chat(chat)
         assert screen.prompt.text == "old"
@@ -45,7 +45,7 @@ async def test_ctrl_c_puts_away_what_came_before_it(make: Any):
     async with app.run_test(size=SIZE) as pilot:
         screen = await shown(app)
         await burst(pilot, *"away", "ctrl+c", *"then")
-        assert screen.put_aside == "away"
+        assert screen.session.put_aside == "away"
         assert screen.prompt.text == "then"
 
 
@@ -57,7 +57,7 @@ async def test_letters_after_esc_are_not_in_what_it_leaves(make: Any):
         screen = await shown(app)
         await screen.open_chat(chat)
         await burst(pilot, *"draft", "alt+e", *"ever", "escape", *"s")
-        assert screen.editing is None
+        assert screen.session.editing is None
         assert screen.prompt.text == "drafts"
 
 

@@ -12,6 +12,8 @@ from app.chat.store.records import State
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
 from app.tui.screens.attach import AttachScreen
+from app.tui.screens.chats import ChatsScreen
+from app.tui.widgets.chat_list import ChatList
 from tests.app.tui.chat_app import add_turn, answered, shown, text_of
 from tests.app.tui.conftest import wait_until
 
@@ -69,18 +71,36 @@ async def test_slash_commands_do_it_or_say_what_is_wrong(make: Any):
         assert screen.menu.display
         screen.prompt.fill("/set temperature 0.25")
         await pilot.press("enter")
-        await wait_until(lambda: screen.conversation.chat.sampling == {"temperature": 0.25})
+        await wait_until(lambda: screen.session.conversation.chat.sampling == {"temperature": 0.25})
         assert screen.prompt.text == ""
+        screen.prompt.fill("/set temperature default")
+        await pilot.press("enter")
+        await wait_until(lambda: screen.session.conversation.chat.sampling == {})
         screen.prompt.fill("/set temperature lots")
         await pilot.press("enter")
         await wait_until(lambda: "temperature" in str(screen.menu.visual))
         screen.prompt.fill("/system Be brief.")
         await pilot.press("enter")
-        await wait_until(lambda: screen.conversation.chat.system == "Be brief.")
+        await wait_until(lambda: screen.session.conversation.chat.system == "Be brief.")
         screen.prompt.fill("//not a command")
         await pilot.press("enter")
         await answered(screen, 2)
         assert screen.path[0].text == "/not a command"
+
+
+async def test_chats_are_looked_for_with_the_words_of_the_command(make: Any):
+    app = make()
+    for title in ("Boats", "Mills"):
+        app.services.store.new_chat(title=title)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        screen.prompt.fill("/chats mill")
+        await pilot.press("enter")
+        await wait_until(lambda: isinstance(app.screen, ChatsScreen))
+        found = app.screen.query_one(ChatList)
+        await wait_until(lambda: found.option_count == 1)
+        assert found.chosen is not None
+        assert found.chosen.chat.title == "Mills"
 
 
 async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make: Any):

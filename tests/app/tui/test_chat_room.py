@@ -106,7 +106,7 @@ async def test_what_was_sent_while_the_model_loads_and_does_not_fit_is_a_draft_a
         screen = await shown(chat_app)
         await screen.open_chat(chat)
         await pilot.press(*"next", "alt+e")
-        screen.attach(notes)
+        screen.session.attached.append(notes)
         screen.prompt.fill(long)
         await pilot.press("enter")
         await wait_until(lambda: len(screen.path) == 1)
@@ -118,8 +118,8 @@ async def test_what_was_sent_while_the_model_loads_and_does_not_fit_is_a_draft_a
         assert [message.text for message in store.messages(chat)] == ["One", "an answer"]
         assert store.chat(chat).leaf == screen.path[-1].id
         assert screen.prompt.text == long
-        assert screen.editing == edited
-        assert screen.attached == [notes]
+        assert screen.session.editing == edited
+        assert screen.session.attached == [notes]
         assert not screen.busy
         await pilot.press("escape")
         assert screen.prompt.text == "next"

@@ -140,15 +140,15 @@ async def test_files_go_with_a_message(make: Any, tmp_path: Path):
         for _ in range(2):
             screen.prompt.fill(f"/attach {notes}")
             await pilot.press("enter")
-        await wait_until(lambda: len(screen.attached) == 2)
+        await wait_until(lambda: len(screen.session.attached) == 2)
         await pilot.pause()
         assert "notes.txt" in str(screen.notice.visual)
         await pilot.press("backspace")
-        await wait_until(lambda: len(screen.attached) == 1)
+        await wait_until(lambda: len(screen.session.attached) == 1)
         await screen.send("What is there?")
         await answered(screen, 2)
         assert [a.name for a in screen.path[0].attachments] == ["notes.txt"]
-        assert not screen.attached
+        assert not screen.session.attached
 
 
 async def test_a_model_without_a_template_goes_on_with_the_text(

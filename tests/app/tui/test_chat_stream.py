@@ -315,12 +315,12 @@ async def test_an_answer_goes_on_behind_another_mode_and_another_chat(home: Any)
         await wait_until(lambda: app.screen is screen)
         view = screen.transcript.view_of(message)
         await wait_until(lambda: len(view.body.text) > seen)
-        chat = screen.chat_id
+        chat = screen.session.chat_id
         await pilot.press("ctrl+n")
         await wait_until(lambda: not screen.path)
         assert screen.busy
         await screen.open_chat(chat)
-        assert screen.writes_here
+        assert screen.answer.writes_here
         screen.interrupt()
         answer = await answered(screen, 2)
         await wait_until(

@@ -188,7 +188,7 @@ async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
         chat = await _typing(pilot)
         assert chat.prompt.text == "long\ndraft"
         await chat.send("sent")
-        assert services.store.draft(chat.chat_id) == ""
+        assert services.store.draft(chat.session.chat_id) == ""
 
 
 async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services: Any) -> None:

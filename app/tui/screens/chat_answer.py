@@ -1,0 +1,284 @@
+"""``AnswerController``: asking, and showing the answer as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from app.chat.budget import Draft, Shortage, more_of, shortage
+from app.chat.conversation import Conversation
+from app.chat.host import HostState
+from app.chat.session import Before
+from app.chat.store.records import Message
+from app.chat.turn import Progress, Turn
+from app.tui.widgets.pace import Pace
+from app.tui.widgets.status_text import StatusFigures
+from runtimes.errors import IngotError
+
+if TYPE_CHECKING:
+    from app.tui.screens.chat import ChatScreen
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAnswer:
+    """An answer that is to be written: to ``parent``, or more of ``continues``."""
+
+    conversation: Conversation
+    parent: Message
+    continues: Message | None = None
+    checked: bool = False  # that it fits was asked
+    most: int | None = None  # tokens, where the user has chosen a shorter answer
+    before: Before | None = None  # of a parent that was sent just now
+
+
+class AnswerController:
+    """One answer at a time, and one that waits for it or for the model. The answer goes on while
+    another chat or another mode is shown.
+
+    Of the screen it uses the transcript, and tells it what has changed.
+    """
+
+    def __init__(self, screen: ChatScreen) -> None:
+        self._screen = screen
+        self.turn: Turn | None = None
+        self.pending: PendingAnswer | None = None
+        self.figures = StatusFigures()  # of the last answer in the shown chat
+        self._of: Conversation | None = None  # what the turn writes into
+        self._starting = False
+        self._read_before: int | None = None  # tokens of prompts, before this one
+        self._prompt_tokens = 0
+        self._pace = Pace()
+        self._watching = False
+
+    @property
+    def busy(self) -> bool:
+        """An answer is being written, or will be."""
+        return self.turn is not None or self.pending is not None or self._starting
+
+    @property
+    def writes_here(self) -> bool:
+        """The answer that is being written belongs to the chat that is shown."""
+        return self._of is not None and self._of is self._screen.session.shown
+
+    def same(self, conversation: Conversation) -> Conversation:
+        """The object that an answer is being written into, if it is this chat."""
+        if self._of is not None and self._of.chat.id == conversation.chat.id:
+            return self._of
+        return conversation
+
+    # Asking
+
+    def ask(self, pending: PendingAnswer) -> None:
+        """Answer as soon as nothing else is being written and a model is there."""
+        self.pending = pending
+        self.watch()
+        self._next()
+        self._screen.show_notice()
+        self._screen.show_status()
+
+    def _next(self) -> None:
+        """Begin with what waits, if that is possible now."""
+        ready = self._screen.host.state is HostState.READY
+        if self.pending is not None and self.turn is None and not self._starting and ready:
+            self._starting = True
+            start = partial(self._start, self.pending)
+            self._screen.run_worker(start, thread=True, exit_on_error=False, group="start")
+
+    def _start(self, pending: PendingAnswer) -> None:
+        """Tokenizes the prompt, so in a thread."""
+        later, host = self._screen.call_later, self._screen.host
+        conversation, more = pending.conversation, pending.continues
+        try:
+            params = self._screen.params(conversation)
+            if pending.most is not None:
+                params = replace(params, max_tokens=pending.most)
+            if not pending.checked:
+                draft = Draft(parent=pending.parent.id) if more is None else more_of(host, more)
+                short = shortage(host, conversation, draft, params.max_tokens)
+                if short is not None:
+                    later(self._not_started, pending, short)
+                    return
+            before = host.tokens_read()
+            turn = Turn.start(host, conversation, pending.parent, params, continues=more)
+        except Exception as error:
+            if not isinstance(error, IngotError):
+                log.exception("asking for an answer")
+            later(self._not_started, pending, error)
+        else:
+            later(self._started, pending, turn, before)
+
+    async def _not_started(self, pending: PendingAnswer, why: Shortage | Exception) -> None:
+        self._starting = False
+        wanted = self.pending is pending
+        if wanted:
+            self.pending = None
+        if isinstance(why, Exception):
+            self._screen.tell(why)
+        elif wanted:
+            await self._screen.room.refuse(pending, why)
+        self._screen.show_notice()
+        self._screen.show_status(now=True)
+
+    async def _started(self, pending: PendingAnswer, turn: Turn, read_before: int | None) -> None:
+        self._starting, self._read_before = False, read_before
+        self.turn, self._of = turn, pending.conversation
+        if self.pending is pending:
+            self.pending = None
+        else:
+            turn.stop()  # it was given up meanwhile
+        if self.writes_here:
+            if pending.continues is not None:
+                view = self._screen.transcript.view_of(turn.message.id)
+                if view is not None:
+                    await view.stream(turn.message, turn.message.text, 0)
+            await self._screen.sync()
+            await self._screen.transcript.to_end()
+        self._screen.show_notice()
+        self.watch()
+
+    # While it comes
+
+    def watch(self) -> None:
+        """Look after what waits and what is written, until there is neither. Not by a timer: keys
+        that the screen handles would wait until a picture of the answer is ready."""
+        if not self._watching and self._screen.is_attached:
+            self._watching = True
+            self._screen.run_worker(self._watch(), group="answer")
+
+    async def _watch(self) -> None:
+        try:
+            while self.busy:
+                self._next()
+                if self.turn is None:
+                    self._screen.show_status()
+                else:
+                    with self._pace.measured():
+                        await self._take(self.turn.poll())
+                await asyncio.sleep(_TICK_S if self.turn is None else self._pace.interval)
+            self._screen.show_status(now=True)
+        finally:
+            self._watching = False
+
+    async def _take(self, progress: Progress) -> None:
+        """Show what has come."""
+        assert self.turn is not None
+        if progress.warning:
+            self._screen.tell(progress.warning)
+        self.figures = StatusFigures(
+            decode_tps=progress.decode_tps,
+            history=tuple(self.turn.meter.samples[-60:]),
+            ttft_s=progress.ttft_s,
+            prefill_tps=progress.prefill_tps,
+            used=progress.context_used,
+            context=progress.context,
+        )
+        self._prompt_tokens = progress.prompt_tokens
+        self._screen.room.estimate = None
+        self._screen.show_status(now=progress.done)
+        if self.writes_here and self._screen.is_current:
+            view = self._screen.transcript.view_of(progress.message.id)
+            if view is not None:
+                await view.stream(progress.message, progress.text, progress.tokens)
+                view.wait_for("" if progress.done else self._reading())
+                self._screen.transcript.fold()
+        if progress.done:
+            await self._ended()
+
+    async def _ended(self) -> None:
+        here = self.writes_here
+        self.turn, self._of = None, None
+        self._pace = Pace()
+        if here:
+            await self._screen.sync()
+        self._screen.chat_changed()
+        self._screen.show_notice()
+        self._screen.show_status(now=True)
+        self._next()
+
+    # Stopping
+
+    def interrupt(self) -> bool:
+        """Stop what is being written or waits; False when there is nothing."""
+        if self.turn is not None:
+            self.turn.stop()
+        elif self.pending is None:
+            return False
+        self.pending = None
+        self._screen.show_notice()
+        self._screen.show_status(now=True)
+        return True
+
+    def close(self) -> None:
+        """Stop, and store what has come."""
+        if self.turn is not None:
+            self.turn.close()
+
+    # What is told about it
+
+    def notice(self) -> list[str]:
+        """Why nothing comes yet."""
+        if self.pending is None:
+            return []
+        if self.turn is not None:
+            where = "" if self.writes_here else " in another chat"
+            return [f"Waits until the answer{where} is written. [chat.stop esc] stops that one."]
+        match self._screen.host.state:
+            case HostState.LOADING:
+                return ["Waits for the model to load; [chat.stop esc] takes it back."]
+            case HostState.EMPTY | HostState.FAILED:
+                return [
+                    "Waits for a model: [chat.models ctrl+t] chooses one; [chat.stop esc] takes it"
+                    " back."
+                ]
+        return []
+
+    def doing(self) -> str:
+        """What the status line begins with."""
+        match self._screen.host.state:
+            case HostState.LOADING:
+                return "loading the model"
+            case HostState.EMPTY:
+                return "no model ([chat.models ctrl+t])"
+            case HostState.FAILED:
+                return "the model did not load ([chat.models ctrl+t])"
+        if self.turn is not None and self.turn.stopping:
+            return "stopping"
+        if self._starting:
+            return "reading the prompt"
+        return self._reading() or ("continues your text" if self._screen.host.plain else "")
+
+    def _reading(self) -> str:
+        """How far the prompt is read; empty as soon as the answer comes."""
+        if self.turn is None or self.figures.ttft_s is not None:
+            return ""
+        if self.turn.stopping:
+            return "stopping: the part of the prompt that is being read ends first"
+        before, host = self._read_before, self._screen.host
+        read = None if before is None else host.reads(before)
+        if read is None or not self._prompt_tokens:
+            return "reading the prompt"
+        return f"reading {min(read, self._prompt_tokens):,} of {self._prompt_tokens:,} tokens"
+
+    def forget_figures(self) -> None:
+        """Another chat or model: the last answer's figures, if it has any and they are of the model
+        whose name stands beside them."""
+        answer = next((m for m in reversed(self._screen.path) if m.figures), None)
+        host = self._screen.host
+        self.figures = StatusFigures()
+        if answer is not None and answer.figures and host.label in ("", answer.model):
+            last = answer.figures
+            self.figures = StatusFigures(
+                decode_tps=last.decode_tps,
+                ttft_s=last.ttft_s,
+                prefill_tps=last.prefill_tps,
+                used=last.prompt_tokens + last.completion_tokens,
+                context=host.engine.context if host.engine else None,
+            )
+        self._screen.show_status(now=True)
