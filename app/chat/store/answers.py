@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from app.chat.store import owner
 from app.chat.store.records import State
 from app.chat.store.rows import pack_ids
 
@@ -21,7 +22,7 @@ class Saved:
 
 def begin(db: sqlite3.Connection, message: int) -> None:
     """Mark as written by this process."""
-    pid, born = owner.this_process()
+    pid, born = this_process()
     db.execute(
         "UPDATE messages SET state = ?, owner_pid = ?, owner_born = ?, error = NULL WHERE id = ?",
         (State.STREAMING, pid, born, message),
@@ -54,13 +55,13 @@ def append(
     )
 
 
-def end(db: sqlite3.Connection, message: int, text: str, ids: Sequence[int], state: State) -> None:
+def end(db: sqlite3.Connection, message: int, text: str, ids: bytes, state: State) -> None:
     """The answer is whole: its journal is not needed any more."""
     db.execute("DELETE FROM pieces WHERE message = ?", (message,))
     db.execute(
         "UPDATE messages SET text = ?, token_ids = ?, state = ?, owner_pid = NULL,"
         " owner_born = NULL WHERE id = ?",
-        (text, pack_ids(ids), state, message),
+        (text, ids, state, message),
     )
 
 
@@ -69,24 +70,48 @@ def orphans(db: sqlite3.Connection) -> list[int]:
     rows = db.execute(
         "SELECT id, owner_pid, owner_born FROM messages WHERE state = 'streaming'"
     ).fetchall()
-    return [row[0] for row in rows if row[1] is None or not owner.is_alive(row[1], row[2])]
+    return [row[0] for row in rows if row[1] is None or not is_alive(row[1], row[2])]
 
 
 def mark_lost(db: sqlite3.Connection, messages: Sequence[int]) -> None:
     """Give ``messages`` what their journals hold, and the state LOST."""
-    for message in messages:
-        query = "SELECT text, token_ids FROM messages WHERE id = ?"
-        rows = db.execute(query, (message,)).fetchall()
+    for id in messages:
+        rows = db.execute("SELECT text, token_ids FROM messages WHERE id = ?", (id,)).fetchall()
         query = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
-        rows += db.execute(query, (message,)).fetchall()
-        db.execute("DELETE FROM pieces WHERE message = ?", (message,))
-        db.execute(
-            "UPDATE messages SET text = ?, token_ids = ?, state = ?, owner_pid = NULL,"
-            " owner_born = NULL WHERE id = ?",
-            (
-                "".join(row[0] for row in rows),
-                b"".join(row[1] for row in rows),
-                State.LOST,
-                message,
-            ),
-        )
+        rows += db.execute(query, (id,)).fetchall()
+        text, ids = "".join(row[0] for row in rows), b"".join(row[1] for row in rows)
+        end(db, id, text, ids, State.LOST)
+
+
+# Which process writes an answer, so that one which died can be told from one at work
+
+
+@cache
+def _born(pid: int) -> float:
+    import psutil
+
+    return float(psutil.Process(pid).create_time())
+
+
+def this_process() -> tuple[int, float]:
+    """The number of this process and when it started, in seconds since 1970."""
+    return os.getpid(), _born(os.getpid())
+
+
+def is_alive(pid: int, born: float) -> bool:
+    """Whether the process that had this number and start still runs.
+
+    The start is compared because numbers are used again; not exactly, because it is counted from
+    the machine's start, whose time shifts a little when the clock is set.
+    """
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - born) < 1.0
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:
+        return False

@@ -1,27 +1,25 @@
-"""Between records and the columns of the tables."""
+"""Between records and the tables: single rows, each within a transaction of the caller's."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 import struct
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.chat.store.errors import StoreDamagedError
+from app.chat.store.errors import StoreDamagedError, StoreError
 from app.chat.store.records import Attachment, Chat, Figures, Message, Role, State
 
 CHAT = (
     "id, title, created, updated, model, system, sampling, leaf,"
     " (SELECT count(*) FROM messages WHERE messages.chat = chats.id) AS count"
 )
-MESSAGE = (
-    "id, chat, parent, role, text, state, created, model, file, runtime, figures, attachments,"
-    " token_ids, error, dropped"
-)
-
-_ROLES = {role.value: role for role in Role}
-_STATES = {state.value: state for state in State}
+_MESSAGE = tuple(field.name for field in dataclasses.fields(Message))  # the columns, too
+MESSAGE = ", ".join(_MESSAGE)
+_TITLE = 60  # characters of a title that was made from the first message
 
 
 def clean(text: str) -> str:
@@ -38,11 +36,6 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
-def unpack_ids(data: bytes) -> tuple[int, ...]:
-    """The reverse of ``pack_ids``."""
-    return struct.unpack(f"<{len(data) // 4}I", data)
-
-
 def pack_figures(figures: Figures | None) -> str | None:
     """As JSON."""
     return None if figures is None else json.dumps(dataclasses.asdict(figures))
@@ -54,8 +47,8 @@ def pack_attachments(attachments: Iterable[Attachment]) -> str | None:
     return json.dumps(pairs, ensure_ascii=False) if pairs else None
 
 
-def pack_sampling(sampling: Mapping[str, Any] | None) -> str:
-    """As JSON."""
+def json_of(sampling: Mapping[str, Any] | None) -> str:
+    """Sampling as it is stored."""
     return json.dumps(dict(sampling or {}), ensure_ascii=True)
 
 
@@ -71,46 +64,22 @@ def chat_of(row: tuple[Any, ...]) -> Chat:
 def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -> Message:
     """From a row of MESSAGE and what the journal holds of it, oldest first: texts and token ids.
     Raises StoreDamagedError."""
-    (
-        id,
-        chat,
-        parent,
-        role,
-        text,
-        state,
-        created,
-        model,
-        file,
-        runtime,
-        figures,
-        attachments,
-        token_ids,
-        error,
-        dropped,
-    ) = row
+    values = dict(zip(_MESSAGE, row, strict=True))
+    figures, attachments = values["figures"], values["attachments"]
     try:
-        if pieces:
-            text = "".join([text, *(piece[0] for piece in pieces)])
-            token_ids = b"".join([token_ids, *(piece[1] for piece in pieces)])
-        return Message(
-            id,
-            chat,
-            parent,
-            _ROLES[role],
-            text,
-            _STATES[state],
-            created,
-            model,
-            file,
-            runtime,
-            Figures(**json.loads(figures)) if figures else None,
-            tuple(Attachment(*pair) for pair in json.loads(attachments)) if attachments else (),
-            unpack_ids(token_ids),
-            error,
-            bool(dropped),
-        )
-    except (ValueError, TypeError, KeyError, struct.error) as problem:
-        raise _damaged(id, problem) from problem
+        ids = b"".join([values["token_ids"], *(piece[1] for piece in pieces)])
+        values |= {
+            "role": Role(values["role"]),
+            "state": State(values["state"]),
+            "text": "".join([values["text"], *(piece[0] for piece in pieces)]),
+            "figures": Figures(**json.loads(figures)) if figures else None,
+            "attachments": tuple(Attachment(*pair) for pair in json.loads(attachments or "[]")),
+            "token_ids": struct.unpack(f"<{len(ids) // 4}I", ids),
+            "dropped": bool(values["dropped"]),
+        }
+        return Message(**values)
+    except (ValueError, TypeError, struct.error) as problem:
+        raise _damaged(row[0], problem) from problem
 
 
 def _damaged(id: int, problem: Exception) -> StoreDamagedError:
@@ -118,3 +87,85 @@ def _damaged(id: int, problem: Exception) -> StoreDamagedError:
     return StoreDamagedError(
         f"entry {id} of the chats is damaged ({problem!r}); `ingot chats repair` saves the others"
     )
+
+
+def title_of(text: str) -> str:
+    """A title from what was said first: its first line that says something, cut at a word."""
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    line = " ".join(line.split())
+    if len(line) <= _TITLE:
+        return line
+    head, _, _ = line[:_TITLE].rpartition(" ")
+    return (head if len(head) > _TITLE // 2 else line[: _TITLE - 1]) + "…"
+
+
+def empty_chats(db: sqlite3.Connection, before: float) -> list[int]:
+    """Chats that were begun ``before``, and in which nothing was ever said, named or typed."""
+    rows = db.execute(
+        "SELECT id FROM chats WHERE updated < ? AND title = '' AND system IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)"
+        " AND id NOT IN (SELECT id FROM drafts)",
+        (before,),
+    )
+    return [row[0] for row in rows]
+
+
+def read_chat(db: sqlite3.Connection, id: int) -> Chat:
+    """A chat. Raises StoreError when there is none of this number."""
+    row = db.execute(f"SELECT {CHAT} FROM chats WHERE id = ?", (id,)).fetchone()
+    if row is None:
+        raise StoreError(f"there is no chat {id}; `ingot chats` lists all chats")
+    return chat_of(row)
+
+
+def read_message(db: sqlite3.Connection, id: int) -> Message:
+    """A message. Raises StoreError when there is none of this number."""
+    found = read_messages(db, "id = ?", id)
+    if not found:
+        raise StoreError(f"there is no message {id}")
+    return found[0]
+
+
+def read_messages(db: sqlite3.Connection, where: str, value: int) -> list[Message]:
+    """Messages by one condition, oldest first; of one that streams, what was saved last."""
+    rows = db.execute(f"SELECT {MESSAGE} FROM messages WHERE {where} ORDER BY id", (value,))
+    pieces = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
+    streams = _MESSAGE.index("state")
+    return [
+        message_of(
+            row,
+            db.execute(pieces, row[:1]).fetchall() if row[streams] == State.STREAMING else (),
+        )
+        for row in rows.fetchall()
+    ]
+
+
+def insert_message(
+    db: sqlite3.Connection, chat: int, parent: int | None, role: Role, state: State, **more: object
+) -> int:
+    """Add a message, ``more`` in further columns, and show its branch; its number. Raises
+    StoreError."""
+    read_chat(db, chat)
+    if parent is not None:
+        require_in_chat(db, chat, parent)
+    known = {"chat": chat, "parent": parent, "role": role, "state": state, "created": time.time()}
+    values = {**known, "text": "", **more}
+    row = db.execute(
+        f"INSERT INTO messages ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})"
+        " RETURNING id",
+        tuple(values.values()),
+    ).fetchone()
+    touch(db, chat, row[0])
+    return int(row[0])
+
+
+def touch(db: sqlite3.Connection, chat: int, leaf: int) -> None:
+    """A message has come: its branch is shown, and its chat is the newest."""
+    db.execute("UPDATE chats SET leaf = ?, updated = ? WHERE id = ?", (leaf, time.time(), chat))
+
+
+def require_in_chat(db: sqlite3.Connection, chat: int, message: int) -> None:
+    """Raise StoreError for a message that the chat does not have."""
+    query = "SELECT 1 FROM messages WHERE id = ? AND chat = ?"
+    if db.execute(query, (message, chat)).fetchone() is None:
+        raise StoreError(f"there is no message {message} in chat {chat}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.chat.store.words import spaced
+from app.chat.store.search import spaced
 
 _CHATS = (
     # AUTOINCREMENT: what was deleted for good must not give its number to something new.

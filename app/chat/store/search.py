@@ -4,23 +4,28 @@ One hit a chat: chats whose title has all the words come first, then those in wh
 them; the newest first in both. The last word may be unfinished, so that results come while one
 types; cases and accents do not count; quotes and operators mean themselves. A query without a
 letter or digit, such as ``->``, is looked for as it stands, in messages only.
+
+The index (SQLite's FTS5 with ``unicode61``) takes every run of letters and digits for a word. In
+scripts that are written without spaces that would be a whole sentence, so ``spaced`` makes each of
+their characters a word of its own; a search for several of them in a row is then a search for a
+phrase, and finds them anywhere.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
+import unicodedata
+from collections.abc import Sequence
 from itertools import islice
 
 from app.chat.store.records import Hit
 from app.chat.store.rows import CHAT, chat_of, clean
-from app.chat.store.snippet import snippet
-from app.chat.store.words import expression, fold, pattern, words_of
 
 # Matching messages that are looked at, the newest first. More would take longer than a key press
 # may, and only hides chats when the newest ones have hundreds of matches each.
 _MOST_MATCHES = 20_000
-_LONGEST = 1000  # characters of a query
+_LONGEST_QUERY = 1000  # characters
 
 _TITLES = """
     SELECT chats.id FROM chats_fts JOIN chats ON chats.id = chats_fts.rowid
@@ -34,8 +39,8 @@ _LITERALLY = "SELECT id, chat FROM messages WHERE text LIKE ? ESCAPE '^' ORDER B
 
 def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
     """The chats that ``query`` finds, at most ``limit``, the best first."""
-    text = clean(query[:_LONGEST]).replace("\0", " ")
-    words = words_of(text)
+    text = clean(query[:_LONGEST_QUERY]).replace("\0", " ")
+    words = _words_of(text)
     text_as_is = text.strip()
     if not text_as_is or limit < 1:
         return []
@@ -44,11 +49,11 @@ def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
         found = _newest_of_each_chat(db, _LITERALLY, f"%{like}%", limit)
         return _hits(db, dict.fromkeys(found), found, [re.compile(re.escape(fold(text_as_is)))])
     unfinished = not text[-1].isspace()
-    wanted = expression(words, unfinished=unfinished)
+    wanted = _expression(words, unfinished=unfinished)
     titled = [row[0] for row in db.execute(_TITLES, (wanted, limit))]
     found = _newest_of_each_chat(db, _MESSAGES, wanted, limit)
     patterns = [
-        pattern(word, unfinished=unfinished and number == len(words) - 1)
+        _pattern(word, unfinished=unfinished and number == len(words) - 1)
         for number, word in enumerate(words)
     ]
     patterns.sort(key=lambda one: -len(one.pattern))
@@ -86,5 +91,125 @@ def _hits(
         if message is not None:
             query = "SELECT text FROM messages WHERE id = ?"
             text = db.execute(query, (message,)).fetchone()[0]
-        hits.append(Hit(chat, message, *snippet(text, patterns)))
+        hits.append(Hit(chat, message, *_snippet(text, patterns)))
     return hits
+
+
+# Words as the index sees them
+
+# Thai, Lao, Myanmar, Khmer; kana; Chinese characters with their extensions; Hangul. Hangul has
+# spaces, but its words carry their particles.
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    r"\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_ACCENTS = "[\u0300-\u036f]*"
+_LETTER = rf"[^\W_{_UNSPACED}]"  # of a word with spaces around it
+_alone = re.compile(f"([{_UNSPACED}])")
+_piece = re.compile(f"{_LETTER}(?:{_LETTER}|[\u0300-\u036f])*|[{_UNSPACED}]")
+
+
+class _Folded(dict[int, str]):
+    """A table for ``str.translate`` that fills itself; one character always becomes one, so that
+    places in the folded text are places in the text."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        # The parts of a Hangul syllable are letters, and a kana with a mark is another kana.
+        base = letter if _alone.match(letter) else unicodedata.normalize("NFD", letter)[0]
+        self[code] = next((c for c in (base.casefold(), base.lower()) if len(c) == 1), base)
+        return self[code]
+
+
+_folded = _Folded()
+
+
+def fold(text: str) -> str:
+    """``text`` without cases and accents, as long as it was. Accents that are characters of their
+    own stay: the index passes over them."""
+    return text.lower() if text.isascii() else text.translate(_folded)
+
+
+def spaced(text: str) -> str:
+    """``text`` as it is given to the index."""
+    # ``unicode61`` folds too, but knows the accents of Latin letters alone.
+    return text.lower() if text.isascii() else _alone.sub(" \\1 ", fold(text))
+
+
+def _words_of(query: str) -> list[str]:
+    """The words that a user typed, those without a letter or digit left out: the index has none of
+    them. Signs within a word stay: they join its parts to a phrase."""
+    words = query.replace("\0", " ").split()
+    return [word for word in words if _piece.search(word)]
+
+
+def _expression(words: list[str], *, unfinished: bool) -> str:
+    """A search for all ``words`` in FTS5's language, in quotes, so that nothing of them is an
+    operator; the last may be the start of a word if ``unfinished``."""
+    quoted = ['"' + spaced(word).replace('"', '""') + '"' for word in words]
+    if unfinished and quoted:
+        quoted[-1] += "*"
+    return " AND ".join(quoted)
+
+
+def _pattern(word: str, *, unfinished: bool) -> re.Pattern[str]:
+    """What finds in a folded text the places for which the index finds ``word``."""
+    pieces = _piece.findall(fold(word))
+    parts = []
+    for number, piece in enumerate(pieces):
+        if _alone.match(piece):
+            parts.append(piece)
+            continue
+        letters = _ACCENTS.join(re.escape(letter) for letter in piece) + _ACCENTS
+        last = unfinished and number == len(pieces) - 1
+        parts.append(f"(?<!{_LETTER}){letters}" + ("" if last else f"(?!{_LETTER})"))
+    return re.compile(r"[\W_]*".join(parts))
+
+
+# What shows why a text was found
+
+_BEFORE = 24  # characters before the match that is shown first
+_LENGTH = 120
+_LONGEST_TEXT = 200_000  # characters that are looked through; what matches further on shows no mark
+
+
+def _snippet(
+    text: str, patterns: Sequence[re.Pattern[str]]
+) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """One line of ``text`` around the first match of one of ``patterns``, the most telling first,
+    and where all of them match in it. The patterns are for folded text."""
+    folded = fold(text[:_LONGEST_TEXT])
+    found = (match for match in (p.search(folded) for p in patterns) if match)
+    first = next(found, None)
+    line = _around(text, first.start() if first else 0)
+    shown = fold(line)
+    marks = {match.span() for p in patterns for match in p.finditer(shown) if match.group()}
+    return line, _apart(sorted((start, _with_signs(line, end)) for start, end in marks))
+
+
+def _with_signs(line: str, end: int) -> int:
+    """Past vowel signs and accents, which belong to the letter before them."""
+    while end < len(line) and unicodedata.category(line[end]).startswith("M"):
+        end += 1
+    return end
+
+
+def _around(text: str, at: int) -> str:
+    start = max(0, min(at - _BEFORE, len(text) - _LENGTH))
+    if start:  # begin with a whole word, when there is one
+        space = re.compile(r"\s").search(text, start, at)
+        start = space.end() if space else start
+    end = start + _LENGTH
+    line = " ".join(text[start:end].split())
+    return ("…" if text[:start].strip() else "") + line + ("…" if text[end:].strip() else "")
+
+
+def _apart(marks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Overlapping ranges made one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in marks:
+        if joined and start < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)

@@ -16,22 +16,20 @@ from app.chat.store.rows import (
     CHAT,
     chat_of,
     clean,
-    pack_attachments,
-    pack_figures,
-    pack_sampling,
-)
-from app.chat.store.search import search
-from app.chat.store.steps import (
     empty_chats,
     insert_message,
+    json_of,
+    pack_attachments,
+    pack_figures,
+    pack_ids,
     read_chat,
     read_message,
     read_messages,
     require_in_chat,
-    state_of,
     title_of,
     touch,
 )
+from app.chat.store.search import search
 from runtimes.paths import data_dir
 
 KEEP_DELETED_S = 30 * 86400.0
@@ -81,11 +79,6 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._database.path
-
     # Chats
 
     def new_chat(
@@ -101,25 +94,21 @@ class Store:
             row = db.execute(
                 "INSERT INTO chats (title, created, updated, model, system, sampling)"
                 " VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
-                (
-                    clean(title or ""),
-                    now,
-                    now,
-                    model,
-                    None if system is None else clean(system),
-                    pack_sampling(sampling),
-                ),
+                (clean(title or ""), now, now, model, system and clean(system), json_of(sampling)),
             ).fetchone()
             return read_chat(db, row[0])
 
-    def chats(self, limit: int = 100, offset: int = 0) -> list[Chat]:
+    def chats(self, limit: int = 100) -> list[Chat]:
         """Those that are not deleted, the one with the newest message first."""
+        return self._list("deleted_at IS NULL ORDER BY updated DESC, id DESC LIMIT ?", limit)
+
+    def deleted(self) -> list[Chat]:
+        """The chats that can be restored, the last deleted first."""
+        return self._list("deleted_at IS NOT NULL ORDER BY deleted_at DESC, id DESC")
+
+    def _list(self, where: str, *values: int) -> list[Chat]:
         with self._database.reading() as db:
-            rows = db.execute(
-                f"SELECT {CHAT} FROM chats WHERE deleted_at IS NULL"
-                " ORDER BY updated DESC, id DESC LIMIT ? OFFSET ?",
-                (limit, offset),
-            )
+            rows = db.execute(f"SELECT {CHAT} FROM chats WHERE {where}", values)
             return [chat_of(row) for row in rows]
 
     def chat(self, id: int) -> Chat:
@@ -133,14 +122,14 @@ class Store:
         unknown = changes.keys() - {"title", "model", "system", "sampling", "leaf"}
         if unknown:
             raise TypeError(f"a chat has no {', '.join(sorted(unknown))} to change")
-        values = dict(changes)
-        for name in ("title", "system"):
-            if values.get(name) is not None:
-                values[name] = clean(values[name])
+        values: dict[str, Any] = {
+            name: clean(value) if isinstance(value, str) else value
+            for name, value in changes.items()
+        }
         if "title" in values:
             values["title"] = values["title"] or ""
         if "sampling" in values:
-            values["sampling"] = pack_sampling(values["sampling"])
+            values["sampling"] = json_of(values["sampling"])
         with self._database.writing() as db:
             read_chat(db, id)
             if values.get("leaf") is not None:
@@ -167,27 +156,16 @@ class Store:
 
     def delete_chat(self, id: int) -> None:
         """Hide a chat; ``restore_chat`` brings it back for 30 days."""
-        with self._database.writing() as db:
-            read_chat(db, id)
-            db.execute(
-                "UPDATE chats SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL",
-                (time.time(), id),
-            )
+        self._set_deleted(id, "coalesce(deleted_at, ?)", time.time())
 
     def restore_chat(self, id: int) -> None:
         """Undo ``delete_chat``."""
+        self._set_deleted(id, "NULL")
+
+    def _set_deleted(self, id: int, when: str, *values: float) -> None:
         with self._database.writing() as db:
             read_chat(db, id)
-            db.execute("UPDATE chats SET deleted_at = NULL WHERE id = ?", (id,))
-
-    def deleted(self) -> list[Chat]:
-        """The chats that can be restored, the last deleted first."""
-        with self._database.reading() as db:
-            rows = db.execute(
-                f"SELECT {CHAT} FROM chats WHERE deleted_at IS NOT NULL"
-                " ORDER BY deleted_at DESC, id DESC"
-            )
-            return [chat_of(row) for row in rows]
+            db.execute(f"UPDATE chats SET deleted_at = {when} WHERE id = ?", (*values, id))
 
     def purge(self, older_than_s: float = KEEP_DELETED_S) -> int:
         """Remove for good what was deleted longer ago; how many chats that were."""
@@ -224,10 +202,9 @@ class Store:
         """Store a message that is whole, and show its branch. It is on disk when this returns."""
         with self._database.writing() as db:
             chat = read_chat(db, chat_id)
-            message = insert_message(db, chat_id, parent, role, State.DONE, clean(text))
-            db.execute(
-                "UPDATE messages SET attachments = ? WHERE id = ?",
-                (pack_attachments(attachments), message),
+            files = pack_attachments(attachments)
+            message = insert_message(
+                db, chat_id, parent, role, State.DONE, text=clean(text), attachments=files
             )
             if not chat.title and role is Role.USER:
                 title = _title(text, attachments)
@@ -259,10 +236,9 @@ class Store:
     ) -> Message:
         """An answer without text that streams from now on, and show its branch."""
         with self._database.writing() as db:
-            message = insert_message(db, chat_id, parent, Role.ASSISTANT, State.STREAMING, "")
-            db.execute(
-                "UPDATE messages SET model = ?, file = ?, runtime = ? WHERE id = ?",
-                (model, file, runtime, message),
+            made_by = {"model": model, "file": file, "runtime": runtime}
+            message = insert_message(
+                db, chat_id, parent, Role.ASSISTANT, State.STREAMING, **made_by
             )
             answers.begin(db, message)
             self._saved[message] = Saved("", 0)
@@ -291,7 +267,10 @@ class Store:
         text = clean(text)
         with self._database.writing(durable=False) as db:
             saved = self._saved.get(id)
-            state = state_of(db, id)
+            row = db.execute("SELECT state FROM messages WHERE id = ?", (id,)).fetchone()
+            if row is None:
+                raise StoreError(f"there is no message {id}")
+            state = State(row[0])
             if state is State.LOST and saved is not None:
                 # Another program took this one for dead, as it may from within a container.
                 answers.begin(db, id)
@@ -319,7 +298,7 @@ class Store:
             raise ValueError("an answer does not end in the state STREAMING")
         with self._database.writing() as db:
             chat = read_message(db, id).chat
-            answers.end(db, id, clean(text), token_ids, state)
+            answers.end(db, id, clean(text), pack_ids(token_ids), state)
             db.execute(
                 "UPDATE messages SET figures = coalesce(?, figures), error = ? WHERE id = ?",
                 (pack_figures(figures), None if error is None else clean(error), id),
@@ -360,24 +339,21 @@ class Store:
         return list(found)
 
     def _tidy(self) -> None:
+        """Only what has something to do writes: that waits for other programs."""
         now = time.time()
         with self._database.reading() as db:
             lost = bool(answers.orphans(db))
             old = db.execute(
                 "SELECT 1 FROM chats WHERE deleted_at <= ? LIMIT 1", (now - KEEP_DELETED_S,)
             ).fetchone()
-            empty = empty_chats(db, now - _KEEP_EMPTY_S)
-        if lost:
-            with self._database.writing() as db:
-                answers.mark_lost(db, answers.orphans(db))
+            empty = bool(empty_chats(db, now - _KEEP_EMPTY_S))
         if old:
             self.purge()
-        if empty:
+        if lost or empty:
             with self._database.writing() as db:
-                db.executemany(
-                    "DELETE FROM chats WHERE id = ?",
-                    [(id,) for id in empty_chats(db, now - _KEEP_EMPTY_S)],
-                )
+                answers.mark_lost(db, answers.orphans(db))
+                gone = [(id,) for id in empty_chats(db, now - _KEEP_EMPTY_S)]
+                db.executemany("DELETE FROM chats WHERE id = ?", gone)
 
 
 def _title(text: str, attachments: Sequence[Attachment]) -> str:

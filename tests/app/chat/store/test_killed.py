@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.store import answers, owner
+from app.chat.store import answers
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Message, Role, State
 from app.chat.store.store import Store
@@ -158,15 +158,15 @@ def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer
 
 
 def test_a_process_is_known_by_its_start_too() -> None:
-    pid, born = owner.this_process()
-    assert owner.is_alive(pid, born)
-    assert not owner.is_alive(pid, born - 60)  # its number, used again
+    pid, born = answers.this_process()
+    assert answers.is_alive(pid, born)
+    assert not answers.is_alive(pid, born - 60)  # its number, used again
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended_born = owner._born(ended.pid)
+    ended_born = answers._born(ended.pid)
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-    assert not owner.is_alive(ended.pid, ended_born)  # not yet waited for
+    assert not answers.is_alive(ended.pid, ended_born)  # not yet waited for
     ended.wait()
-    assert not owner.is_alive(ended.pid, ended_born)
+    assert not answers.is_alive(ended.pid, ended_born)
 
 
 def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: Store) -> None:
