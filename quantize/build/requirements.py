@@ -52,7 +52,8 @@ def require_sense(options: Options) -> None:
     if options.measure.enabled:
         read_text(options.measure.text)
     check_overrides(options.overrides)
-    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    needed = ("torch", "transformers", "matplotlib")
+    missing = [name for name in needed if not importlib.util.find_spec(name)]
     if missing:
         raise RuntimeMissingError(
             f"{' and '.join(missing)} not installed; building needs: pip install"

@@ -1,4 +1,4 @@
-"""Where the chart's points, lines and labels lie; both pictures are drawn from it."""
+"""The chart of size against divergence: its points, limits and ticks, for all who draw it."""
 
 from __future__ import annotations
 
@@ -9,83 +9,46 @@ from dataclasses import dataclass
 from quantize.manifest import FileEntry
 from quantize.report.facts import decode_speed, divergence, pareto_front
 
-# Matplotlib's viridis at eight places, which is readable in grey and by the colour-blind.
-_VIRIDIS = ("440154", "46327e", "365c8d", "277f8e", "1fa187", "4ac16d", "a0da39", "fde725")
-
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A measured file: size in MB, divergence in nats, tokens a second, "#rrggbb"."""
+    """A measured file: size in MB, divergence in nats, tokens a second."""
 
     label: str
     megabytes: float
     divergence: float
     speed: float | None
-    colour: str
     on_front: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Points by size, the limits of both axes, their ticks, and the range of the speeds."""
+    """Points by size, the limits of both axes, and their ticks."""
 
     points: tuple[Point, ...]
     x: tuple[float, float]
     y: tuple[float, float]
     x_ticks: tuple[float, ...]
     y_ticks: tuple[float, ...]
-    speeds: tuple[float, float] | None
 
 
 def make_chart(entries: Sequence[FileEntry]) -> Chart | None:
     """The chart of the measured files, or None when there are none."""
-    measured = [(e, kl) for e in entries if (kl := divergence(e)) is not None]
-    if not measured:
-        return None
     front = pareto_front(entries)
-    speeds = [speed for e, _ in measured if (speed := decode_speed(e))]
-    spread = (min(speeds), max(speeds)) if speeds else None
-    points = sorted(
-        (
-            Point(
-                e.recipe,
-                e.bytes / 1e6,
-                kl,
-                decode_speed(e),
-                colour_of(decode_speed(e), spread),
-                e in front,
-            )
-            for e, kl in measured
-        ),
-        key=lambda point: point.megabytes,
-    )
-    most = max(point.megabytes for point in points)
+    points = [
+        Point(e.recipe, e.bytes / 1e6, kl, decode_speed(e), e in front)
+        for e in entries
+        if (kl := divergence(e)) is not None
+    ]
+    if not points:
+        return None
+    points.sort(key=lambda point: point.megabytes)
+    width = points[-1].megabytes * 1.12 or 1.0
     low = math.log10(min(point.divergence for point in points))
     high = math.log10(max(point.divergence for point in points))
     margin = max(0.12 * (high - low), 0.15)
     y = (10 ** (low - margin), 10 ** (high + margin))
-    return Chart(
-        points=tuple(points),
-        x=(0.0, most * 1.12 or 1.0),
-        y=y,
-        x_ticks=_steps(most * 1.12 or 1.0),
-        y_ticks=_powers(*y),
-        speeds=spread,
-    )
-
-
-def colour_of(speed: float | None, spread: tuple[float, float] | None) -> str:
-    """A colour "#rrggbb" on a logarithmic scale; grey for what was not measured."""
-    if speed is None or spread is None:
-        return "#888888"
-    low, high = (math.log(value) for value in spread)
-    place = (math.log(speed) - low) / (high - low) if high > low else 0.5
-    at = place * (len(_VIRIDIS) - 1)
-    left = min(int(at), len(_VIRIDIS) - 2)
-    share = at - left
-    first, second = (bytes.fromhex(_VIRIDIS[i]) for i in (left, left + 1))
-    mixed = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
-    return "#" + bytes(mixed).hex()
+    return Chart(tuple(points), (0.0, width), y, _steps(width), _powers(*y))
 
 
 def _steps(most: float) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ class Figure:
     heading: str
     of: Callable[[FileEntry], str]
     original: Callable[[ModelInfo], str] = lambda _model: ""
+    wide: bool = False  # whether only a wide terminal shows it
 
 
 def _fidelity(show: Callable[..., str]) -> Callable[[FileEntry], str]:
@@ -45,19 +46,23 @@ def _parity(entry: FileEntry) -> str:
     return f"{parity.lines - parity.differences}/{parity.lines}" if parity else ""
 
 
+SIZE = Figure("MB", lambda e: megabytes(e.bytes), lambda m: megabytes(m.bytes) if m.bytes else "")
+BITS = Figure(
+    "bits a weight",
+    lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else "",
+    lambda m: f"{m.bytes * 8 / m.parameters:.1f}" if m.bytes and m.parameters else "",
+)
+PARITY = Figure("lines with the same tokens", _parity)
+ACCURACY = Figure(
+    "accuracy",
+    lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else "",
+    lambda m: f"{m.quality.task_accuracy:.1%}" if m.quality else "",
+)
 _ALL = (
-    Figure("MB", lambda e: megabytes(e.bytes), lambda m: megabytes(m.bytes) if m.bytes else ""),
-    Figure(
-        "bits a weight",
-        lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else "",
-        lambda m: f"{m.bytes * 8 / m.parameters:.1f}" if m.bytes and m.parameters else "",
-    ),
-    Figure("lines with the same tokens", _parity),
-    Figure(
-        "accuracy",
-        lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else "",
-        lambda m: f"{m.quality.task_accuracy:.1%}" if m.quality else "",
-    ),
+    SIZE,
+    BITS,
+    PARITY,
+    ACCURACY,
     Figure(
         "perplexity",
         _fidelity(lambda f: f"{f.perplexity.value:.4g} ± {f.perplexity.error:.2g}"),

@@ -17,7 +17,7 @@ from quantize.report.facts import (
     title,
 )
 from quantize.report.figures import APART, Figure, figures_of, how_measured
-from quantize.report.svg import draw
+from quantize.report.picture import draw_svg
 
 _STYLE = Path(__file__).with_name("page.css")
 
@@ -37,7 +37,7 @@ def render(manifest: Manifest) -> str:
         body += [
             "<h2>Size against divergence</h2>",
             '<p class="soft">Left is smaller, down is closer to the original model.</p>',
-            draw(chart),
+            draw_svg(chart),
         ]
     if entries:
         body += ["<h2>All figures</h2>", _table(main, best)]

@@ -1,88 +1,163 @@
-"""report.png: the chart of the page, drawn by matplotlib."""
+"""The chart as matplotlib draws it: inside report.html, and as report.png."""
 
 from __future__ import annotations
 
+import io
+import itertools
+import re
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantize.manifest import Manifest
 from quantize.report.chart import Chart, make_chart
 from quantize.report.facts import comparable_parts, megabytes, recommended, sentence
-from quantize.report.svg import offsets
 
-_DPI = 150
-_INK, _SOFT, _MARK = "#1b1f24", "#59636e", "#0a5fd0"
-
-
-def draw_picture(manifest: Manifest, path: Path) -> None:
-    """Write the picture to ``path``: 1350 x 900 pixels. Without measurements, sizes alone."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LogNorm
+if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6), dpi=_DPI, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+_ALT = "Size of each file against its divergence from the original"
+_INK, _SOFT, _LINE, _MARK = "#1b1f24", "#59636e", "#d1d9e0", "#0a5fd0"
+# The page's variables, which follow the reader's colour scheme.
+_VARIABLES = {_INK: "ink", _SOFT: "soft", _LINE: "line", _MARK: "mark"}
+_COLOURS = 32  # steps of the colour bar; from 50 on it would be a bitmap
+# Directions in which a label may lie from its point, the best first. Left of the front and below it
+# there is nothing; its line leaves a point to the right.
+_FRONT_SIDES = ((-1, 0), (-1, -1), (0, -1), (1, -1), (1, 1), (0, 1), (-1, 1), (1, 0))
+_SIDES = ((1, 0), (1, 1), (1, -1), (0, 1), (-1, 0), (-1, 1), (0, -1), (-1, -1))
+
+
+def draw_svg(chart: Chart) -> str:
+    """An ``svg`` element whose colours and font are the page's."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    stream = io.StringIO()
+    # Text stays text, and the same chart gives the same bytes.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ingot"}):
+        figure = Figure(figsize=(7.6, 5.4), facecolor="none", layout="constrained")
+        draw_chart(figure, chart)
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(stream, format="svg", metadata=nothing)
+    drawn = stream.getvalue()
+    drawn = drawn[drawn.index("<svg") :].replace("xlink:href", "href")
+    drawn = re.sub(r' (?:width|height|version|xmlns(?::xlink)?)="[^"]*"', "", drawn, count=5)
+    drawn = drawn.replace("<svg", f'<svg role="img" aria-label="{_ALT}"', 1)
+    for colour, name in _VARIABLES.items():
+        drawn = drawn.replace(colour, f"var(--{name},{colour})")
+    for number, point in enumerate(chart.points):
+        shown = escape(f"{point.label}: {point.megabytes:,.1f} MB, KL {point.divergence:.2g}")
+        group = f'<g id="point-{number}">'
+        drawn = drawn.replace(group, f"{group}<title>{shown}</title>")
+    return drawn
+
+
+def draw_png(manifest: Manifest, path: Path) -> None:
+    """Write 1350 x 900 pixels to ``path``. Without measurements, sizes alone."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 6), dpi=150, facecolor="white", layout="constrained")
+    main, *apart = comparable_parts(manifest)
+    best, chart = recommended(main.files), make_chart(main.files)
+    heading = f"{manifest.model.name}, quantized" + (f"\n{sentence(main, best)}" if best else "")
     axes = figure.add_subplot()
-    name = manifest.model.name
-    manifest, *apart = comparable_parts(manifest)
-    best, chart = recommended(manifest.files), make_chart(manifest.files)
-    heading = f"{name}, quantized" + (f"\n{sentence(manifest, best)}" if best else "")
     # Names may hold a dollar sign, which would start a formula.
     axes.set_title(heading, loc="left", fontsize=11, color=_INK, parse_math=False, wrap=True)
     if chart is None:
-        entries = [entry for part in (manifest, *apart) for entry in part.files]
+        entries = [entry for part in (main, *apart) for entry in part.files]
         bars = axes.barh([e.recipe for e in entries], [e.bytes / 1e6 for e in entries], color=_MARK)
         axes.bar_label(bars, [megabytes(e.bytes) for e in entries], padding=4)
         axes.set_xlabel("size on disk, MB")
         axes.margins(x=0.12)
         axes.invert_yaxis()
+        axes.spines[["top", "right"]].set_visible(False)
     else:
-        front = [p for p in chart.points if p.on_front]
-        xs = [front[0].megabytes, *(p.megabytes for p in front), chart.x[1]]
-        ys = [chart.y[1], *(p.divergence for p in front), front[-1].divergence]
-        axes.step(
-            *(xs, ys, "--"),
-            where="post",
-            color=_MARK,
-            label="nothing else is as small and as close",
-        )
-        for point in chart.points:
-            axes.plot(
-                *(point.megabytes, point.divergence, "o"),
-                color=point.colour,
-                markersize=12,
-                markeredgecolor=_INK,
-            )
-        _label(axes, chart)
-        axes.set(xlim=chart.x, ylim=chart.y, yscale="log")
-        axes.set_yticks(chart.y_ticks, [f"{tick:g}" for tick in chart.y_ticks])
-        axes.minorticks_off()
-        axes.set_xlabel("size on disk, MB", color=_SOFT)
-        axes.set_ylabel("mean KL divergence from the original, nats", color=_SOFT)
-        axes.grid(color="#d1d9e0", linewidth=0.6)
-        axes.legend(loc="upper right", frameon=False, labelcolor=_SOFT)
-        if chart.speeds and chart.speeds[0] < chart.speeds[1]:
-            scale = ScalarMappable(LogNorm(*chart.speeds), "viridis")
-            bar = figure.colorbar(scale, ax=axes, format="%.0f", ticks=list(chart.speeds))
-            bar.minorticks_off()
-            bar.set_label("decode, tokens per second", color=_SOFT)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+        draw_chart(figure, chart)
     # The same manifest gives the same bytes.
     figure.savefig(path, format="png", metadata={"Software": None})
 
 
-def _label(axes: Any, chart: Chart) -> None:
-    """Names beside the points, on the sides that the page's chart chose."""
-    for point, (x, y, anchor) in zip(chart.points, offsets(chart), strict=True):
-        axes.annotate(
+def draw_chart(figure: Figure, chart: Chart) -> None:
+    """Draw ``chart`` into the axes of ``figure``, which are added if it has none."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm
+
+    axes: Any = figure.gca()
+    front = [p for p in chart.points if p.on_front]
+    # Steps: between two files of the front the smaller one is the best there is.
+    xs = [x for p in front for x in (p.megabytes, p.megabytes)] + [chart.x[1]]
+    ys = [chart.y[1]] + [y for p in front for y in (p.divergence, p.divergence)]
+    label = "nothing else is as small and as close"
+    (steps,) = axes.plot(xs, ys, "--", color=_MARK, label=label)
+    speeds = [p.speed for p in chart.points if p.speed]
+    # Viridis is readable in grey and by the colour-blind.
+    scale: Any = ScalarMappable(None, colormaps["viridis"].resampled(_COLOURS))
+    if speeds:
+        scale.set_norm(LogNorm(min(speeds), max(speeds)))
+    for number, point in enumerate(chart.points):
+        axes.plot(
+            *(point.megabytes, point.divergence, "o"),
+            color=scale.to_rgba(point.speed) if point.speed else "#888888",
+            markersize=12,
+            markeredgecolor=_INK,
+            gid=f"point-{number}",
+        )
+    axes.set(xlim=chart.x, ylim=chart.y, yscale="log")
+    axes.set_xticks(chart.x_ticks, [f"{tick:,g}" for tick in chart.x_ticks])
+    axes.set_yticks(chart.y_ticks, [f"{tick:g}" for tick in chart.y_ticks])
+    axes.minorticks_off()
+    axes.tick_params(color=_SOFT, labelcolor=_SOFT)
+    axes.set_xlabel("size on disk, MB", color=_SOFT)
+    axes.set_ylabel("mean KL divergence from the original, nats", color=_SOFT)
+    axes.grid(color=_LINE, linewidth=0.6)
+    axes.set(axisbelow=True, facecolor="none")
+    axes.spines[:].set_color(_SOFT)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower left", frameon=False, labelcolor=_SOFT)
+    if len(set(speeds)) > 1:
+        ends = [min(speeds), max(speeds)]
+        bar: Any = figure.colorbar(scale, ax=axes, ticks=ends, format="{x:,.0f}")
+        bar.minorticks_off()
+        bar.outline.set_visible(False)
+        bar.solids.set_edgecolor("face")  # else what is behind shows between its steps
+        bar.ax.tick_params(color=_SOFT, labelcolor=_SOFT)
+        bar.set_label("decode, tokens per second", color=_SOFT)
+    _label_points(figure, axes, chart, steps)
+
+
+def _label_points(figure: Figure, axes: Any, chart: Chart, steps: Any) -> None:
+    """Names beside the points, where they lie on nothing and within the axes if there is such a
+    place."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # from here on nothing moves
+    frame, path = axes.get_window_extent(), steps.get_transform().transform_path(steps.get_path())
+    taken = [line.get_window_extent() for line in axes.lines if line.get_gid()]
+    for number, point in enumerate(chart.points):
+        label = axes.annotate(
             point.label,
             (point.megabytes, point.divergence),
-            (x, y),
+            (0, 0),
             textcoords="offset points",
-            ha={"start": "left", "end": "right", "middle": "center"}[anchor],
             fontsize=10,
             color=_INK,
             parse_math=False,
+            gid=f"label-{number}",
         )
+        places = list(itertools.product((9, 15), _FRONT_SIDES if point.on_front else _SIDES))
+        costs = []
+        for distance, side in places:
+            box = _moved(label, distance, side)
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1
+            inside = inside and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            crossed = path.intersects_bbox(box, filled=False)
+            costs.append(box.count_overlaps(taken) + 0.5 * crossed + 10 * (not inside))
+        taken.append(_moved(label, *places[costs.index(min(costs))]))
+
+
+def _moved(label: Any, distance: int, side: tuple[int, int]) -> Any:
+    """The box of ``label`` when it lies on that side of its point."""
+    x, y = side
+    align = {"ha": ("center", "left", "right")[x], "va": ("center", "bottom", "top")[y]}
+    label.set(position=(x * distance, y * distance), **align)
+    return label.get_window_extent()

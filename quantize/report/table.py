@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quantize.manifest import FileEntry, Manifest, ModelInfo
+from quantize.manifest import FileEntry, Manifest
 from quantize.report.facts import comparable_parts, is_steady, megabytes
+from quantize.report.figures import ACCURACY, BITS, PARITY, SIZE, Figure
 
 _PIPE_WIDTH = 160  # a pipe has no width of its own; no file name should be broken in two
 _WITH_NAMES = 140  # characters from which on the files' names fit, too
 _WITH_ALL = 114  # below it, figures that matter less are left to report.html
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A figure: its two-line heading, how an entry shows it ("" : not measured), whether only a
-    wide terminal shows it."""
-
-    heading: str
-    of: Callable[[FileEntry], str]
-    wide: bool = False
-    original: Callable[[ModelInfo], str] = lambda _model: ""
-
-
-def _tokens(entry: FileEntry) -> str:
-    parity = entry.token_parity
-    return f"{parity.lines - parity.differences}/{parity.lines}" if parity else ""
 
 
 def _speed(entry: FileEntry, name: str) -> str:
@@ -41,34 +25,22 @@ def _speed(entry: FileEntry, name: str) -> str:
 
 
 _COLUMNS = (
-    _Column(
-        "MB",
-        lambda e: megabytes(e.bytes),
-        original=lambda m: megabytes(m.bytes) if m.bytes else "",
-    ),
-    _Column(
-        "bits",
-        lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else "",
-        original=lambda m: f"{m.bytes * 8 / m.parameters:.1f}" if m.bytes and m.parameters else "",
-    ),
-    _Column("same\ntokens", _tokens, wide=True),
-    _Column(
-        "accu-\nracy",
-        lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else "",
-        original=lambda m: f"{m.quality.task_accuracy:.1%}" if m.quality else "",
-    ),
-    _Column(
+    SIZE,
+    replace(BITS, heading="bits"),
+    replace(PARITY, heading="same\ntokens", wide=True),
+    replace(ACCURACY, heading="accu-\nracy"),
+    Figure(
         "perplex-\nity",
         lambda e: f"{e.fidelity.perplexity.value:.4g}" if e.fidelity else "",
         wide=True,
         original=lambda m: f"{m.perplexity.value:.4g}" if m.perplexity else "",
     ),
-    _Column("KL\nmean", lambda e: f"{e.fidelity.kl_mean:.2g}" if e.fidelity else ""),
-    _Column("same\ntop", lambda e: f"{e.fidelity.same_top:.1%}" if e.fidelity else ""),
-    _Column("prefill\ntok/s", lambda e: _speed(e, "prefill_tps"), wide=True),
-    _Column("decode\ntok/s", lambda e: _speed(e, "decode_tps_1")),
-    _Column("16 rows\ntok/s", lambda e: _speed(e, "decode_tps_16")),
-    _Column(
+    Figure("KL\nmean", lambda e: f"{e.fidelity.kl_mean:.2g}" if e.fidelity else ""),
+    Figure("same\ntop", lambda e: f"{e.fidelity.same_top:.1%}" if e.fidelity else ""),
+    Figure("prefill\ntok/s", lambda e: _speed(e, "prefill_tps"), wide=True),
+    Figure("decode\ntok/s", lambda e: _speed(e, "decode_tps_1")),
+    Figure("16 rows\ntok/s", lambda e: _speed(e, "decode_tps_16")),
+    Figure(
         "peak\nMB",
         lambda e: megabytes(e.speed.peak_bytes) if e.speed and e.speed.peak_bytes else "",
         wide=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from quantize.manifest import (
@@ -37,7 +38,7 @@ from quantize.report.facts import (
 )
 from quantize.report.figures import how_measured
 from quantize.report.page import render
-from quantize.report.svg import label_places
+from quantize.report.picture import draw_chart
 from quantize.report.write import FILES
 
 
@@ -129,7 +130,7 @@ def test_all_three_forms(manifest: Manifest, tmp_path: Path):
     root = ElementTree.fromstring(_body(page))
     assert (root.find(".//svg") is not None) == (make_chart(manifest.files) is not None)
     assert len(root.findall(".//tbody/tr")) == (len(manifest.files) + 1 if manifest.files else 0)
-    assert not re.search(r"<script|<link|<img|src=|href=|url\(|https?:|@import", page)
+    assert not re.search(r"<script|<link|<img|src=|href=.(?!#)|url\((?!#)|https?:|@import", page)
     picture = (tmp_path / "report.png").read_bytes()
     assert picture[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(picture[16:20], "big") == 1350
@@ -196,7 +197,7 @@ def test_a_failed_report_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quantize.report.picture.draw_picture", full)
+    monkeypatch.setattr("quantize.report.write.draw_png", full)
     with pytest.raises(OSError, match="No space"):
         write_report(tmp_path, BARE)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -320,16 +321,34 @@ def test_labels_lie_on_nothing():
     entries = [_entry(r, s, d, 30, 90) for r, s, d in zip(recipes, sizes, divergences, strict=True)]
     chart = make_chart(entries)
     assert chart is not None
-    boxes = []
-    for point, (x, y, anchor) in zip(chart.points, label_places(chart), strict=True):
-        wide = 7.5 * len(point.label)
-        left = {"start": x, "end": x - wide, "middle": x - wide / 2}[anchor]
-        boxes.append((left, y - 11, left + wide, y))
-    for i, (a, b, c, d) in enumerate(boxes):
-        assert a > 60
-        assert c <= 560
-        for e, f, g, h in boxes[:i]:
-            assert min(c, g) <= max(a, e) or min(d, h) <= max(b, f)
+    figure = Figure(figsize=(7.6, 5.4), layout="constrained")
+    draw_chart(figure, chart)
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == [p.label for p in chart.points]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    points = [line.get_window_extent() for line in axes.lines if line.get_gid()]
+    frame = axes.get_window_extent()
+    for i, box in enumerate(boxes):
+        assert frame.x0 <= box.x0
+        assert box.x1 <= frame.x1
+        assert not box.count_overlaps([*boxes[:i], *points])
+
+
+def test_the_page_says_what_its_chart_shows_and_takes_its_colours():
+    page = render(MANIFEST)
+    svg = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + len("</svg>")])
+    assert svg.get("aria-label") == "Size of each file against its divergence from the original"
+    assert {e.text for e in svg.iter("title")} == {
+        f"{entry.recipe}: {entry.bytes / 1e6:.1f} MB, KL {entry.fidelity.kl_mean:.2g}"
+        for entry in FILES_BUILT
+        if entry.fidelity
+    }
+    shown = "".join(text.text or "" for text in svg.iter("text"))
+    assert all(entry.recipe in shown for entry in FILES_BUILT)
+    style = page[: page.index("</style>")]
+    for name in re.findall(r"var\(--(\w+),", page):
+        assert style.count(f"--{name}: #") == 2  # in light and in dark
+    assert render(MANIFEST) == page
 
 
 def _measured_on(entry: FileEntry, text: Perplexity) -> Fidelity | None:
