@@ -6,13 +6,12 @@ Light on purpose: no torch, no transformers, no native runtime.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from quantize.disk import write_atomically
 from quantize.recipes.recipe import FORMATS, Format
 from runtimes.errors import ModelError
 
@@ -198,12 +197,7 @@ def write_manifest(folder: Path, manifest: Manifest, work: Path | None = None) -
 
     ``work`` is a folder on the same disk where the new one is written first.
     """
-    partial = (work or folder) / f".{NAME}.partial"
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(manifest.to_json())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(folder / NAME)
+    write_atomically(folder / NAME, manifest.to_json(), work)
 
 
 def entry_path(folder: Path, entry: FileEntry) -> Path:
@@ -231,17 +225,6 @@ def _size(folder: Path, entry: FileEntry) -> int:
     """Bytes of the files that ``entry`` names, as far as they are there."""
     paths = [folder / name for name in entry.sha256]
     return sum(path.stat().st_size for path in paths if path.is_file())
-
-
-def hash_files(path: Path) -> dict[str, str]:
-    """sha256 of a file, or of each file of a folder, by its name as seen from the parent."""
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    digests = {}
-    for file in files:
-        with file.open("rb") as stream:
-            name = file.relative_to(path.parent).as_posix()
-            digests[name] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return digests
 
 
 def _manifest(data: dict[str, Any]) -> Manifest:

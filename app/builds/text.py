@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.builds.progress import QuantizeRun, Stage, StageState, State
 from app.figures import duration
-from quantize.hub.store import human
+from quantize.disk import human
 
 _BAR = 12  # characters
 _SIGNS = {StageState.RUNNING: "▶", StageState.DONE: "✓", StageState.FAILED: "✗"}

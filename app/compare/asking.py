@@ -16,7 +16,7 @@ from app.models.planning import Choice, choose
 from app.models.resolve import load_engine
 from app.options import PlanOptions
 from app.prompts import PromptStyle, encode
-from quantize.hub.store import human
+from quantize.disk import human
 from runtimes.errors import IngotError
 from runtimes.models.memory import estimate_settings
 from runtimes.request import (

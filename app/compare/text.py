@@ -7,7 +7,7 @@ from typing import Any
 
 from app.compare.records import Agreement, Parting, Report, Side, SideState
 from app.figures import duration, rate
-from quantize.hub.store import human
+from quantize.disk import human
 
 _SHOWN = 24  # characters of a token
 

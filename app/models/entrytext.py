@@ -7,7 +7,7 @@ import time
 from app.figures import rate
 from app.models.entries import Entry, Origin
 from app.models.fitting import Fit
-from quantize.hub.store import human
+from quantize.disk import human
 from quantize.report.facts import is_steady
 
 _ORIGINS = {

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from app.models.ready import Build, pick
+from quantize.disk import human, write_atomically
 from quantize.hub.names import parse_hub_name
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest, write_manifest
@@ -106,11 +107,8 @@ def read(repo: str) -> Model:
 
 def write(model: Model) -> None:
     """Replace the record in one step."""
-    model.folder.mkdir(parents=True, exist_ok=True)
-    partial = model.folder / f".{_RECORD}.{os.getpid()}.partial"
     data = {"builds": [asdict(build) for build in model.builds]}
-    partial.write_text(json.dumps(data, indent=1), encoding="utf-8")
-    partial.replace(model.folder / _RECORD)
+    write_atomically(model.folder / _RECORD, json.dumps(data, indent=1))
 
 
 def find(text: str) -> tuple[Model, Kept | None] | None:
@@ -195,8 +193,6 @@ def _listing(model: Model) -> str:
 
 def table(rows: Sequence[tuple[str, int, str]]) -> str:
     """Lines of label, size and path."""
-    from quantize.hub.store import human
-
     wide = max((len(label) for label, _, _ in rows), default=0)
     return "\n".join(f"  {label:<{wide}}  {human(size):>7}  {path}" for label, size, path in rows)
 

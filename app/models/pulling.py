@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from app.models import library
 from app.models.ready import Build, find_builds, pick
+from quantize.disk import full_disk_explained, human, require_room
 from quantize.hub.client import Hub, Listing, RemoteFile
 from quantize.hub.names import HubName, parse_hub_name
-from quantize.hub.store import full_disk_explained, human, require_room
 from quantize.hub.transfer import Fetch, fetch
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest

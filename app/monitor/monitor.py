@@ -11,7 +11,7 @@ from typing import Protocol
 
 from app.monitor.eventlog import Event, EventLog
 from app.monitor.machine import MachineReader, MachineUse
-from quantize.hub.store import human
+from quantize.disk import human
 from runtimes.api import EngineApi
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quantize.build.verify import Digest, digests, write_atomically
+from quantize.build.verify import Digest, digests
+from quantize.disk import write_atomically
 from quantize.progress.console import Reporter, SilentReporter
 
 logger = logging.getLogger(__name__)

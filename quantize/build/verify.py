@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,16 +66,6 @@ def entry_findings(folder: Path, entry: FileEntry) -> Iterator[Finding]:
 def is_whole(folder: Path, entry: FileEntry) -> bool:
     """Whether all bytes of ``entry`` are there as they were built."""
     return not any(finding.problem for finding in entry_findings(folder, entry))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` in one step: a reader sees the old content or the new."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def compare(folder: Path, name: str, wanted: str) -> tuple[int, str]:

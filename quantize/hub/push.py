@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quantize.disk import human
 from quantize.errors import UsageError
 from quantize.hub.client import Hub
 from quantize.hub.errors import HubError
 from quantize.hub.names import HubName, parse_hub_name
-from quantize.hub.store import human
 from quantize.manifest import NAME, entry_path, load_manifest
 from quantize.progress.console import Reporter
 

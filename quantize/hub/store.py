@@ -13,15 +13,14 @@ The folder's own name is the model's, because converters name files and find spe
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from quantize.errors import DiskFullError, UsageError
+from quantize.disk import FULL, full_disk_explained, human, require_room, write_atomically
 from quantize.hub.client import Hub, Listing, RemoteFile, check_path
 from quantize.hub.errors import HubError, OfflineError
 from quantize.hub.names import HubName
@@ -31,7 +30,6 @@ from runtimes.paths import cache_dir
 
 # Files above this are not served by plain HTTP (huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE).
 _LARGEST = 50_000_000_000
-_SPARE = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,8 @@ class Store:
                 raise
             progress.note(f"{error}; continuing with what was downloaded of {known.commit[:12]}")
             return known
-        _write(self.base / listing.commit / "listing.json", listing.to_json())
-        _write(self.base / "refs" / quote(self.name.revision, safe=""), listing.commit)
+        write_atomically(self.base / listing.commit / "listing.json", listing.to_json())
+        write_atomically(self.base / "refs" / quote(self.name.revision, safe=""), listing.commit)
         return listing
 
     def missing(self, listing: Listing, files: Sequence[RemoteFile]) -> list[RemoteFile]:
@@ -147,45 +145,6 @@ class Store:
         return True
 
 
-def require_room(folder: Path, needed: int, what: str) -> None:
-    """Raise DiskFullError unless the disk of ``folder``, which need not exist yet, has room for
-    ``needed`` bytes and a little more."""
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
-    free = shutil.disk_usage(existing).free
-    if needed + _SPARE > free:
-        raise DiskFullError(
-            f"{what} needs {human(needed + _SPARE)} free below {existing}, and there are"
-            f" {human(free)}: make room, or set INGOT_HOME to a folder on another disk"
-        )
-
-
-@contextlib.contextmanager
-def full_disk_explained(folder: Path) -> Iterator[None]:
-    """Turn a disk that fills up, or that may not be written, into an error that says so."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(
-                f"the disk of {folder} is full: make room, or set INGOT_HOME to a folder on another"
-                " disk; what has arrived stays"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UsageError(
-                f"{folder} cannot be written: {error.strerror}; set INGOT_HOME to another folder"
-            ) from error
-        raise
-
-
-def human(count: int) -> str:
-    """A size as people write it: 310 kB, 4.7 MB, 15 GB."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            value = count / scale
-            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
-    return f"{count} B"
-
-
 def _is_there(path: Path, file: RemoteFile) -> bool:
     return path.is_file() and path.stat().st_size == file.bytes
 
@@ -197,13 +156,6 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 def _link(source: Path, target: Path) -> None:
     """Put ``source`` at ``target``, as a hard link where the disk allows it, else as a copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +164,7 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, partial)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             raise
         shutil.copyfile(source, partial)
     partial.replace(target)

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 from quantize.build.process import run_child
+from quantize.disk import require_room
 from quantize.errors import SourceError
-from quantize.hub.store import require_room
 from quantize.progress.console import Reporter
 from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE
 from quantize.source.jsonfile import read_json

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from quantize.source.synthetic import make_random_model
+from tests.quantize.shapes import SHAPES
 
 _PATIENCE = 2400  # seconds; a busy machine may take ten times as long as an idle one
 LIMIT = 256  # tokens that a measured build is compared on
@@ -95,7 +96,7 @@ def sources(workplace: Path) -> dict[str, Path]:
     architectures = {**ARCHITECTURES, "llama": "llama"}
     for name, arch in architectures.items():
         if not (workplace / name).exists():
-            make_random_model(workplace / name, arch)
+            make_random_model(workplace / name, SHAPES[arch])
     return {name: workplace / name for name in architectures}
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from quantize.manifest import hash_files, load_manifest
+from quantize.manifest import load_manifest
 from quantize.report.write import FILES
 from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
+from tests.quantize.hashing import hash_files
 
 from .conftest import Built, kill_during, run_quantize
 

@@ -16,12 +16,12 @@ from quantize.manifest import (
     Source,
     Speed,
     TokenParity,
-    hash_files,
     load_manifest,
     write_manifest,
 )
 from quantize.resolve import resolve
 from runtimes.errors import ModelError
+from tests.quantize.hashing import hash_files
 
 
 def _entry(recipe: str, path: str, **more: object) -> FileEntry:

@@ -17,7 +17,7 @@ def models(
     from app import console
     from app.models.library import library_dir
     from app.models.library import models as all_models
-    from quantize.hub.store import human
+    from quantize.disk import human
 
     found = all_models()
     if as_json:

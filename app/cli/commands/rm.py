@@ -18,7 +18,7 @@ def rm(
     """Delete a pulled model, or one of its files."""
     from app import console
     from app.models import library
-    from quantize.hub.store import human
+    from quantize.disk import human
     from runtimes.errors import RequestError
 
     found = library.find(name)

@@ -19,7 +19,7 @@ from app.monitor.monitor import Sample
 from app.tui.app import services_of
 from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.monitor_text import engine_lines, machine_lines
-from quantize.hub.store import human
+from quantize.disk import human
 from runtimes.errors import IngotError
 
 _PERIOD_S = 1.0

@@ -17,7 +17,7 @@ from app.figures import duration
 from app.models import library
 from app.models.pulling import Offer, Wish, parse_wish
 from app.models.pulljob import PullJob, PullState
-from quantize.hub.store import human
+from quantize.disk import human
 from runtimes.errors import IngotError
 
 _LOOKS = 1 / 8  # seconds between two looks at the job

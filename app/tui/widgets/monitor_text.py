@@ -9,7 +9,7 @@ from app.figures import duration
 from app.monitor.machine import ProcessUse
 from app.monitor.monitor import Sample
 from app.tui.widgets.gauge import gauge, history
-from quantize.hub.store import human
+from quantize.disk import human
 from runtimes.engine.metrics import Percentiles
 from runtimes.machine.gpus import GpuUse
 

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widgets import DataTable
 
 from app.builds.settings import DEFAULT_RECIPES, estimated_size, offered
-from quantize.hub.store import human
+from quantize.disk import human
 from quantize.recipes.recipe import RECIPES, Recipe
 
 _COLUMNS = (

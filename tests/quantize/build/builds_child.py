@@ -51,12 +51,11 @@ def make(
 ) -> None:
     """Random models of ``shapes`` (the fields of a Shape by name) in the folder ``root``, as GGUF
     files in half precision too; transformers' log-probabilities of those that are ``scored``."""
-    from quantize.source.synthetic import SHAPES, Shape, make_random_model
+    from quantize.source.synthetic import Shape, make_random_model
 
     folder = Path(root)
     for name, fields in shapes.items():
-        SHAPES[name] = Shape(**fields)
-        make_random_model(folder / name, name)
+        make_random_model(folder / name, Shape(**fields))
     originals({str(folder / name): str(folder / f"{name}.npy") for name in scored}, tokens)
     models = {str(folder / name): str(folder / f"{name}.gguf") for name in shapes}
     gguf(models, dict.fromkeys(models, "gpt-2"), "f16")

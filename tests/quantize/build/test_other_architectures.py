@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +98,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("others")
     arguments = {
         "root": str(root),
-        "shapes": {name: asdict(shape) for name, shape in {**_MODELS, "bert": _BERT}.items()},
+        "shapes": {
+            name: {"config": shape.config, "model": shape.model, "settings": shape.settings}
+            for name, shape in {**_MODELS, "bert": _BERT}.items()
+        },
         "tokens": TOKENS,
         "scored": list(_MODELS),
     }

@@ -19,12 +19,12 @@ from quantize.manifest import (
     Manifest,
     ModelInfo,
     Source,
-    hash_files,
     load_manifest,
     write_manifest,
 )
 from quantize.report.write import FILES
 from tests.quantize.conftest import LIMIT, Built, kill_during, run_quantize
+from tests.quantize.hashing import hash_files
 
 KEY = stage_key("build", {"recipe": "q8_0"})
 

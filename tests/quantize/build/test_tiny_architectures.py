@@ -23,7 +23,7 @@ from quantize.manifest import load_manifest
 from quantize.onnx.build import OnnxBuild, build_onnx
 from quantize.recipes.recipe import RECIPES
 from quantize.source import SourceModel
-from quantize.source.synthetic import SHAPES, make_random_model
+from quantize.source.synthetic import byte_level, make_random_model
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Logits, StepPlan, StepRow
@@ -32,6 +32,7 @@ from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from tests.quantize.conftest import run_quantize
+from tests.quantize.shapes import SHAPES
 
 # The first two go through optimum: one by the whole command, in two files, one by the step alone.
 EXPORTED = ("gpt2", "gpt_neox")
@@ -67,13 +68,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
     """Every architecture in both formats with weights in 8 bits, and transformers' answers."""
     root = tmp_path_factory.mktemp("tiny")
     sources = {
-        arch: make_random_model(root / arch, arch, **OVERRIDES.get(arch, SIZE))
+        arch: make_random_model(root / arch, SHAPES[arch], **OVERRIDES.get(arch, SIZE))
         for arch in (*EXPORTED, *BUILT)
     }
     gguf = {arch: root / f"{arch}.gguf" for arch in sources}
     onnx = {arch: root / f"{arch}-onnx" for arch in BUILT}
     tables = {arch: root / f"{arch}.npy" for arch in sources}
-    byte_level = [a for a in sources if SHAPES[a].tokenizer == "byte_level"]
+    byte_level = [a for a in sources if SHAPES[a].tokenizer is byte_level]
 
     def paths(targets: dict[str, Path]) -> dict[str, str]:
         return {str(sources[arch]): str(path) for arch, path in targets.items()}

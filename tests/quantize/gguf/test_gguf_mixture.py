@@ -14,8 +14,9 @@ from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.quality.tokens import Reference
 from quantize.recipes.recipe import find_recipe
-from quantize.source.synthetic import SHAPES, Shape, make_random_model
+from quantize.source.synthetic import Shape, make_random_model
 from runtimes.models.gguf import read_header
+from tests.quantize.shapes import byte_fallback
 
 _USED = 2  # experts for each token
 _MIXTRAL = Shape(
@@ -33,16 +34,15 @@ _MIXTRAL = Shape(
         "tie_word_embeddings": False,
         "sliding_window": None,
     },
-    tokenizer="byte_fallback",
+    tokenizer=byte_fallback,
+    add_bos=True,
 )
 
 
 @pytest.fixture(scope="module")
 def mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mixtral")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(SHAPES, "mixtral", _MIXTRAL)
-        model = make_random_model(folder / "model", "mixtral")
+    model = make_random_model(folder / "model", _MIXTRAL)
     export_f16(model, folder / "f16.gguf", Reference([], [], [], [], [], None), folder)
     return folder / "f16.gguf"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from quantize import disk
 from quantize.errors import DiskFullError, SourceError, UsageError
-from quantize.hub import store
 from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.errors import HubError, OfflineError
 from quantize.hub.names import HubName, parse_hub_name
@@ -350,7 +350,7 @@ def test_a_disk_that_is_too_small(
     hub: FakeHub, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ):
     hub.add("org/tiny", model)
-    monkeypatch.setattr(store, "_SPARE", 10**18)
+    monkeypatch.setattr(disk, "_SPARE", 10**18)
     with pytest.raises(DiskFullError, match="INGOT_HOME"):
         get()
     assert not any("/resolve/" in r.path for r in hub.requests)

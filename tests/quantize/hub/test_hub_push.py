@@ -8,8 +8,9 @@ import pytest
 from quantize.errors import UsageError
 from quantize.hub.errors import HubError
 from quantize.hub.push import push, require_push
-from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, hash_files, write_manifest
+from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, write_manifest
 from runtimes.errors import ModelError
+from tests.quantize.hashing import hash_files
 from tests.quantize.hub.fakehub import FakeHub
 from tests.quantize.hub.hubs import Notes
 

@@ -27,6 +27,7 @@ from runtimes.engine.engine import Engine
 from runtimes.models.gguf import read_header
 from runtimes.planner.measure import prefill_tps
 from runtimes.settings import RunnerSettings
+from tests.quantize.shapes import SHAPES
 
 LIMIT = 600
 
@@ -130,7 +131,7 @@ def test_weights_kept_in_16_bits_give_the_logits_of_single_precision(
     from quantize.quality.float_model import describe_precision, load_network
 
     monkeypatch.setattr(float_model, "_SMALL", 1000)  # all matrices of so small a model are small
-    make_random_model(tmp_path / "wide", arch)
+    make_random_model(tmp_path / "wide", SHAPES[arch])
     narrow = AutoModelForCausalLM.from_pretrained(tmp_path / "wide", dtype=torch.bfloat16)
     narrow.save_pretrained(tmp_path / "model")
     ids = torch.arange(64)[None] + 5

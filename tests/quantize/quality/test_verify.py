@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from quantize.build.verify import findings, is_whole
-from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, hash_files, write_manifest
+from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, write_manifest
+from tests.quantize.hashing import hash_files
 
 
 @pytest.fixture

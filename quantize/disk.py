@@ -1,0 +1,66 @@
+"""The disk: sizes in words, whether there is room, files that are written in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from quantize.errors import DiskFullError, UsageError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_SPARE = 100_000_000
+
+
+def human(count: int) -> str:
+    """A size as people write it: 310 kB, 4.7 MB, 15 GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            value = count / scale
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{count} B"
+
+
+def require_room(folder: Path, needed: int, what: str) -> None:
+    """Raise DiskFullError unless the disk of ``folder``, which need not exist yet, has room for
+    ``needed`` bytes and a little more."""
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    if needed + _SPARE > free:
+        raise DiskFullError(
+            f"{what} needs {human(needed + _SPARE)} free below {existing}, and there are"
+            f" {human(free)}: make room, or set INGOT_HOME to a folder on another disk"
+        )
+
+
+@contextlib.contextmanager
+def full_disk_explained(folder: Path) -> Iterator[None]:
+    """Turn a disk that fills up, or that may not be written, into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise DiskFullError(
+                f"the disk of {folder} is full: make room, or set INGOT_HOME to a folder on another"
+                " disk; what has arrived stays"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UsageError(
+                f"{folder} cannot be written: {error.strerror}; set INGOT_HOME to another folder"
+            ) from error
+        raise
+
+
+def write_atomically(path: Path, text: str, work: Path | None = None) -> None:
+    """Replace ``path`` in one step: a reader sees the old content or the new. Missing folders are
+    made. ``work`` is a folder on the same disk where the new content is written first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = (work or path.parent) / f".{path.name}.{os.getpid()}.partial"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

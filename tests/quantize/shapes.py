@@ -1,0 +1,117 @@
+"""Shapes of small random models: architectures that no committed model covers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from quantize.source.synthetic import SPECIAL, Shape, training_lines
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def byte_fallback(options: dict[str, Any]) -> Tokenizer:
+    """Llama 2's kind: spaces become U+2581, unknown characters their UTF-8 bytes, BOS in front."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
+
+    space = "\u2581"
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(space), normalizers.Replace(" ", space)]
+    )
+    steps = [decoders.Replace(space, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    byte_tokens = [f"<0x{value:02X}>" for value in range(256)]
+    special = [*SPECIAL, "<unk>"]
+    trainer = trainers.BpeTrainer(special_tokens=[*special, *byte_tokens], **options)
+    tokenizer.train_from_iterator(training_lines(), trainer)
+    # The trainer makes byte tokens special, so that "<0x41>" in a text would become one.
+    state = json.loads(tokenizer.to_str())
+    state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] in special]
+    tokenizer = Tokenizer.from_str(json.dumps(state))
+    bos = (SPECIAL[0], 0)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos[0]} $A", pair=f"{bos[0]} $A {bos[0]} $B", special_tokens=[bos]
+    )
+    return tokenizer
+
+
+_TINY: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+
+SHAPES: dict[str, Shape] = {
+    "llama": Shape(
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {**_TINY, "tie_word_embeddings": False},
+        tokenizer=byte_fallback,
+        add_bos=True,
+    ),
+    "qwen2": Shape("Qwen2Config", "Qwen2ForCausalLM", {**_TINY, "tie_word_embeddings": True}),
+    "qwen3": Shape(
+        "Qwen3Config", "Qwen3ForCausalLM", {**_TINY, "head_dim": 64, "tie_word_embeddings": True}
+    ),
+    "phi3": Shape(
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        {
+            **_TINY,
+            "original_max_position_embeddings": 512,
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+        },
+        tokenizer_class="GPT2Tokenizer",  # Phi-4's, the kind that needs no sentencepiece model
+    ),
+    "gemma3": Shape(
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {
+            **_TINY,
+            "num_hidden_layers": 6,
+            "head_dim": 64,
+            "query_pre_attn_scalar": 64,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+            "tie_word_embeddings": True,
+        },
+    ),
+    "mistral": Shape(
+        "MistralConfig",
+        "MistralForCausalLM",
+        {**_TINY, "sliding_window": 16, "tie_word_embeddings": False},
+        tokenizer=byte_fallback,
+        add_bos=True,
+    ),
+    # Two that onnxruntime-genai's builder does not know.
+    "gpt2": Shape(
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "tie_word_embeddings": True},
+        tokenizer_class="GPT2Tokenizer",
+    ),
+    "gpt_neox": Shape(
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        {
+            "hidden_size": 256,
+            "intermediate_size": 512,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 512,
+            # Not the defaults, which a converter that misses the settings would take.
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 50_000.0,
+                "partial_rotary_factor": 0.5,
+            },
+            "tie_word_embeddings": False,
+        },
+    ),
+}
