@@ -9,10 +9,10 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
 
 from quantize.disk import write_atomically
-from quantize.recipes.recipe import FORMATS, Format
+from quantize.fromjson import from_json
+from quantize.recipes.recipe import Format
 from runtimes.errors import ModelError
 
 NAME = "manifest.json"
@@ -187,7 +187,7 @@ def load_manifest(folder: Path) -> Manifest:
                 f"{path} is of version {data['version']}, this program reads {VERSION};"
                 " build the model again"
             )
-        return _manifest(data)
+        return from_json(Manifest, data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path} is damaged ({error!r}); build the model again") from error
 
@@ -225,65 +225,3 @@ def _size(folder: Path, entry: FileEntry) -> int:
     """Bytes of the files that ``entry`` names, as far as they are there."""
     paths = [folder / name for name in entry.sha256]
     return sum(path.stat().st_size for path in paths if path.is_file())
-
-
-def _manifest(data: dict[str, Any]) -> Manifest:
-    model = data["model"]
-    return Manifest(
-        model=ModelInfo(
-            name=str(model["name"]),
-            architecture=str(model["architecture"]),
-            parameters=int(model["parameters"]),
-            quality=_quality(model.get("quality")),
-            perplexity=_perplexity(model.get("perplexity")),
-            bytes=int(model.get("bytes", 0)),
-            measurement=str(model.get("measurement", "")),
-        ),
-        files=tuple(_entry(item) for item in data["files"]),
-    )
-
-
-def _entry(data: dict[str, Any]) -> FileEntry:
-    if data["format"] not in FORMATS:
-        raise ValueError(f"format {data['format']!r}")
-    parity, bits = data.get("token_parity"), data.get("bits_per_weight")
-    fidelity, speed = data.get("fidelity"), data.get("speed")
-    return FileEntry(
-        format=cast("Format", data["format"]),
-        recipe=str(data["recipe"]),
-        bits=int(data["bits"]),
-        path=str(data["path"]),
-        bytes=int(data["bytes"]),
-        sha256={str(k): str(v) for k, v in data["sha256"].items()},
-        source=Source(**data["source"]),
-        tools={str(k): str(v) for k, v in data["tools"].items()},
-        token_parity=TokenParity(**parity) if parity else None,
-        quality=_quality(data.get("quality")),
-        fidelity=read_fidelity(fidelity) if fidelity else None,
-        speed=read_speed(speed) if speed else None,
-        notes=tuple(data.get("notes", ())),
-        route=str(data.get("route", "")),
-        inputs=str(data.get("inputs", "")),
-        imatrix=data.get("imatrix"),
-        measurement=str(data.get("measurement", "")),
-        bits_per_weight=float(bits) if bits is not None else None,
-    )
-
-
-def _quality(data: dict[str, Any] | None) -> Quality | None:
-    return Quality(**data) if data else None
-
-
-def _perplexity(data: dict[str, Any] | None) -> Perplexity | None:
-    return Perplexity(**data) if data else None
-
-
-def read_speed(data: dict[str, Any]) -> Speed:
-    """A speed from its fields as JSON values."""
-    ranges = {name: (low, high) for name, (low, high) in data.get("ranges", {}).items()}
-    return Speed(**{**data, "ranges": ranges})
-
-
-def read_fidelity(data: dict[str, Any]) -> Fidelity:
-    """A fidelity from its fields as JSON values."""
-    return Fidelity(**{**data, "perplexity": Perplexity(**data["perplexity"])})

@@ -16,12 +16,13 @@ from quantize.build.preflight import memory_parts, require_memory, require_space
 from quantize.build.requirements import require_fitting, unlisted
 from quantize.build.stages import stages_size
 from quantize.build.workspace import WORK
+from quantize.disk import human
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.names import parse_hub_name
-from quantize.hub.store import Store, human
+from quantize.hub.store import Store
 from quantize.options import Options
-from quantize.progress.console import SilentReporter
+from quantize.progress.console import Reporter
 from quantize.recipes.recipe import require_matrix
 from quantize.source import SourceModel, open_source
 from quantize.source.files import wanted
@@ -151,7 +152,7 @@ def _remote(settings: Settings, hub: Hub) -> tuple[SourceModel, int]:
     name = parse_hub_name(settings.source)
     assert name is not None
     store = Store(name)
-    listing = store.listing(hub, SilentReporter())
+    listing = store.listing(hub, Reporter())
     names = wanted((file.path for file in listing.files), pickle=False, code=False)
     files: list[RemoteFile] = [file for file in listing.files if file.path in names]
     weights = sum(file.bytes for file in files if file.path.endswith(_WEIGHTS))

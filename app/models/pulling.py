@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from app.models import library
 from app.models.ready import Build, find_builds, pick
-from quantize.disk import full_disk_explained, human, require_room
 from quantize.hub.client import Hub, Listing, RemoteFile
 from quantize.hub.names import HubName, parse_hub_name
-from quantize.hub.transfer import Fetch, fetch
+from quantize.hub.transfer import arrived, fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.recipes.recipe import Format
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PullRequest:
     """What was asked for: ORG/NAME[@REVISION][:WHAT]."""
 
     name: HubName
@@ -44,34 +43,36 @@ class Offer:
     kept: bool
 
 
-def parse_wish(text: str) -> Wish:
+def parse_request(text: str) -> PullRequest:
     """Read the argument of `ingot pull`. Raises RequestError for what cannot be one."""
     name, _, what = text.partition(":")
     parsed = parse_hub_name(name)
     if parsed is None:
         raise RequestError(f"{text!r} is not a name on the hub; write ORG/NAME or ORG/NAME:Q4_K_M")
-    return Wish(parsed, what or None)
+    return PullRequest(parsed, what or None)
 
 
-def pull(wish: Wish, progress: Reporter, hub: Hub | None = None) -> Path:
-    """Bring what ``wish`` names into the library; the path that a runtime loads.
+def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Path:
+    """Bring what ``request`` names into the library; the path that a runtime loads.
 
     A download that was interrupted goes on where it stopped; every file is checked against the
     checksum that the hub keeps. Raises RequestError with a list when it is not clear what is meant,
     HubError, DiskFullError.
     """
     hub = hub or Hub()
-    listing, builds, manifest = _look(wish.name, progress, hub)
+    listing, builds, manifest = _look(request.name, progress, hub)
     there = {file.path: file for file in listing.files}
     rows = [(b.label, sum(there[f].bytes for f in b.files), b.main or ".") for b in builds]
-    build = pick(builds, wish.what, str(wish.name), library.table(rows))
+    build = pick(builds, request.what, str(request.name), library.table(rows))
     model = library.read(listing.repo)
-    kept = _kept(build, [there[name] for name in build.files], listing)
+    files = [there[path] for path in build.files]
+    kept = _kept(build, files, listing)
     if kept in model.builds and model.is_whole(kept):
-        progress.note(f"{wish.name}:{build.label} is in the library already")
+        progress.note(f"{request.name}:{build.label} is in the library already")
         return model.path(kept)
-    _bring(hub, wish.name, listing, [there[name] for name in build.files], progress)
-    return _publish(model, kept, [there[name] for name in build.files], manifest)
+    waiting = _waiting(listing.repo)
+    fetch_files(hub, request.name, listing, files, waiting, progress, "pulling")
+    return _publish(model, kept, files, manifest)
 
 
 def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Offer]:
@@ -85,14 +86,13 @@ def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Of
     for build in builds:
         files = [there[path] for path in build.files]
         kept = _kept(build, files, listing)
-        parts = [part for file in files for part in _with_partial(waiting / file.key)]
         found.append(
             Offer(
                 build.label,
                 build.kind,
                 build.main or ".",
                 kept.size,
-                sum(part.stat().st_size for part in parts if part.exists()),
+                arrived(waiting, files),
                 kept in model.builds and model.is_whole(kept),
             )
         )
@@ -113,29 +113,6 @@ def _look(
         hint = f"; `quantize {name}` builds them from it" if original else ""
         raise ModelError(f"{name} holds no ready files, GGUF or ONNX{hint}")
     return listing, builds, manifest
-
-
-def _bring(
-    hub: Hub, name: HubName, listing: Listing, files: list[RemoteFile], progress: Reporter
-) -> None:
-    waiting = _waiting(listing.repo)
-    total, done = sum(file.bytes for file in files), 0
-
-    def moved(count: int) -> None:
-        nonlocal done
-        done += count
-        progress.advance(done, total, "bytes")
-
-    here = [waiting / file.key for file in files]
-    arrived = sum(p.stat().st_size for path in here for p in _with_partial(path) if p.exists())
-    require_room(library.library_dir(), total - arrived, f"pulling {name}")
-    with progress.stage(f"pulling {name}: {human(total)}"), full_disk_explained(waiting):
-        for file, target in zip(files, here, strict=True):
-            fetch(hub, Fetch(name, file, hub.url(listing, file), target, moved), progress)
-
-
-def _with_partial(path: Path) -> tuple[Path, Path]:
-    return path, path.with_name(f"{path.name}.partial")
 
 
 def _publish(
@@ -186,11 +163,8 @@ def _manifest(name: HubName, listing: Listing, hub: Hub, progress: Reporter) -> 
     """The manifest of a repository that `quantize --push` wrote; None when it is something else's
     of the same name."""
     file = next(file for file in listing.files if file.path == MANIFEST)
-    waiting = _waiting(listing.repo) / file.key
-    folder = waiting.with_suffix(".manifest")
-    fetch(
-        hub, Fetch(name, file, hub.url(listing, file), folder / MANIFEST, lambda _: None), progress
-    )
+    folder = (_waiting(listing.repo) / file.key).with_suffix(".manifest")
+    fetch(hub, name, listing, file, folder / MANIFEST, progress)
     try:
         json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         return load_manifest(folder)

@@ -8,15 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from app.models.pulling import Offer, Wish, offers, pull
+from app.models.pulling import Offer, PullRequest, offers, pull
 from quantize.hub.client import Hub, Patience
+from quantize.progress.console import Reporter
 from quantize.progress.pace import Pace
 from runtimes.errors import IngotError
-
-if TYPE_CHECKING:
-    from quantize.manifest import FileEntry
 
 logger = logging.getLogger(__name__)
 
@@ -59,15 +56,17 @@ class _CancellableHub(Hub):
         return super().pause_after(error)
 
 
-class PullJob:
-    """Looks at a repository (``wish.what`` None and ``looking``), or brings one model of it.
+class PullJob(Reporter):
+    """Looks at a repository (``request.what`` None and ``looking``), or brings one model of it.
 
     Every method may be called from any thread and returns at once. What has arrived when it is
     cancelled or fails stays, and the next download of the same file goes on from there.
     """
 
-    def __init__(self, wish: Wish, hub: Hub | None = None, *, looking: bool = False) -> None:
-        self.wish = wish
+    def __init__(
+        self, request: PullRequest, hub: Hub | None = None, *, looking: bool = False
+    ) -> None:
+        self.request = request
         patience = hub.patience if hub is not None else Patience()
         self._hub = _CancellableHub(patience, self._check)
         self._lock = threading.Lock()
@@ -118,16 +117,16 @@ class PullJob:
             self._ended = ended
 
     def _look(self) -> dict[str, object]:
-        return {"offers": tuple(offers(self.wish.name, self, self._hub))}
+        return {"offers": tuple(offers(self.request.name, self, self._hub))}
 
     def _bring(self) -> dict[str, object]:
-        return {"path": pull(self.wish, self, self._hub)}
+        return {"path": pull(self.request, self, self._hub)}
 
     # quantize.progress.console.Reporter, on the job's thread.
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
-        """See quantize.progress.console.Reporter."""
+        """Keep the stage for ``poll``."""
         self._check()
         with self._lock:
             self._stages.append(text)
@@ -138,21 +137,15 @@ class PullJob:
                 self._stages.pop()
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
-        """See quantize.progress.console.Reporter."""
+        """Keep how far it is, or leave when it was cancelled."""
         self._check()
         with self._lock:
             self._pace.update(done, total, unit)
 
-    def step(self, text: str) -> None:
-        """See quantize.progress.console.Reporter; downloads are counted."""
-
     def note(self, text: str) -> None:
-        """See quantize.progress.console.Reporter."""
+        """Keep the note for ``poll``."""
         with self._lock:
             self._note = text
-
-    def published(self, folder: Path, entry: FileEntry) -> None:
-        """See quantize.progress.console.Reporter; a download publishes nothing."""
 
     def _check(self) -> None:
         if self._cancel.is_set():

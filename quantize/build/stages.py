@@ -20,7 +20,7 @@ from typing import Any
 
 from quantize.build.verify import Digest, digests
 from quantize.disk import write_atomically
-from quantize.progress.console import Reporter, SilentReporter
+from quantize.progress.console import Reporter
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Stages:
     root: Path
     owner: str
     fresh: bool = False
-    progress: Reporter = field(default_factory=SilentReporter)
+    progress: Reporter = field(default_factory=Reporter)
     _checked: dict[str, Stage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

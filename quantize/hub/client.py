@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,28 +20,22 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to put up with a bad connection.
+    """How long to put up with a bad connection."""
 
-    ``read_s``: seconds without a byte that count as a stall. ``attempts``: how often in a row to
-    connect without getting a byte. ``pause_s``: seconds between. ``wait_s``: the longest wait that
-    a server may ask for before it is an error.
-    """
-
-    read_s: float = field(default_factory=waiting_s)
-    attempts: int = 5
-    pause_s: float = 1.0
-    wait_s: float = 60.0
+    read_s: float = field(default_factory=waiting_s)  # without a byte, which count as a stall
+    attempts: int = 5  # in a row to connect without getting a byte
+    pause_s: float = 1.0  # between them
+    wait_s: float = 60.0  # the longest that a server may ask for before it is an error
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository. ``sha256`` is known for large files (LFS), ``git_sha1``, git's hash
-    of the content as a blob, for the others."""
+    """A file of a repository."""
 
     path: str
     bytes: int
-    sha256: str | None
-    git_sha1: str | None
+    sha256: str | None  # of a large file (LFS)
+    git_sha1: str | None  # git's hash of the content as a blob, of the others
 
     @property
     def key(self) -> str:
@@ -57,18 +50,6 @@ class Listing:
     repo: str
     commit: str
     files: tuple[RemoteFile, ...]
-
-    def to_json(self) -> str:
-        """The text that ``from_json`` reads."""
-        return json.dumps(asdict(self), indent=1)
-
-    @staticmethod
-    def from_json(text: str) -> Listing:
-        """Read ``to_json``'s text. Raises ValueError, KeyError or TypeError for another text."""
-        data = json.loads(text)
-        return Listing(
-            data["repo"], data["commit"], tuple(RemoteFile(**item) for item in data["files"])
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +125,13 @@ class Hub:
                 pause = self.pause_after(error)
                 if pause is None or failures >= self.patience.attempts:
                     raise self.explain(error, name) from error
-            if pause > self.patience.pause_s:
-                progress.note(f"the hub asks to wait {pause:.0f} s")
-            time.sleep(pause)
+            self.wait(pause, progress)
+
+    def wait(self, seconds: float, progress: Reporter) -> None:
+        """Pause before another attempt; a pause that the hub asks for is told."""
+        if seconds > self.patience.pause_s:
+            progress.note(f"the hub asks to wait {seconds:.0f} s")
+        time.sleep(seconds)
 
     def explain(self, error: Exception, name: HubName) -> Exception:
         """What the user is told of ``error``."""

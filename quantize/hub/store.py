@@ -13,18 +13,20 @@ The folder's own name is the model's, because converters name files and find spe
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from quantize.disk import FULL, full_disk_explained, human, require_room, write_atomically
+from quantize.disk import FULL, full_disk_explained, write_atomically
+from quantize.fromjson import from_json
 from quantize.hub.client import Hub, Listing, RemoteFile, check_path
 from quantize.hub.errors import HubError, OfflineError
 from quantize.hub.names import HubName
-from quantize.hub.transfer import Fetch, checksum, fetch
+from quantize.hub.transfer import checksum, fetch_files
 from quantize.progress.console import Reporter
 from runtimes.paths import cache_dir
 
@@ -63,7 +65,9 @@ class Store:
                 raise
             progress.note(f"{error}; continuing with what was downloaded of {known.commit[:12]}")
             return known
-        write_atomically(self.base / listing.commit / "listing.json", listing.to_json())
+        write_atomically(
+            self.base / listing.commit / "listing.json", json.dumps(asdict(listing), indent=1)
+        )
         write_atomically(self.base / "refs" / quote(self.name.revision, safe=""), listing.commit)
         return listing
 
@@ -92,36 +96,19 @@ class Store:
                     " --local-dir FOLDER` and give that folder"
                 )
         blobs = self.base / "blobs"
-        there = sum(_size(blobs / f"{f.key}.partial") + _size(blobs / f.key) for f in missing)
-        require_room(self.base, sum(f.bytes for f in missing) - there, f"downloading {self.name}")
-        total = sum(file.bytes for file in files)
-        done = total - sum(file.bytes for file in missing)
-
-        def moved(count: int) -> None:
-            nonlocal done
-            done += count
-            progress.advance(done, total, "bytes")
-
-        what = "file" if len(missing) == 1 else "files"
-        stage = f"downloading {self.name}: {len(missing)} {what}, {human(total - done)}"
-        with progress.stage(stage), full_disk_explained(self.base):
-            for file in sorted(missing, key=lambda file: file.bytes):
-                blob = blobs / file.key
-                if not self._from_other_cache(listing, file, blob):
-                    fetch(
-                        hub, Fetch(self.name, file, hub.url(listing, file), blob, moved), progress
-                    )
-                else:
-                    moved(file.bytes)
-                _link(blob, folder / file.path)
+        self._take_from_other_cache(listing, missing, blobs, progress)
+        fetch_files(hub, self.name, listing, missing, blobs, progress, "downloading")
+        with full_disk_explained(self.base):
+            for file in missing:
+                _link(blobs / file.key, folder / file.path)
         return folder
 
     def _known(self, commit: str | None) -> Listing | None:
         if commit is None:
             return None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             text = (self.base / commit / "listing.json").read_text(encoding="utf-8")
-            listing = Listing.from_json(text)
+            listing = from_json(Listing, json.loads(text))
             return listing if listing.commit == commit else None
         return None
 
@@ -132,28 +119,28 @@ class Store:
         except OSError:
             return None
 
-    def _from_other_cache(self, listing: Listing, file: RemoteFile, blob: Path) -> bool:
+    def _take_from_other_cache(
+        self, listing: Listing, files: Sequence[RemoteFile], blobs: Path, progress: Reporter
+    ) -> None:
         """Take what huggingface_hub's own cache holds already, if its checksum is right."""
         from huggingface_hub import try_to_load_from_cache
 
-        if blob.exists():
-            return False
-        found = try_to_load_from_cache(listing.repo, file.path, revision=listing.commit)
-        if not isinstance(found, str) or not checksum(Path(found), file):
-            return False
-        _link(Path(found).resolve(), blob)
-        return True
+        found = {
+            file: try_to_load_from_cache(listing.repo, file.path, revision=listing.commit)
+            for file in files
+            if not (blobs / file.key).exists()
+        }
+        there = {file: Path(path) for file, path in found.items() if isinstance(path, str)}
+        if not there:
+            return
+        with progress.stage("checking what huggingface_hub's cache has"):
+            for file, path in there.items():
+                if checksum(path, file):
+                    _link(path.resolve(), blobs / file.key)
 
 
 def _is_there(path: Path, file: RemoteFile) -> bool:
     return path.is_file() and path.stat().st_size == file.bytes
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _link(source: Path, target: Path) -> None:

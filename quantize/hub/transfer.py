@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from quantize.hub.client import Hub, RemoteFile
+from quantize.disk import full_disk_explained, human, require_room
+from quantize.hub.client import Hub, Listing, RemoteFile
 from quantize.hub.errors import HubError
 from quantize.hub.names import HubName
 from quantize.progress.console import Reporter
@@ -25,38 +25,69 @@ from runtimes.machine.locks import Lock, another_run
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """One file to get. ``moved`` is told each number of bytes that is there, negative when bytes
-    had to be thrown away."""
+def fetch_files(
+    hub: Hub,
+    name: HubName,
+    listing: Listing,
+    files: Sequence[RemoteFile],
+    folder: Path,
+    progress: Reporter,
+    doing: str,
+) -> None:
+    """Bring ``files`` into ``folder``, each named by its checksum; ``doing`` is what users read.
 
-    name: HubName
-    file: RemoteFile
-    url: str
-    target: Path
-    moved: Callable[[int], None]
+    Raises HubError, UsageError, or DiskFullError before anything that does not fit.
+    """
+    total, done = sum(file.bytes for file in files), 0
+    require_room(folder, total - arrived(folder, files), f"{doing} {name}")
+
+    def moved(count: int) -> None:
+        nonlocal done
+        done += count
+        progress.advance(done, total, "bytes")
+
+    what = "file" if len(files) == 1 else "files"
+    stage = f"{doing} {name}: {len(files)} {what}, {human(total)}"
+    with progress.stage(stage), full_disk_explained(folder):
+        for file in sorted(files, key=lambda file: file.bytes):
+            fetch(hub, name, listing, file, folder / file.key, progress, moved)
 
 
-def fetch(hub: Hub, job: Fetch, progress: Reporter) -> None:
-    """Bring ``job.file`` to ``job.target``, whole and with the right checksum, in one step.
+def arrived(folder: Path, files: Sequence[RemoteFile]) -> int:
+    """Bytes of ``files`` that are in ``folder``, those of interrupted downloads included."""
+    paths = (path for f in files for path in (folder / f.key, _partial(folder / f.key)))
+    return sum(path.stat().st_size for path in paths if path.exists())
 
+
+def fetch(
+    hub: Hub,
+    name: HubName,
+    listing: Listing,
+    file: RemoteFile,
+    target: Path,
+    progress: Reporter,
+    moved: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Bring ``file`` to ``target``, whole and with the right checksum, in one step.
+
+    ``moved`` is told each number of bytes that is there, negative when bytes had to be thrown away.
     Raises HubError, UsageError, or OSError for a full disk. What has arrived stays beside the
     target as `.partial`. Two processes that want the same file take turns.
     """
-    partial = job.target.with_name(f"{job.target.name}.partial")
+    partial = _partial(target)
     partial.parent.mkdir(parents=True, exist_ok=True)
-    while not job.target.exists():
-        with partial.open("a+b") as stream, _lock(partial, job, progress):
+    while not target.exists():
+        with partial.open("a+b") as stream, _lock(partial, file, progress):
             # While we waited it may have become the finished file.
             if not partial.exists() or not os.path.samestat(
                 partial.stat(), os.fstat(stream.fileno())
             ):
                 continue
-            _fill(hub, job, stream, progress)
+            _Download(hub, name, hub.url(listing, file), file, stream, progress, moved).fill()
             os.fsync(stream.fileno())
-            partial.replace(job.target)
+            partial.replace(target)
             return
-    job.moved(job.file.bytes)
+    moved(file.bytes)
 
 
 def checksum(path: Path, file: RemoteFile) -> bool:
@@ -78,48 +109,57 @@ def _new_digest(file: RemoteFile) -> hashlib._Hash:
     return hashlib.sha1(b"blob %d\0" % file.bytes, usedforsecurity=False)
 
 
-def _lock(partial: Path, job: Fetch, progress: Reporter) -> AbstractContextManager[object]:
+def _partial(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial")
+
+
+def _lock(partial: Path, file: RemoteFile, progress: Reporter) -> AbstractContextManager[object]:
     """Make the unfinished file ours alone."""
     try:
         try:
             return Lock(partial)
         except BlockingIOError:
-            progress.note(f"{another_run(partial)} is downloading {job.file.path}; waiting for it")
+            progress.note(f"{another_run(partial)} is downloading {file.path}; waiting for it")
             return Lock(partial, wait=True)
     except FileNotFoundError:  # it has become the finished file
         return nullcontext()
 
 
-def _fill(hub: Hub, job: Fetch, stream: BinaryIO, progress: Reporter) -> None:
-    """Fetch what is missing. Content with a wrong checksum is thrown away: when an earlier run left
-    a part of it, which may be at fault, it is fetched once more from the start."""
-    resumed = stream.seek(0, os.SEEK_END) > 0
-    if _Download(hub, job, stream).run(progress):
-        return
-    job.moved(-stream.seek(0, os.SEEK_END))
-    stream.truncate(0)
-    if resumed and _Download(hub, job, stream).run(progress):
-        return
-    stream.truncate(0)
-    raise HubError(
-        f"{job.name}: {job.file.path} arrived with another checksum than the hub promises; it was"
-        " thrown away. Run again"
-    )
-
-
+@dataclass(slots=True)
 class _Download:
-    """The state of one download: what the file holds so far, and its digest."""
+    """One download into the unfinished file ``stream``."""
 
-    def __init__(self, hub: Hub, job: Fetch, stream: BinaryIO) -> None:
-        self.hub, self.job, self.stream = hub, job, stream
-        self.digest = _new_digest(job.file)
-        self.have = 0
+    hub: Hub
+    name: HubName
+    url: str
+    file: RemoteFile
+    stream: BinaryIO
+    progress: Reporter
+    moved: Callable[[int], None]
+    have: int = 0  # bytes of the file so far
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256)  # of those
 
-    def run(self, progress: Reporter) -> bool:
+    def fill(self) -> None:
+        """Fetch what is missing. Content with a wrong checksum is thrown away: when an earlier run
+        left a part of it, which may be at fault, it is fetched once more from the start."""
+        resumed = self.stream.seek(0, os.SEEK_END) > 0
+        if self._complete():
+            return
+        self.moved(-self.stream.seek(0, os.SEEK_END))
+        self.stream.truncate(0)
+        if resumed and self._complete():
+            return
+        self.stream.truncate(0)
+        raise HubError(
+            f"{self.name}: {self.file.path} arrived with another checksum than the hub promises; it"
+            " was thrown away. Run again"
+        )
+
+    def _complete(self) -> bool:
         """Whether the content is right once all its bytes are there."""
         self._read_what_is_there()
         failures = 0
-        while self.have < self.job.file.bytes:
+        while self.have < self.file.bytes:
             before = self.have
             try:
                 self._receive()
@@ -128,19 +168,18 @@ class _Download:
                 reason: Exception = error
             else:
                 pause = self.hub.patience.pause_s
-                reason = HubError(f"{self.job.name}: {self.job.file.path} ends early on the hub")
-            if self.have >= self.job.file.bytes:
+                reason = HubError(f"{self.name}: {self.file.path} ends early on the hub")
+            if self.have >= self.file.bytes:
                 break
             failures = 1 if self.have > before else failures + 1
             if pause is None or failures >= self.hub.patience.attempts:
-                raise self.hub.explain(reason, self.job.name) from reason
-            if pause > self.hub.patience.pause_s:
-                progress.note(f"the hub asks to wait {pause:.0f} s")
-            time.sleep(pause)
-        return self.have == self.job.file.bytes and self.digest.hexdigest() == self.job.file.key
+                raise self.hub.explain(reason, self.name) from reason
+            self.hub.wait(pause, self.progress)
+        return self.have == self.file.bytes and self.digest.hexdigest() == self.file.key
 
     def _read_what_is_there(self) -> None:
-        if self.stream.seek(0, os.SEEK_END) > self.job.file.bytes:
+        self.have, self.digest = 0, _new_digest(self.file)
+        if self.stream.seek(0, os.SEEK_END) > self.file.bytes:
             self.stream.truncate(0)
         self.stream.seek(0)
         while piece := self.stream.read(_CHUNK):
@@ -149,7 +188,7 @@ class _Download:
     def _count(self, piece: bytes) -> None:
         self.digest.update(piece)
         self.have += len(piece)
-        self.job.moved(len(piece))
+        self.moved(len(piece))
 
     def _receive(self) -> None:
         """One request for the rest; its bytes are on file when this returns or raises."""
@@ -162,19 +201,19 @@ class _Download:
         timeout = httpx2.Timeout(self.hub.patience.read_s)
         # On a redirect to another host (the storage behind the hub) httpx2 leaves the token out.
         with get_session().stream(
-            "GET", self.job.url, headers=headers, timeout=timeout, follow_redirects=True
+            "GET", self.url, headers=headers, timeout=timeout, follow_redirects=True
         ) as response:
             hf_raise_for_status(response)
             if self.have and response.status_code != 206:  # it ignores the range: from the start
                 self.stream.truncate(0)
-                self.job.moved(-self.have)
-                self.have, self.digest = 0, _new_digest(self.job.file)
+                self.moved(-self.have)
+                self.have, self.digest = 0, _new_digest(self.file)
             try:
                 for piece in response.iter_bytes():  # as they come: pieces of a size are held back
-                    if self.have + len(piece) > self.job.file.bytes:
+                    if self.have + len(piece) > self.file.bytes:
                         raise HubError(
-                            f"{self.job.name}: {self.job.file.path} is longer on the hub than its"
-                            f" listing says ({self.job.file.bytes:,} bytes); run again"
+                            f"{self.name}: {self.file.path} is longer on the hub than its"
+                            f" listing says ({self.file.bytes:,} bytes); run again"
                         )
                     self.stream.write(piece)
                     self._count(piece)

@@ -16,7 +16,7 @@ from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store
 from quantize.options import SourceOptions
-from quantize.progress.console import Reporter, SilentReporter
+from quantize.progress.console import Reporter
 from quantize.source.files import EVALUATION, GRADED, TOKENIZERS, small_files
 from quantize.source.folder import open_folder
 from quantize.source.jsonfile import read_json
@@ -121,7 +121,7 @@ def merge_lora(
     appears when it is whole. Raises UsageError, SourceError, HubError, ToolError, OutOfMemoryError
     or DiskFullError.
     """
-    progress = progress or SilentReporter()
+    progress = progress or Reporter()
     if source.kind != "hf":
         raise UsageError(
             "--lora needs the Hugging Face model as MODEL; a GGUF file takes no adapter"

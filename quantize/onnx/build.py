@@ -12,7 +12,7 @@ from quantize.build.process import run_child
 from quantize.errors import UsageError
 from quantize.onnx.optimum import build_with_optimum
 from quantize.options import Target
-from quantize.progress.console import Reporter, SilentReporter
+from quantize.progress.console import Reporter
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from runtimes.errors import RuntimeMissingError
@@ -59,7 +59,7 @@ def build_onnx(
     Raises UsageError where the recipe does not fit the target, and what `run_child` and
     `optimum_overlay` raise.
     """
-    progress = progress or SilentReporter()
+    progress = progress or Reporter()
     if recipe.precision == _W8A8:
         if target == "cuda":
             raise UsageError(f"{recipe.name} is for processors; take another recipe for cuda")

@@ -6,9 +6,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,11 +25,13 @@ _PLAIN_SECONDS = 10.0  # between two lines of one stage where there is no live l
 _BAR_WIDTH = 20
 
 
-class Reporter(Protocol):
-    """Where a build reports what it does. All calls come from the thread that runs the build."""
+class Reporter:
+    """Where a build reports what it does; this one says nothing. All calls come from the thread
+    that runs the build."""
 
     def stage(self, text: str) -> contextlib.AbstractContextManager[None]:
         """A stage that lasts as long as the with block. Stages may be nested."""
+        return contextlib.nullcontext()
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
         """How far the innermost stage is: ``done`` of ``total`` (None: not known), counted in
@@ -46,7 +48,7 @@ class Reporter(Protocol):
         """``entry`` is in ``folder`` and in its manifest now."""
 
 
-class ConsoleReporter:
+class ConsoleReporter(Reporter):
     """Stages with their seconds on stderr. Rich honours NO_COLOR and dumb terminals."""
 
     def __init__(
@@ -60,7 +62,8 @@ class ConsoleReporter:
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
         """Show ``text`` while the block runs, and how long it took when it is done."""
-        stage = _Stage(text, self._clock(), Pace(self._clock))
+        begin = self._clock()
+        stage = _Stage(text, begin, begin, Pace(self._clock))
         outermost = not self._stages
         if self._console.is_interactive:
             if outermost:
@@ -147,39 +150,14 @@ def beating(reporter: ConsoleReporter, every: float = 1.0) -> Iterator[None]:
         thread.join()
 
 
-class SilentReporter:
-    """Reports nothing: for callers that show progress in their own way."""
-
-    def stage(self, text: str) -> contextlib.AbstractContextManager[None]:
-        """Nothing."""
-        return contextlib.nullcontext()
-
-    def advance(self, done: float, total: float | None, unit: str) -> None:
-        """Nothing."""
-
-    def step(self, text: str) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-    def published(self, folder: Path, entry: FileEntry) -> None:
-        """Nothing."""
-
-
 @dataclass(slots=True)
 class _Stage:
-    """``said`` is when its last plain line was printed."""
-
     text: str
     begin: float
+    said: float  # when its last plain line was printed, or it began
     pace: Pace
     task: TaskID | None = None
     step: str = ""
-    said: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.said = self.begin
 
 
 def _live(console: Console) -> Progress:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from quantize.manifest import FileEntry
+from quantize.progress.console import Reporter
 from quantize.progress.pace import Pace
 
 logger = logging.getLogger(__name__)
@@ -21,8 +22,8 @@ VERSION = 1
 _PROGRESS_SECONDS = 1.0  # between two progress events of a stage
 
 
-class JsonReporter:
-    """Implements ``quantize.progress.console.Reporter``; `done` and `failed` end the stream.
+class JsonReporter(Reporter):
+    """Events of a build on ``stream``; `done` and `failed` end it.
 
     Every event has ``event``, its kind, and ``time``, seconds since 1970. A reader that goes away
     does not end the build.
@@ -119,13 +120,11 @@ class JsonReporter:
 
 @dataclasses.dataclass(slots=True)
 class _Stage:
-    """``said`` is when its last progress event went out, ``finished`` whether that was at 100%."""
-
     number: int
     begin: float
     pace: Pace
-    said: float = -1e9
-    finished: bool = False
+    said: float = -1e9  # when its last progress event went out
+    finished: bool = False  # whether that was at 100%
 
 
 def _rounded(value: float | None) -> float | None:

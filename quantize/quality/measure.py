@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from quantize.build.process import Progress, run_child
 from quantize.errors import CheckError, ToolError
-from quantize.manifest import Fidelity, Quality, Speed, read_speed
+from quantize.fromjson import from_json
+from quantize.manifest import Fidelity, Quality, Speed
 from quantize.options import MeasureOptions
 from quantize.quality.tasks import Question, as_arguments, grade
 from quantize.quality.text import read_text, scored_tokens
@@ -141,7 +142,7 @@ def built_speed(path: Path, work: Path) -> Speed:
         work=work,
         environment=_devices(),
     )
-    return read_speed(found)
+    return from_json(Speed, found)
 
 
 def _devices() -> Mapping[str, str]:

@@ -10,14 +10,13 @@ from typing import Any
 
 from quantize.build.run import Run
 from quantize.build.stages import VERSIONS, stage_key
+from quantize.fromjson import from_json
 from quantize.manifest import (
     Fidelity,
     FileEntry,
     Quality,
     Speed,
     TokenParity,
-    read_fidelity,
-    read_speed,
 )
 from quantize.quality import measure as harness
 from quantize.quality.gates import require_quality
@@ -165,7 +164,7 @@ def measure(
         f"comparing {name} with the float model",
         lambda _: dataclasses.asdict(harness.fidelity(path, reference, work, run.progress)),
     ).value
-    fidelity = read_fidelity(found)
+    fidelity = from_json(Fidelity, found)
     if gates:
         require_quality(recipe, fidelity)
     speed_key = stage_key("speed", inputs)
@@ -188,7 +187,7 @@ def measure(
     return Figures(
         quality=Quality(**quality) if quality else None,
         fidelity=fidelity,
-        speed=read_speed(speed),
+        speed=from_json(Speed, speed),
         measurement=plan.key,
     )
 

@@ -9,7 +9,7 @@ from quantize.errors import UsageError
 from quantize.hub.errors import NotOnHubError
 from quantize.hub.names import parse_hub_name
 from quantize.options import SourceOptions
-from quantize.progress.console import Reporter, SilentReporter
+from quantize.progress.console import Reporter
 from quantize.source.download import download_model
 from quantize.source.files import CONFIG
 from quantize.source.folder import open_folder
@@ -26,7 +26,7 @@ def open_source(options: SourceOptions | str, progress: Reporter | None = None) 
     damaged or not fit, HubError for what the hub does not give, DiskFullError.
     """
     options = SourceOptions(options) if isinstance(options, str) else options
-    progress = progress or SilentReporter()
+    progress = progress or Reporter()
     path = Path(options.model)
     if path.is_dir():
         _require_no_revision(options)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from quantize.manifest import (
 )
 from quantize.resolve import resolve
 from runtimes.errors import ModelError
-from tests.quantize.hashing import hash_files
 
 
 def _entry(recipe: str, path: str, **more: object) -> FileEntry:
@@ -158,13 +156,6 @@ def test_resolving_what_is_not_there(folder: Path, tmp_path: Path, sources: dict
     (folder / "notes.txt").write_text("")
     with pytest.raises(ModelError, match=r"not a \.gguf"):
         resolve(folder / "notes.txt")
-
-
-def test_hashes_are_of_the_files(folder: Path):
-    digest = hashlib.sha256(b"abc").hexdigest()
-    assert hash_files(folder / "m-q8_0.gguf") == {"m-q8_0.gguf": digest}
-    names = ["onnx-int4/genai_config.json", "onnx-int4/model.onnx"]
-    assert list(hash_files(folder / "onnx-int4")) == names
 
 
 @pytest.mark.parametrize(("recipe", "file"), [("q8_0", "m-q8_0.gguf"), ("onnx-int4", "model.onnx")])

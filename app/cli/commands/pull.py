@@ -24,10 +24,10 @@ def pull(
     repositories.
     """
     from app import console
-    from app.models.pulling import parse_wish
+    from app.models.pulling import parse_request
     from app.models.pulling import pull as bring
-    from quantize.progress.console import ConsoleReporter, SilentReporter
+    from quantize.progress.console import ConsoleReporter, Reporter
 
-    wish = parse_wish(name)
-    path = bring(wish, SilentReporter() if quiet else ConsoleReporter())
+    request = parse_request(name)
+    path = bring(request, Reporter() if quiet else ConsoleReporter())
     console.emit(f"{path}\n")

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 from app.figures import duration
 from app.models import library
-from app.models.pulling import Offer, Wish, parse_wish
+from app.models.pulling import Offer, PullRequest, parse_request
 from app.models.pulljob import PullJob, PullState
 from quantize.disk import human
 from runtimes.errors import IngotError
@@ -38,7 +38,7 @@ class PullScreen(ModalScreen[str | None]):
     def __init__(self, name: str = "") -> None:
         super().__init__()
         self._name_given = name
-        self._wish: Wish | None = None
+        self._request: PullRequest | None = None
         self._offers: tuple[Offer, ...] = ()
         self._job: PullJob | None = None
 
@@ -65,27 +65,27 @@ class PullScreen(ModalScreen[str | None]):
     @on(Input.Submitted, "#name")
     def _look(self, event: Input.Submitted) -> None:
         try:
-            self._wish = parse_wish(event.value.strip())
+            self._request = parse_request(event.value.strip())
         except IngotError as error:
             self._say(str(error))
             return
         self._show_offers(())
-        self._begin(self._wish, looking=self._wish.what is None)
+        self._begin(self._request, looking=self._request.what is None)
 
     @on(OptionList.OptionSelected, "#offers")
     def _choose(self, event: OptionList.OptionSelected) -> None:
-        assert self._wish is not None
+        assert self._request is not None
         offer = self._offers[event.option_index]
         same = sum(other.label == offer.label for other in self._offers) > 1
-        self._begin(replace(self._wish, what=offer.main if same else offer.label), looking=False)
+        self._begin(replace(self._request, what=offer.main if same else offer.label), looking=False)
 
-    def _begin(self, wish: Wish, *, looking: bool) -> None:
+    def _begin(self, request: PullRequest, *, looking: bool) -> None:
         if self._job is not None:
             self._say("One download at a time: esc stops the one that runs.")
             return
-        self._job = PullJob(wish, looking=looking)
+        self._job = PullJob(request, looking=looking)
         self._job.start()
-        self._say(f"Looking at {wish.name} ...")
+        self._say(f"Looking at {request.name} ...")
 
     def _watch(self) -> None:
         if self._job is None:

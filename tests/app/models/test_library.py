@@ -14,7 +14,7 @@ from app.cli.commands.models import models
 from app.cli.commands.pull import pull as pull_command
 from app.cli.commands.rm import rm
 from app.models import library
-from app.models.pulling import parse_wish, pull
+from app.models.pulling import parse_request, pull
 from app.models.ready import find_builds
 from app.models.resolve import model_file
 from app.options import ModelOptions
@@ -49,7 +49,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
 
 
 def get(text: str, hub: Hub = PATIENT, notes: Notes | None = None) -> Path:
-    return pull(parse_wish(text), notes or Notes(), hub)
+    return pull(parse_request(text), notes or Notes(), hub)
 
 
 def command(*arguments: str, stdin: str | None = None) -> Result:
@@ -114,7 +114,7 @@ def test_when_it_is_not_clear_what_is_meant(hub: FakeHub):
     with pytest.raises(ModelError, match=r"no ready files, .*`quantize org/original`"):
         get("org/original")
     with pytest.raises(RequestError, match="ORG/NAME"):
-        parse_wish("../../etc")
+        parse_request("../../etc")
 
 
 def test_an_interrupted_pull_goes_on(hub: FakeHub):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.models import library
-from app.models.pulling import parse_wish
+from app.models.pulling import parse_request
 from app.models.pulljob import PullJob, PullState
 from quantize.hub.client import Hub, Patience
 from tests.quantize.hub.fakehub import FakeHub
@@ -36,7 +36,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
 
 
 def job(text: str, *, looking: bool = False) -> PullJob:
-    made = PullJob(parse_wish(text), QUICK, looking=looking)
+    made = PullJob(parse_request(text), QUICK, looking=looking)
     made.start()
     return made
 

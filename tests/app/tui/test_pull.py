@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input, OptionList, ProgressBar, Static
 
-from app.models.pulling import Offer, parse_wish
+from app.models.pulling import Offer, parse_request
 from app.models.pulljob import PullState
 from app.tui.screens.pull import PullScreen, progress_line
 from tests.app.tui.conftest import SIZES, wait_until
@@ -118,7 +118,7 @@ def test_what_is_told_of_a_download() -> None:
 def test_picture(bare: Any, snap: Any, size: tuple[int, int]) -> None:
     async def open_it(pilot: Any) -> None:
         screen = await opened(pilot, "org/tiny-GGUF")
-        screen._wish = parse_wish("org/tiny-GGUF")
+        screen._request = parse_request("org/tiny-GGUF")
         offers = (
             Offer("Q4_K_M", "gguf", "a.gguf", 4_700_000_000, 1_200_000_000, False),
             Offer("Q8_0", "gguf", "b.gguf", 8_500_000_000, 0, True),

@@ -14,14 +14,14 @@ from quantize.build.workspace import WORK
 from quantize.errors import QualityError, UsageError
 from quantize.manifest import load_manifest, write_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.progress.console import SilentReporter
+from quantize.progress.console import Reporter
 from quantize.recipes.bits import gguf_bits
 from quantize.recipes.recipe import RECIPES, Limits
 from quantize.report.facts import comparable_parts
 from runtimes.models.gguf import read_header
 
 
-class Told(SilentReporter):
+class Told(Reporter):
     def __init__(self) -> None:
         self.stages: list[str] = []
         self.notes: list[str] = []
@@ -47,7 +47,7 @@ def test_a_file_beyond_its_limit_is_not_published_but_kept_for_no_gates(
         measure=MeasureOptions(limit=64),
     )
     with pytest.raises(QualityError, match="q4_0 is too far from the float model"):
-        build(options, SilentReporter())
+        build(options, Reporter())
     assert [entry.recipe for entry in load_manifest(out).files] == ["q8_0"]
     assert list(out.glob("*q4_0*")) == []
     assert (out / WORK).is_dir()
@@ -64,7 +64,7 @@ def test_a_file_beyond_its_limit_is_not_published_but_kept_for_no_gates(
     assert not (out / WORK).exists()
     # The limits count for what is there already, too.
     with pytest.raises(QualityError, match="q4_0"):
-        build(options, SilentReporter())
+        build(options, Reporter())
 
 
 def test_what_the_quantizer_says_is_told_and_listed(pebble_f16: Path, tmp_path: Path):
@@ -90,7 +90,7 @@ def test_a_gguf_file_gives_no_onnx_and_takes_no_adapter(pebble_f16: Path, tmp_pa
         (Options(replace(source, lora="l"), (RECIPES["q8_0"],), out=tmp_path), "adapter"),
     ):
         with pytest.raises(UsageError, match=says):
-            build(wrong, SilentReporter())
+            build(wrong, Reporter())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,7 +104,7 @@ def test_a_second_run_with_another_limit_measures_everything_again(
         out=out,
         measure=MeasureOptions(limit=64),
     )
-    _, before = build(options, SilentReporter())
+    _, before = build(options, Reporter())
     older = tuple(replace(entry, bits_per_weight=None) for entry in before.files)
     write_manifest(out, replace(before, files=older))
     told = Told()
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_measured_again_is_shown_apart(pebble_f16: Path, t
         out=out,
         measure=MeasureOptions(limit=64),
     )
-    _, before = build(options, SilentReporter())
+    _, before = build(options, Reporter())
     old = before.entry("q8_0")
     assert old is not None
     with (out / old.path).open("r+b") as file:

@@ -17,7 +17,7 @@ from quantize.gguf.imatrix import check_fit, prepare_imatrix
 from quantize.gguf.imatrix_child import CHUNK, chunked
 from quantize.gguf.imatrixfile import Entry, ImportanceMatrix, read_matrix, write_matrix
 from quantize.options import SourceOptions
-from quantize.progress.console import SilentReporter
+from quantize.progress.console import Reporter
 from quantize.source import SourceModel, open_source
 
 # Channels of Hugging Face's Llama by the weight tensor that reads them.
@@ -32,7 +32,7 @@ _INPUTS = {
 }
 
 
-class Notes(SilentReporter):
+class Notes(Reporter):
     """Remembers what it is told."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ def test_it_equals_what_torch_sees(
 
 
 def source(folder: Path) -> SourceModel:
-    return open_source(SourceOptions(model=str(folder)), SilentReporter())
+    return open_source(SourceOptions(model=str(folder)), Reporter())
 
 
 def test_a_computed_matrix_is_kept_and_used_again(

@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 
 from quantize.hub.client import Hub, Patience
-from quantize.progress.console import SilentReporter
+from quantize.progress.console import Reporter
 
 PATIENT = Hub(Patience(read_s=20.0, attempts=3, pause_s=0.05, wait_s=1.0))
 HURRIED = Hub(Patience(read_s=1.5, attempts=2, pause_s=0.05, wait_s=1.0))
 AT_ONCE = Hub(Patience(read_s=20.0, attempts=1, pause_s=0.05, wait_s=1.0))
 
 
-class Notes(SilentReporter):
+class Notes(Reporter):
     """Keeps what is said, and the last figure of each stage."""
 
     def __init__(self) -> None:

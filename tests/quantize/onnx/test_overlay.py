@@ -15,12 +15,12 @@ import pytest
 from quantize.errors import ToolError
 from quantize.onnx import overlay
 from quantize.onnx.optimum_child import older_config
-from quantize.progress.console import SilentReporter
+from quantize.progress.console import Reporter
 from runtimes.errors import RuntimeMissingError
 from runtimes.machine.locks import Lock
 
 
-class Notes(SilentReporter):
+class Notes(Reporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -78,7 +78,7 @@ def test_it_is_installed_once_and_anew_when_damaged(wheels: Path):
 def test_waiting_for_another_run_that_installs_is_said(wheels: Path):
     begun: queue.Queue[str] = queue.Queue()
 
-    class Stages(SilentReporter):
+    class Stages(Reporter):
         def stage(self, text: str) -> AbstractContextManager[None]:
             begun.put(text)
             return nullcontext()
@@ -99,10 +99,10 @@ def test_what_cannot_be_had_is_explained_and_leaves_nothing(wheels: Path):
     wheel = wheels / "pebbles-1.0-py3-none-any.whl"
     wheel.write_bytes(wheel.read_bytes() + b"\0")
     with pytest.raises(ToolError, match="not the one that was tested"):
-        overlay.optimum_overlay(SilentReporter())
+        overlay.optimum_overlay(Reporter())
     wheel.unlink()
     with pytest.raises(RuntimeMissingError, match=r"could not be downloaded.*or use --to gguf"):
-        overlay.optimum_overlay(SilentReporter())
+        overlay.optimum_overlay(Reporter())
     root = wheels.parent / "home" / "cache" / "optimum"
     assert list(root.iterdir()) == []
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from quantize.errors import QualityError
-from quantize.manifest import read_speed
+from quantize.fromjson import from_json
+from quantize.manifest import Speed
 from quantize.options import MeasureOptions, SourceOptions
-from quantize.progress.console import SilentReporter
+from quantize.progress.console import Reporter
 from quantize.quality.gates import require_quality
 from quantize.quality.measure import built_speed, fidelity, float_reference
 from quantize.quality.store import FloatReference
@@ -48,7 +49,7 @@ class Heard:
 
 @pytest.fixture(scope="module")
 def reference(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> FloatReference:
-    source = open_source(SourceOptions(str(pebble)), SilentReporter())
+    source = open_source(SourceOptions(str(pebble)), Reporter())
     heard = Heard()
     work = tmp_path_factory.mktemp("reference")
     found = float_reference(source, MeasureOptions(limit=LIMIT), work, heard)
@@ -163,7 +164,7 @@ def test_speed_has_every_figure(pebble_built: Path, tmp_path: Path):
         assert 0 < low <= getattr(speed, name) <= high
     assert speed.others is not None
     assert 0 <= speed.others <= 1
-    assert read_speed(json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
+    assert from_json(Speed, json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
 
 
 def test_repeats_of_prefill_are_not_answered_from_the_prefix_cache(pebble_built: Path):
