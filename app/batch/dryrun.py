@@ -9,7 +9,7 @@ from typing import Any
 from app.batch.input.lengths import FileEncoder, Lengths, measure
 from app.batch.input.survey import Survey, survey
 from app.batch.journal.journal import Entries
-from app.batch.schedule.answering import Plan
+from app.batch.plan import Plan
 from app.batch.schedule.engines import seats
 from app.batch.schedule.slots import free_memory, slots_for
 from app.figures import duration, rate

@@ -117,7 +117,7 @@ class RunningOptions:
         from app.batch.schedule.engines import parse_count
 
         if self.ray is not None:
-            from app.batch.schedule.cluster.crew import require_ray
+            from app.batch.schedule.cluster.pool import require_ray
 
             require_ray()
         return parse_count(self.engines or ("1" if self.ray is None else "auto"))

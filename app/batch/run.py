@@ -14,7 +14,7 @@ from app.batch.plan import Plan
 from app.batch.report.bar import make_progress
 from app.batch.report.events import Events
 from app.batch.report.file import check_report, report_of, write_report
-from app.batch.report.progress import Both
+from app.batch.report.progress import Views
 from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.reproducible import alike, computing
 from app.batch.settings import JobSettings
@@ -106,7 +106,7 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
         shared_terminal = (to_stdout or as_json) and sys.stdout.isatty()
         view = make_progress(quiet=quiet, bar=not shared_terminal)
         events = Events(console.emit) if as_json else None
-        progress = Both([view, events]) if events else view
+        progress = Views([view, events]) if events else view
         if to_stdout:
             outcome = run_to_stdout(plan, progress, console.emit_bytes)
         else:

@@ -22,10 +22,10 @@ from app.batch.output.records import failure_of
 from app.batch.output.unordered import UnorderedOutput
 from app.batch.output.writers import check_format
 from app.batch.plan import Plan
-from app.batch.report.progress import Both, Progress
+from app.batch.report.progress import BaseProgress, Views
 from app.batch.report.summary import Summary
-from app.batch.schedule.answering import Ended, Run, answer
-from app.batch.schedule.missing import missing
+from app.batch.schedule.pending_rows import pending_rows
+from app.batch.schedule.run_engines import Ended, Run, run_engines
 from app.batch.schedule.work import Counts, Work
 from app.batch.settings import row_key
 from runtimes.engine.metrics import EngineStats
@@ -42,7 +42,7 @@ class Outcome:
     stats: EngineStats | None
 
 
-def run_to_file(plan: Plan, out: Path, progress: Progress) -> Outcome:
+def run_to_file(plan: Plan, out: Path, progress: BaseProgress) -> Outcome:
     """Answer what the journal of ``out`` lacks, then publish ``out``.
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
@@ -88,9 +88,9 @@ def run_to_file(plan: Plan, out: Path, progress: Progress) -> Outcome:
                 streamed.flush()
 
         if found.pending:
-            work = missing(plan.source, journal.entries, digest, found.priorities)
-            views = Both([progress, LeftNotes(journal)])
-            run = answer(
+            work = pending_rows(plan.source, journal.entries, digest, found.priorities)
+            views = Views([progress, LeftNotes(journal)])
+            run = run_engines(
                 plan,
                 found,
                 work,
@@ -117,7 +117,7 @@ def run_to_file(plan: Plan, out: Path, progress: Progress) -> Outcome:
         return _outcome(plan, found, run, published)
 
 
-def run_to_stdout(plan: Plan, progress: Progress, write: Callable[[bytes], None]) -> Outcome:
+def run_to_stdout(plan: Plan, progress: BaseProgress, write: Callable[[bytes], None]) -> Outcome:
     """Answer every row and ``write`` the records in the order of the input, each as soon as those
     before it are written. Keeps no journal."""
     digest = plan.settings.digest()
@@ -140,13 +140,10 @@ def run_to_stdout(plan: Plan, progress: Progress, write: Callable[[bytes], None]
     def deliver(work: Work, result: dict[str, Any], answered: bool) -> None:
         output.put(work.row, result, work.key)
 
-    def nothing() -> None:
-        return
-
     if not found.pending:
         list(valid_rows())
         return _outcome(plan, found, None, Published(failed=found.invalid))
-    run = answer(plan, found, valid_rows(), deliver, progress, loaded=nothing, idle=nothing)
+    run = run_engines(plan, found, valid_rows(), deliver, progress)
     return _outcome(plan, found, run, _so_far(found, run))
 
 
@@ -173,7 +170,7 @@ def _run_note(found: Survey, source: Source, format: OutputFormat) -> dict[str, 
     )
 
 
-def _tell(found: Survey, source: Source, progress: Progress) -> None:
+def _tell(found: Survey, source: Source, progress: BaseProgress) -> None:
     progress.begin(found)
     for line in found.notes(source.name):
         progress.note(line)

@@ -18,7 +18,7 @@ from typing import Any
 
 from app.batch.journal.journal import Journal
 from app.batch.journal.lines import LEFT
-from app.batch.report.progress import Silent, Snapshot
+from app.batch.report.progress import BaseProgress, Snapshot
 from app.batch.report.time_left import Left, left_json
 
 _LEFT_S, _MOVED = 5.0, 0.1  # notes on the time left: how often at most, and after which change
@@ -44,7 +44,7 @@ def end_note(unfinished: int) -> dict[str, Any]:
     return {"at": round(time.time(), 3), "unfinished": unfinished}
 
 
-class LeftNotes(Silent):
+class LeftNotes(BaseProgress):
     """A view that notes in a journal when the job will end, as soon as that is another moment than
     was noted, for those who follow the job from outside."""
 

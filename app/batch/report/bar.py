@@ -11,19 +11,17 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from app import console
-from app.batch.report.progress import Lines, Progress, Silent, Snapshot, occupancy, speeds
+from app.batch.report.progress import BaseProgress, Lines, Snapshot
 
 
-def make_progress(*, quiet: bool, bar: bool) -> Progress:
+def make_progress(*, quiet: bool, bar: bool) -> BaseProgress:
     """The view that fits where stderr goes; ``bar`` only if nothing else writes to the terminal."""
     if quiet:
-        return Silent()
-    if bar and console.messages().is_terminal:
-        return Bar()
-    return Lines()
+        return BaseProgress()
+    return Bar() if bar and console.messages().is_terminal else Lines()
 
 
-class Bar(Silent):
+class Bar(BaseProgress):
     """Three lines, so that they fit a terminal of 80 columns: the bar, the speeds, the memory."""
 
     def __init__(self) -> None:
@@ -47,7 +45,7 @@ class Bar(Silent):
             redirect_stdout=False,
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> BaseProgress:
         self._live.start()
         return self
 
@@ -55,11 +53,11 @@ class Bar(Silent):
         self._live.stop()
 
     def doing(self, text: str) -> AbstractContextManager[object]:
-        """See Progress."""
+        """On the console."""
         return console.doing(text)
 
     def update(self, snapshot: Snapshot) -> None:
-        """See Progress."""
+        """All of it anew."""
         self._progress.update(
             self._task,
             description="finishing" if snapshot.draining else "rows",
@@ -69,5 +67,5 @@ class Bar(Silent):
             cached=f"{snapshot.cached:,} cached" if snapshot.cached else "",
             failed=f"{snapshot.failed:,} failed" if snapshot.failed else "",
         )
-        self._speeds.plain = speeds(snapshot)
-        self._occupancy.plain = occupancy(snapshot)
+        self._speeds.plain = snapshot.speeds
+        self._occupancy.plain = snapshot.occupancy

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from app.batch.schedule.lane import Lane, LaneState
+from app.batch.schedule.pool_engine import EngineState, PoolEngine
 from app.figures import rate
 from runtimes.engine.metrics import EngineStats, Percentiles
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """One engine: ``rows`` that it finished, ``failed`` of them; tokens are of these rows; rates
-    are tokens a second over the time that each took; ``crashes`` are deaths of its process."""
+    """One engine; rates are tokens a second over the time that each took."""
 
     name: str
     where: str
     state: str
     slots: int
     running: int
-    rows: int
+    rows: int  # that it finished; failed ones and tokens are of these
     failed: int
-    crashes: int
+    crashes: int  # deaths of its process
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -39,7 +38,7 @@ class EngineFigures:
         """For people, at the end."""
         times = "once" if self.crashes == 1 else f"{self.crashes} times"
         died = f", died {times}" if self.crashes else ""
-        lost = ", left out since" if self.state == LaneState.LOST.value else ""
+        lost = ", left out since" if self.state == EngineState.LOST else ""
         where = f" ({self.where})" if self.where else ""
         return (
             f"{self.name}{where}: {self.rows:,} rows, {self.completion_tokens:,} answer tokens, "
@@ -47,13 +46,22 @@ class EngineFigures:
         )
 
 
-def figures_of(lane: Lane, stats: EngineStats) -> EngineFigures:
-    """The figures of one engine now."""
-    counts = lane.counts
+def figures_of(
+    members: Sequence[PoolEngine],
+) -> tuple[EngineStats, tuple[EngineFigures, ...]]:
+    """Of all engines together, and of each now if there are several."""
+    stats = [member.engine.stats() for member in members]
+    if len(members) == 1:
+        return stats[0], ()
+    return together(stats), tuple(map(_figures, members, stats))
+
+
+def _figures(member: PoolEngine, stats: EngineStats) -> EngineFigures:
+    counts = member.counts
     return EngineFigures(
-        name=lane.name,
-        where=lane.where,
-        state=lane.state.value,
+        name=member.name,
+        where=member.where(),
+        state=member.state.value,
         slots=stats.slots,
         running=counts.running,
         rows=counts.answered + counts.failed,
@@ -74,42 +82,29 @@ def together(stats: Sequence[EngineStats]) -> EngineStats:
     ``prefill_s`` and ``decode_s`` are what makes the rates since the start the sum of the engines'
     own. Percentiles cannot be known from the engines'; they are left out.
     """
-    if len(stats) == 1:
-        return stats[0]
-
-    def total(name: str) -> Any:
-        return sum(getattr(one, name) for one in stats)
-
-    steps, reused = total("steps"), [one.graphs_reused for one in stats]
-    prompt, decoded = total("prompt_tokens"), total("decode_tokens")
-    wanted = [one.prompt_tokens + one.cached_tokens for one in stats]
-    return EngineStats(
-        **{name: total(name) for name in _ADDED},
-        context=min(one.context for one in stats),
-        prompt_tokens=prompt,
-        decode_tokens=decoded,
-        prefill_s=_seconds(prompt, sum(one.prefill_tps for one in stats)),
-        decode_s=_seconds(decoded, sum(one.decode_tps for one in stats)),
-        host_us_per_step=_mean([one.host_us_per_step for one in stats], [s.steps for s in stats]),
-        prefix_hit_rate=_mean([one.prefix_hit_rate for one in stats], wanted),
-        graphs_reused=None if None in reused else sum(filter(None, reused)),
-        steps=steps,
-        ttft_s=Percentiles(),
-        tpot_s=Percentiles(),
-    )
-
-
-_ADDED = (
-    "slots queued running prefilling decoding cached_tokens completion_tokens prefill_tps_now "
-    "decode_tps_now prefill_tps_10s decode_tps_10s kv_tokens kv_capacity prefix_bytes preemptions "
-    "completions compiling"
-).split()
+    values: dict[str, Any] = {}
+    for name in (field.name for field in fields(EngineStats)):
+        each = [getattr(one, name) for one in stats]
+        values[name] = (
+            Percentiles() if isinstance(each[0], Percentiles) else sum(filter(None, each))
+        )
+    begun = [one.prompt_tokens + one.cached_tokens for one in stats]
+    values |= {
+        "context": min(one.context for one in stats),
+        "prefill_s": _ratio(values["prompt_tokens"], sum(one.prefill_tps for one in stats)),
+        "decode_s": _ratio(values["decode_tokens"], sum(one.decode_tps for one in stats)),
+        "host_us_per_step": _ratio(
+            sum(one.host_us_per_step * one.steps for one in stats), values["steps"]
+        ),
+        "prefix_hit_rate": _ratio(
+            sum(one.prefix_hit_rate * rows for one, rows in zip(stats, begun, strict=True)),
+            sum(begun),
+        ),
+    }
+    if any(one.graphs_reused is None for one in stats):
+        values["graphs_reused"] = None
+    return EngineStats(**values)
 
 
-def _seconds(tokens: int, per_second: float) -> float:
-    return tokens / per_second if per_second > 0 else 0.0
-
-
-def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
-    whole = sum(weights)
-    return sum(v * w for v, w in zip(values, weights, strict=True)) / whole if whole else 0.0
+def _ratio(value: float, by: float) -> float:
+    return value / by if by > 0 else 0.0

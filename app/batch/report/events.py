@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from app.batch.report.progress import Silent, Snapshot
-from app.batch.report.time_left import left_json
+from app.batch.report.progress import BaseProgress, Snapshot
 
 if TYPE_CHECKING:
     from app.batch.input.survey import Survey
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 _SECONDS = 1.0
 
 
-class Events(Silent):
+class Events(BaseProgress):
     """A view that writes events. ``emit`` takes whole lines."""
 
     def __init__(self, emit: Callable[[str], None]) -> None:
@@ -47,34 +46,9 @@ class Events(Silent):
     def update(self, snapshot: Snapshot) -> None:
         """A ``progress`` event at once and then once a second."""
         now = time.monotonic()
-        if now - self._last < _SECONDS:
-            return
-        self._last = now
-        each = [engine.as_json() for engine in snapshot.engines]
-        engines = {"engines": each} if each else {}
-        self.event(
-            "progress",
-            {
-                "rows": snapshot.rows,
-                "done": snapshot.done,
-                "cached": snapshot.cached,
-                "failed": snapshot.failed,
-                "running": snapshot.running,
-                "slots": snapshot.slots,
-                "elapsed_s": round(snapshot.elapsed_s, 3),
-                **left_json(snapshot.left),
-                "prefill_tps_now": round(snapshot.prefill_now, 1),
-                "prefill_tps": round(snapshot.prefill, 1),
-                "decode_tps_now": round(snapshot.decode_now, 1),
-                "decode_tps": round(snapshot.decode, 1),
-                "kv_tokens": snapshot.kv_tokens,
-                "kv_capacity": snapshot.kv_capacity,
-                "memory_bytes": snapshot.memory,
-                "draining": snapshot.draining,
-                "working": list(snapshot.working),
-                **engines,
-            },
-        )
+        if now - self._last >= _SECONDS:
+            self._last = now
+            self.event("progress", snapshot.as_json())
 
     def note(self, text: str) -> None:
         """A ``note`` event."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.batch.report.time_left import Left, Pace, Rest, time_left
-from app.batch.schedule.lane import Active, Lane
+from app.batch.schedule.pool_engine import InFlightRow, PoolEngine
 from app.batch.schedule.work import Counts, Work
 from runtimes.engine.metrics import EngineStats
 from runtimes.request import SamplingParams
@@ -72,7 +72,7 @@ class Forecast:
         self,
         now: float,
         stats: EngineStats,
-        lanes: Sequence[Lane],
+        members: Sequence[PoolEngine],
         counts: Counts,
         begun: Begun,
         *,
@@ -82,14 +82,14 @@ class Forecast:
         pace = self._pace(now, stats)
         if pace is None or not begun.rows:
             return None
-        working = [active for lane in lanes for active in lane.by_slot()[: lane.engine.slots]]
+        working = [row for one in members for row in one.by_slot()[: one.engine.slots]]
         rest = self._rest(working, stats, counts, begun)
         if draining:
             rest = Rest(rest.running, 0, rest.most, _unread(working), rest.slots)
         return time_left(rest, counts.lengths, pace)
 
     def _rest(
-        self, working: Sequence[Active], stats: EngineStats, counts: Counts, begun: Begun
+        self, working: Sequence[InFlightRow], stats: EngineStats, counts: Counts, begun: Begun
     ) -> Rest:
         running = [part for active in working for part in active.so_far()]
         done = counts.answered + counts.failed
@@ -137,6 +137,6 @@ class Forecast:
         )
 
 
-def _unread(working: Iterable[Active]) -> int:
+def _unread(working: Iterable[InFlightRow]) -> int:
     """Prompt tokens of rows that have a slot and no answer's first token yet."""
     return sum(active.prompt_tokens for active in working if not active.tokens)

@@ -1,50 +1,48 @@
-"""The live view of a job on stderr: a bar on a terminal, elsewhere a line every ten seconds."""
+"""A running job at one moment, and who is shown it: a bar on a terminal (``bar``), elsewhere a line
+every ten seconds, events (``events``), or nobody."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from app import console
+from app.batch.report.time_left import Left, left_json
 from app.figures import rate
 
 if TYPE_CHECKING:
     from app.batch.input.survey import Survey
     from app.batch.report.engine_figures import EngineFigures
-    from app.batch.report.time_left import Left
 
 _LINE_SECONDS, _SILENT_SECONDS = 10.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The job at one moment. ``done`` counts every row that needs nothing more, ``cached`` those of
-    them that an earlier run answered; rates are tokens per second; ``kv_*`` are tokens in the
-    slots, ``memory`` bytes of all its processes; ``working`` has the indexes of the rows with a
-    slot; ``left`` is None before anything can be said; ``compiling``: all else waits for that."""
+    """Rates are tokens a second. The names and their order are those of a ``progress`` event."""
 
     rows: int
-    done: int
-    cached: int
+    done: int  # need nothing more
+    cached: int  # of them: answered by an earlier run
     failed: int
     running: int
     slots: int
     elapsed_s: float
-    prefill_now: float
-    decode_now: float
-    prefill: float
-    decode: float
-    kv_tokens: int
+    left: Left | None  # None before anything can be said
+    prefill_tps_now: float
+    prefill_tps: float
+    decode_tps_now: float
+    decode_tps: float
+    kv_tokens: int  # in the slots
     kv_capacity: int
-    memory: int
+    memory_bytes: int  # of all its processes
     draining: bool
-    working: tuple[int, ...] = ()
-    engines: tuple[EngineFigures, ...] = ()
-    left: Left | None = None
-    compiling: bool = False
+    working: tuple[int, ...] = ()  # the indexes of the rows with a slot
+    engines: tuple[EngineFigures, ...] = ()  # if there are several
+    compiling: bool = False  # all else waits for that
 
     @property
     def left_text(self) -> str:
@@ -53,13 +51,48 @@ class Snapshot:
             return console.COMPILING
         return "estimating the time" if self.left is None else str(self.left)
 
+    @property
+    def speeds(self) -> str:
+        """Prefill and decode, now and overall."""
+        return (
+            f"prefill {rate(self.prefill_tps_now)} (all {rate(self.prefill_tps)}), "
+            f"decode {rate(self.decode_tps_now)} (all {rate(self.decode_tps)})"
+        )
 
-class Progress(Protocol):
-    """Shows snapshots until it is left."""
+    @property
+    def occupancy(self) -> str:
+        """Engines if there are several, slots, keys and values, memory."""
+        used = 100 * self.kv_tokens / self.kv_capacity if self.kv_capacity else 0.0
+        able = sum(engine.state == "ready" for engine in self.engines)
+        engines = f"engines {able}/{len(self.engines)}, " if self.engines else ""
+        return (
+            f"{engines}slots {self.running}/{self.slots}, KV {self.kv_tokens:,} tokens "
+            f"({used:.0f}%), memory {self.memory_bytes / 2**30:.2f} GiB"
+        )
 
-    def __enter__(self) -> Progress: ...
+    def as_json(self) -> dict[str, Any]:
+        """For an event."""
+        values: dict[str, Any] = {}
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if name == "left":
+                values |= left_json(value)
+            elif name == "engines":
+                values |= {"engines": [engine.as_json() for engine in value]} if value else {}
+            elif name != "compiling":
+                digits = 3 if name == "elapsed_s" else 1
+                values[name] = round(value, digits) if isinstance(value, float) else value
+        return values
 
-    def __exit__(self, *_: object) -> None: ...
+
+class BaseProgress:
+    """Shows nothing but notes. A context manager around the time in which rows run."""
+
+    def __enter__(self) -> BaseProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
 
     def begin(self, found: Survey) -> None:
         """Take in what is known of the input before the model is loaded."""
@@ -69,61 +102,20 @@ class Progress(Protocol):
 
     def note(self, text: str) -> None:
         """Show one line that stays."""
-
-    def doing(self, text: str) -> AbstractContextManager[object]:
-        """Say what is being waited for, if it takes long."""
-
-
-def speeds(snapshot: Snapshot) -> str:
-    """Prefill and decode, now and overall."""
-    return (
-        f"prefill {rate(snapshot.prefill_now)} (all {rate(snapshot.prefill)}), "
-        f"decode {rate(snapshot.decode_now)} (all {rate(snapshot.decode)})"
-    )
-
-
-def occupancy(snapshot: Snapshot) -> str:
-    """Engines if there are several, slots, keys and values, memory."""
-    used = 100 * snapshot.kv_tokens / snapshot.kv_capacity if snapshot.kv_capacity else 0.0
-    able = sum(engine.state == "ready" for engine in snapshot.engines)
-    engines = f"engines {able}/{len(snapshot.engines)}, " if snapshot.engines else ""
-    return (
-        f"{engines}slots {snapshot.running}/{snapshot.slots}, KV {snapshot.kv_tokens:,} tokens "
-        f"({used:.0f}%), memory {snapshot.memory / 2**30:.2f} GiB"
-    )
-
-
-class Silent:
-    """Shows nothing but notes."""
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def begin(self, found: Survey) -> None:
-        """Nothing."""
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """See Progress."""
         console.note(text, style="yellow")
 
     def doing(self, text: str) -> AbstractContextManager[object]:
-        """Nothing."""
+        """Say what is being waited for, if it takes long."""
         return nullcontext()
 
 
-class Both(Silent):
+class Views(BaseProgress):
     """Several views of one job."""
 
-    def __init__(self, views: Sequence[Progress]) -> None:
+    def __init__(self, views: Sequence[BaseProgress]) -> None:
         self._views = views
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> BaseProgress:
         for view in self._views:
             view.__enter__()
         return self
@@ -133,41 +125,39 @@ class Both(Silent):
             view.__exit__(*raised)
 
     def begin(self, found: Survey) -> None:
-        """See Progress."""
+        """To each of them."""
         for view in self._views:
             view.begin(found)
 
     def update(self, snapshot: Snapshot) -> None:
-        """See Progress."""
+        """To each of them."""
         for view in self._views:
             view.update(snapshot)
 
     def note(self, text: str) -> None:
-        """See Progress."""
+        """To each of them."""
         for view in self._views:
             view.note(text)
 
     @contextmanager
     def doing(self, text: str) -> Iterator[object]:
-        """See Progress."""
+        """To each of them."""
         with ExitStack() as stack:
-            for view in self._views:
-                stack.enter_context(view.doing(text))
-            yield None
+            yield [stack.enter_context(view.doing(text)) for view in self._views]
 
 
-class Lines(Silent):
+class Lines(BaseProgress):
     """A line every ten seconds."""
 
     def __init__(self) -> None:
         self._begun = self._shown = time.monotonic()
 
     def doing(self, text: str) -> AbstractContextManager[object]:
-        """See Progress."""
+        """On the console."""
         return console.doing(text)
 
     def update(self, snapshot: Snapshot) -> None:
-        """See Progress."""
+        """A line, if the last one is ten seconds old."""
         now = time.monotonic()
         soon = snapshot.compiling and self._shown == self._begun
         if now - self._shown < (_SILENT_SECONDS if soon else _LINE_SECONDS):
@@ -175,6 +165,6 @@ class Lines(Silent):
         self._shown = now
         console.note(
             f"{snapshot.done:,}/{snapshot.rows:,} rows ({snapshot.cached:,} cached), "
-            f"{snapshot.failed:,} failed; {speeds(snapshot)}; {occupancy(snapshot)}; "
+            f"{snapshot.failed:,} failed; {snapshot.speeds}; {snapshot.occupancy}; "
             + snapshot.left_text
         )

@@ -18,13 +18,14 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from app.batch.input.tasks import RowProblem
 from app.batch.interrupt import Interrupts
 from app.batch.output.records import answer_of, failure_of, is_whole
 from app.batch.report.forecast import Begun
-from app.batch.schedule.lane import Active, Lane, LaneState
-from app.batch.schedule.supply import Supply
+from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
+from app.batch.schedule.row_dispatcher import RowDispatcher
 from app.batch.schedule.suspects import Suspects
 from app.batch.schedule.work import Counts, Deliver, Terms, Work
 from app.openai.logprobs import TokenTexts, token_logprobs
@@ -39,6 +40,7 @@ _FAILURES_IN_A_ROW = 3
 # The same for rows that kill the worker, of which each costs a start.
 _DEATHS_IN_A_ROW = 32
 _RAW = PromptStyle(raw=True)
+_ONE_SAMPLE: dict[str, Any] = {"n": 1, "best_of": None, "logprobs": False, "top_logprobs": 0}
 
 _log = logging.getLogger(__name__)
 
@@ -47,28 +49,23 @@ class Job:
     """Drives engines over rows. Runs in one thread; only the done callbacks come from others."""
 
     def __init__(
-        self, lanes: Sequence[Lane], terms: Terms, deliver: Deliver, texts: TokenTexts
+        self, members: Sequence[PoolEngine], terms: Terms, deliver: Deliver, texts: TokenTexts
     ) -> None:
         self.counts = Counts()
         self.begun = Begun()
-        self._lanes = list(lanes)
+        self._members = list(members)
         self._terms = terms
         self._deliver = deliver
         self._texts = texts
-        self._suspects: Suspects[Active] = Suspects()
+        self._suspects: Suspects[InFlightRow] = Suspects()
         # None wakes the job: an engine that was away is back, or lost.
-        self._finished: queue.SimpleQueue[tuple[Lane, Completion] | None] = queue.SimpleQueue()
-        trial = dataclasses.replace(
-            terms.sampling,
-            max_tokens=1,
-            min_tokens=0,
-            n=1,
-            best_of=None,
-            logprobs=False,
-            top_logprobs=0,
+        self._finished: queue.SimpleQueue[tuple[PoolEngine, Completion] | None] = (
+            queue.SimpleQueue()
         )
-        for lane in lanes:
-            lane.trial = trial
+        for member in members:
+            member.trial = dataclasses.replace(
+                terms.sampling, max_tokens=1, min_tokens=0, **_ONE_SAMPLE
+            )
 
     def run(self, work: Iterator[Work], interrupts: Interrupts, tick: Callable[[], None]) -> bool:
         """Answer all of ``work``, calling ``tick`` a few times a second.
@@ -76,143 +73,137 @@ class Job:
         True when all of it was done, False when interrupted. Raises IngotError when no engine can
         be used any more; whatever was delivered before stays delivered.
         """
-        supply = Supply(work, len(self._lanes))
+        dispatcher = RowDispatcher(work, len(self._members))
         drained = False
         given_up = 0
         try:
             while True:
                 self._drop_lost()
                 if not interrupts.draining:
-                    self._refill(supply)
-                if interrupts.stopping or self._over(supply, draining=interrupts.draining):
+                    self._refill(dispatcher)
+                idle = not any(member.rows for member in self._members)
+                done = dispatcher.exhausted and not len(self._suspects)
+                if interrupts.stopping or (idle and (done or interrupts.draining)):
                     break
                 if interrupts.draining and not drained:
                     drained = True
-                    given_up = sum(map(self._give_up_waiting, self._lanes))
+                    given_up = sum(map(self._give_up_waiting, self._members))
                 self._collect(interrupts)
                 self._count_running()
                 tick()
         finally:
-            given_up += len(self._suspects) + sum(len(lane.active) for lane in self._lanes)
-            for lane in self._lanes:
-                lane.cancel()
+            given_up += len(self._suspects) + sum(len(member.rows) for member in self._members)
+            for member in self._members:
+                member.cancel()
             self._count_running()
-        return supply.exhausted and not given_up
-
-    def _over(self, supply: Supply, *, draining: bool) -> bool:
-        if any(lane.active for lane in self._lanes):
-            return False
-        return draining or (supply.exhausted and not len(self._suspects))
+        return dispatcher.exhausted and not given_up
 
     def _drop_lost(self) -> None:
         """Take the rows of engines that cannot be used any more. Raises the last one's problem."""
-        for lane in self._lanes:
-            if lane.state is LaneState.LOST and (lane.active or not lane.told):
-                lane.told = True
-                _log.warning("%s is left out from now on: %s", lane.name, lane.problem)
-                orphans = list(lane.active.values())
-                lane.cancel()
-                for active in orphans:
-                    self._suspects.add(active, ran=active.alone)
-        if all(lane.state is LaneState.LOST for lane in self._lanes):
-            assert lane.problem is not None
-            raise lane.problem
+        for member in self._members:
+            if member.state is EngineState.LOST and (member.rows or not member.told):
+                member.told = True
+                _log.warning("%s is left out from now on: %s", member.name, member.problem)
+                orphans = list(member.rows.values())
+                member.cancel()
+                for row in orphans:
+                    self._suspects.add(row, ran=row.alone)
+        if all(member.state is EngineState.LOST for member in self._members):
+            assert member.problem is not None
+            raise member.problem
 
-    def _refill(self, supply: Supply) -> None:
+    def _refill(self, dispatcher: RowDispatcher) -> None:
         """Start what there is room for."""
-        for lane in self._lanes:
-            if lane.state is LaneState.READY and not lane.ready and not lane.active:
-                lane.revive(self._wake)  # it died with nothing to do
+        for member in self._members:
+            if member.state is EngineState.READY and not member.ready and not member.rows:
+                member.revive(lambda: self._finished.put(None))  # it died with nothing to do
         self._start_suspects()
         # One row at a time, to whoever has the most room: at the end of the input each engine then
         # has its share.
-        able = [lane for lane in self._lanes if lane.ready and not lane.reserved]
+        able = [member for member in self._members if member.ready and not member.reserved]
         while able:
-            lane = max(able, key=lambda lane: self._room(lane) - len(lane.active))
-            if len(lane.active) >= self._room(lane) or not lane.ready:
-                able.remove(lane)
+            member = max(able, key=lambda member: self._room(member) - len(member.rows))
+            if len(member.rows) >= self._room(member) or not member.ready:
+                able.remove(member)
                 continue
             again = self._suspects.next_innocent()
             if again is not None:
-                self._begin(again, lane)
+                self._begin(again, member)
                 continue
-            item = supply.take(self._lanes.index(lane), self._room(lane))
+            item = dispatcher.take(self._members.index(member), self._room(member))
             if item is None:
                 return
-            self._begin(Active(item, []), lane)
+            self._begin(InFlightRow(item, []), member)
 
-    def _room(self, lane: Lane) -> int:
+    def _room(self, member: PoolEngine) -> int:
         """Rows that an engine is given. As many wait as run: a slot that falls free is refilled
         within the engine's step. A row's time begins when it is submitted, so that with a limit
         none may wait."""
         if self._terms.timeout_s is None:
-            return lane.engine.slots * 2
-        return max(1, lane.engine.slots // self._terms.sampling.samples)
+            return member.engine.slots * 2
+        return max(1, member.engine.slots // self._terms.sampling.samples)
 
     def _start_suspects(self) -> None:
         """Give a suspect to each engine that has nothing else to do."""
         waiting = self._suspects.open
-        for lane in self._lanes:
-            lane.reserved = lane.alone or (waiting and lane.reserved)
-        usable = [lane for lane in self._lanes if lane.state is not LaneState.LOST]
-        if waiting and not any(lane.reserved for lane in usable):
-            min(usable, key=lambda lane: len(lane.active)).reserved = True
-        for lane in self._lanes:
-            if lane.ready and not lane.active and self._suspects.open:
-                lane.reserved = True
+        for member in self._members:
+            member.reserved = member.alone or (waiting and member.reserved)
+        usable = [member for member in self._members if member.state is not EngineState.LOST]
+        if waiting and not any(member.reserved for member in usable):
+            min(usable, key=lambda member: len(member.rows)).reserved = True
+        for member in self._members:
+            if member.ready and not member.rows and self._suspects.open:
+                member.reserved = True
                 suspect = self._suspects.next_suspect()
                 suspect.alone = True
-                self._begin(suspect, lane)
+                self._begin(suspect, member)
 
-    def _begin(self, active: Active, lane: Lane) -> None:
+    def _begin(self, row: InFlightRow, member: PoolEngine) -> None:
         """Ask a row's first turn, for the first time or anew."""
-        history = active.work.task.history
-        active.messages = [{"role": m.role, "content": m.content} for m in history]
-        active.completions.clear()
+        history = row.work.task.history
+        row.messages = [{"role": m.role, "content": m.content} for m in history]
+        row.completions.clear()
         if self._terms.timeout_s is not None:
-            active.deadline = time.monotonic() + self._terms.timeout_s
-        self._next_turn(active, lane)
+            row.deadline = time.monotonic() + self._terms.timeout_s
+        self._ask(row, member)
 
-    def _next_turn(self, active: Active, lane: Lane) -> None:
-        turn = len(active.completions)
-        active.messages.append({"role": "user", "content": active.work.task.turns[turn]})
-        self._ask(active, lane)
-
-    def _ask(self, active: Active, lane: Lane) -> None:
-        turn, task = len(active.completions), active.work.task
+    def _ask(self, row: InFlightRow, member: PoolEngine) -> None:
+        """Ask the next turn."""
+        turn, task = len(row.completions), row.work.task
+        row.messages.append({"role": "user", "content": task.turns[turn]})
         # What was written for completions has its own form already.
         style = _RAW if task.style == "openai-completions" else self._terms.style
         try:
-            ids = encode(lane.engine, style, active.messages)
-            active.params, active.prompt_tokens = self._params(active.work, turn), len(ids)
-            active.tokens.clear()
-            if not active.begun:
-                active.begun = True
-                self.begun.add(active.work, len(ids), self._asked(active.work))
-            left = None if active.deadline is None else active.deadline - time.monotonic()
+            ids = encode(member.engine, style, row.messages)
+            row.params, row.prompt_tokens = self._params(row.work, turn), len(ids)
+            row.tokens.clear()
+            if not row.begun:
+                row.begun = True
+                self.begun.add(row.work, len(ids), self._asked(row.work))
+            left = None if row.deadline is None else row.deadline - time.monotonic()
             request = Request(
                 prompt=ids,
-                params=active.params,
-                priority=Priority(max(Priority.CRITICAL, active.rank)),
+                params=row.params,
+                priority=Priority(max(Priority.CRITICAL, row.rank)),
                 timeout_s=None if left is None else max(left, 0.001),
             )
-            active.request_id = request.id
-            active.process = lane.engine.pid, lane.engine.slots
-            lane.active[request.id] = active
-            active.stream = stream = lane.engine.submit(request)
+            row.request_id = request.id
+            row.process = member.engine.pid, member.engine.slots
+            member.rows[request.id] = row
+            row.stream = stream = member.engine.submit(request)
         except RequestError as error:
-            lane.active.pop(active.request_id, None)
+            member.rows.pop(row.request_id, None)
             long = isinstance(error, PromptTooLongError)
             code = "context_length_exceeded" if long else "invalid_request"
             where = f"turn {turn + 1}: " if turn else ""
-            self._fail(active, lane, RowProblem(code, where + str(error)))
+            self._fail(row, member, RowProblem(code, where + str(error)))
             return
         except IngotError as error:  # the worker died of it, or cannot be started
-            lane.active.pop(active.request_id, None)
-            self._died(lane, str(error))
-            self._crashed(active, lane, True, str(error))
+            member.rows.pop(row.request_id, None)
+            self._died(member, str(error))
+            self._crashed(row, member, True, str(error))
             return
-        stream.add_done_callback(lambda completion: self._finished.put((lane, completion)))
+        stream.add_done_callback(lambda completion: self._finished.put((member, completion)))
 
     def _asked(self, work: Work) -> SamplingParams:
         return work.task.sampling or self._terms.sampling
@@ -224,7 +215,7 @@ class Job:
         if params.seed is not None and params.seed == job.seed:
             params = dataclasses.replace(params, seed=params.seed + work.row.index)
         if turn + 1 < len(work.task.turns):
-            params = dataclasses.replace(params, n=1, best_of=None, logprobs=False, top_logprobs=0)
+            params = dataclasses.replace(params, **_ONE_SAMPLE)
         return params
 
     def _collect(self, interrupts: Interrupts) -> None:
@@ -240,64 +231,64 @@ class Job:
         except queue.Empty:
             return
 
-    def _handle(self, lane: Lane, completion: Completion) -> None:
-        if completion.retryable and completion.id in lane.active:
-            slots = lane.active[completion.id].process[1]
-            if self._suspects.crashed(completion.id, lane.lost_with(completion.id), slots):
+    def _handle(self, member: PoolEngine, completion: Completion) -> None:
+        if completion.retryable and completion.id in member.rows:
+            slots = member.rows[completion.id].process[1]
+            if self._suspects.crashed(completion.id, member.lost_with(completion.id), slots):
                 self.counts.crashes = self._suspects.crashes
-                lane.counts.crashes += 1
-                lane.reserved = True
-                self._died(lane, completion.error)
+                member.counts.crashes += 1
+                member.reserved = True
+                self._died(member, completion.error)
         ran = self._suspects.ended(completion.id)
-        active = lane.active.pop(completion.id, None)
-        if active is None:  # cancelled by this job
+        row = member.rows.pop(completion.id, None)
+        if row is None:  # cancelled by this job
             return
         if completion.finish_reason is FinishReason.CANCELLED:
             raise IngotError("the engine stopped; run the same command again to resume")
         if completion.retryable:
-            self._crashed(active, lane, ran, completion.error, completion.text)
+            self._crashed(row, member, ran, completion.error, completion.text)
         elif not is_whole(completion):
-            self._failed(active, lane, completion)
+            self._failed(row, member, completion)
         else:
-            lane.failures_in_a_row = lane.deaths_in_a_row = 0
-            self._answered(active, lane, completion)
+            member.failures_in_a_row = member.deaths_in_a_row = 0
+            self._answered(row, member, completion)
 
-    def _answered(self, active: Active, lane: Lane, completion: Completion) -> None:
-        active.completions.append(completion)
-        if len(active.completions) < len(active.work.task.turns):
-            active.messages.append({"role": "assistant", "content": completion.text})
-            self._next_turn(active, lane)
+    def _answered(self, row: InFlightRow, member: PoolEngine, completion: Completion) -> None:
+        row.completions.append(completion)
+        if len(row.completions) < len(row.work.task.turns):
+            row.messages.append({"role": "assistant", "content": completion.text})
+            self._ask(row, member)
             return
-        params = self._asked(active.work)
+        params = self._asked(row.work)
         wanted = params.logprobs or params.top_logprobs
         logprobs = token_logprobs(completion.choices, self._texts) if wanted else ()
-        self._count(active, lane)
-        self._deliver(active.work, answer_of(active.completions, logprobs), True)
+        self._count(row, member)
+        self._deliver(row.work, answer_of(row.completions, logprobs), True)
 
-    def _died(self, lane: Lane, reason: str | None) -> None:
+    def _died(self, member: PoolEngine, reason: str | None) -> None:
         """The engine's process is gone: start another, or give the engine up."""
-        lane.deaths_in_a_row += 1
-        if lane.deaths_in_a_row < _DEATHS_IN_A_ROW:
-            lane.revive(self._wake)
+        member.deaths_in_a_row += 1
+        if member.deaths_in_a_row < _DEATHS_IN_A_ROW:
+            member.revive(lambda: self._finished.put(None))
             return
-        lane.lose(
+        member.lose(
             ModelError(
-                f"{lane.name} died {lane.deaths_in_a_row} times, each time of the row that it ran, "
-                f"with no answer between ({reason or 'for no known reason'}). The same command "
-                "resumes; with --skip-failed it leaves out the rows that failed"
+                f"{member.name} died {member.deaths_in_a_row} times, each time of the row that it "
+                f"ran, with no answer between ({reason or 'for no known reason'}). The same "
+                "command resumes; with --skip-failed it leaves out the rows that failed"
             )
         )
 
     def _crashed(
-        self, active: Active, lane: Lane, ran: bool, reason: str | None, text: str = ""
+        self, row: InFlightRow, member: PoolEngine, ran: bool, reason: str | None, text: str = ""
     ) -> None:
-        if active.alone:
+        if row.alone:
             message = f"{reason or 'the worker process died'}, twice with this row"
-            self._fail(active, lane, RowProblem("worker_crash", message), text)
+            self._fail(row, member, RowProblem("worker_crash", message), text)
             return
-        self._suspects.add(active, ran=ran)
+        self._suspects.add(row, ran=ran)
 
-    def _failed(self, active: Active, lane: Lane, completion: Completion) -> None:
+    def _failed(self, row: InFlightRow, member: PoolEngine, completion: Completion) -> None:
         """The row's time is over, or the engine could not do it: ask again if that is allowed."""
         late = completion.finish_reason is FinishReason.DEADLINE
         reason = completion.error or "the engine gave no reason"
@@ -305,55 +296,56 @@ class Job:
             # What a row says of its own answer fails that row alone, however many such rows there
             # are. An engine that cannot be used any more, such as a worker that dies at every
             # start, is no row's fault.
-            lane.failures_in_a_row += not self._own_constraint(active)
-            problem = lane.usable()
-            if lane.failures_in_a_row >= _FAILURES_IN_A_ROW * lane.most_slots:
+            member.failures_in_a_row += not self._own_constraint(row)
+            problem = member.usable()
+            if member.failures_in_a_row >= _FAILURES_IN_A_ROW * member.most_slots:
                 problem = IngotError(f"every row fails ({reason}); the job ends here")
             if problem is not None:
-                lane.lose(problem)
-                self._suspects.add(active, ran=active.alone)
+                member.lose(problem)
+                self._suspects.add(row, ran=row.alone)
                 return
-        if active.retries < self._terms.retries:
-            active.retries += 1
+        if row.retries < self._terms.retries:
+            row.retries += 1
             self.counts.retried += 1
-            self._begin(active, lane)
+            self._begin(row, member)
             return
-        fault = RowProblem("engine_error", reason)
+        code = "engine_error"
         if late:
-            said = f"not finished within {self._terms.timeout_s:g} s (--row-timeout)"
-            fault = RowProblem("timeout", said)
-        self._fail(active, lane, fault, completion.text)
+            code = "timeout"
+            reason = f"not finished within {self._terms.timeout_s:g} s (--row-timeout)"
+        self._fail(row, member, RowProblem(code, reason), completion.text)
 
-    def _own_constraint(self, active: Active) -> bool:
-        own, job = active.work.task.sampling, self._terms.sampling
+    def _own_constraint(self, row: InFlightRow) -> bool:
+        own, job = row.work.task.sampling, self._terms.sampling
         return own is not None and own.constraint not in (None, job.constraint)
 
-    def _fail(self, active: Active, lane: Lane, problem: RowProblem, partial: str = "") -> None:
-        self._count(active, lane, problem.code)
-        self._deliver(active.work, failure_of(problem, active.completions, partial), False)
+    def _fail(
+        self, row: InFlightRow, member: PoolEngine, problem: RowProblem, partial: str = ""
+    ) -> None:
+        self._count(row, member, problem.code)
+        self._deliver(row.work, failure_of(problem, row.completions, partial), False)
 
-    def _count(self, active: Active, lane: Lane, error: str | None = None) -> None:
+    def _count(self, row: InFlightRow, member: PoolEngine, error: str | None = None) -> None:
         """Count a finished row, for the job and for its engine."""
-        for counts in (self.counts, lane.counts):
-            counts.finished(active.completions, error)
+        for counts in (self.counts, member.counts):
+            counts.finished(row.completions, error)
 
-    def _give_up_waiting(self, lane: Lane) -> int:
+    def _give_up_waiting(self, member: PoolEngine) -> int:
         """Take back what has no slot yet, and say how many rows that is. Slots are given in order,
         so it is what was submitted last."""
-        waiting = lane.by_slot()[lane.engine.slots :]
-        for active in waiting:
-            del lane.active[active.request_id]
-            lane.engine.cancel(active.request_id)
-        _log.debug("%s drains: %d rows run on, %d wait", lane.name, len(lane.active), len(waiting))
+        waiting = member.by_slot()[member.engine.slots :]
+        for row in waiting:
+            del member.rows[row.request_id]
+            member.engine.cancel(row.request_id)
+        _log.debug(
+            "%s drains: %d rows run on, %d wait", member.name, len(member.rows), len(waiting)
+        )
         return len(waiting)
 
     def _count_running(self) -> None:
         working: list[int] = []
-        for lane in self._lanes:
-            slots = lane.by_slot()[: lane.engine.slots]
-            lane.counts.running = len(slots)
-            working += [active.work.row.index for active in slots]
+        for member in self._members:
+            slots = member.by_slot()[: member.engine.slots]
+            member.counts.running = len(slots)
+            working += [row.work.row.index for row in slots]
         self.counts.running, self.counts.working = len(working), tuple(working)
-
-    def _wake(self) -> None:
-        self._finished.put(None)

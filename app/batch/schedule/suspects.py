@@ -58,8 +58,3 @@ class Suspects(Generic[RowT]):
     def next_innocent(self) -> RowT | None:
         """The next one to be asked like any other."""
         return self._innocent.popleft() if self._innocent else None
-
-    def clear(self) -> None:
-        """Leave all of them for the next run."""
-        self._suspects.clear()
-        self._innocent.clear()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from app.models.resolve import fingerprint, load_engine
-from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.cpu import available_cores
@@ -22,28 +20,24 @@ from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.problems import pack
 from runtimes.worker.wire import Problem
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What an actor loads. ``fingerprint`` is that of the file that the job was begun with;
-    ``cpus`` are the processors that the actor was given."""
+    """What an actor loads."""
 
     path: str
-    fingerprint: str
+    fingerprint: str  # of the file that the job was begun with
     version: str
     settings: RunnerSettings
     scheduling: SchedulerSettings
-    cpus: int
+    cpus: int  # processors that the actor was given
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What an actor has loaded, on which node and in which process."""
+    """What an actor has loaded, and on which node."""
 
     node: str
-    process: int
     model: ModelFile
     context: int
     slots: int
@@ -52,7 +46,7 @@ class Loaded:
 
 
 class EngineActor:
-    """Made into a Ray actor by ``app.batch.schedule.cluster.engine``. Its calls run side by side;
+    """Made into a Ray actor by ``app.batch.schedule.cluster.pool``. Its calls run side by side;
     what they raise goes back as a ``Problem``."""
 
     def __init__(self, order: Order) -> None:
@@ -61,15 +55,12 @@ class EngineActor:
 
     async def load(self) -> Loaded | Problem:
         """Load the model, once."""
-        return await _answer(self._load)
+        loaded: Loaded | Problem = await _answer(self._load)
+        return loaded
 
-    async def encode(self, text: str) -> list[int] | Problem:
-        """See EngineApi."""
-        return await _answer(lambda: self._loaded.encode(text))
-
-    async def encode_chat(self, messages: Sequence[Message]) -> list[int] | Problem:
-        """See EngineApi."""
-        return await _answer(lambda: self._loaded.encode_chat(messages))
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """What a method of the engine returns."""
+        return await _answer(lambda: getattr(self._loaded, method)(*arguments))
 
     async def ask(self, request: Request) -> Completion | Problem:
         """Submit a request and wait for its end."""
@@ -79,12 +70,8 @@ class EngineActor:
             return pack(error)
 
     async def cancel(self, request_id: str) -> None:
-        """See EngineApi."""
+        """End a request."""
         self._loaded.cancel(request_id)
-
-    async def stats(self) -> EngineStats | Problem:
-        """See EngineApi."""
-        return await _answer(lambda: self._loaded.stats())
 
     @property
     def _loaded(self) -> WorkerEngine:
@@ -103,9 +90,8 @@ class EngineActor:
         except IngotError as error:
             raise type(error)(f"node {node}: {error}") from error
         self._engine = engine
-        process, stats = os.getpid(), engine.stats()
         sizes = engine.context, engine.slots, engine.vocab_size
-        return Loaded(node, process, engine.model, *sizes, stats)
+        return Loaded(node, engine.model, *sizes, engine.stats())
 
 
 def _check(order: Order) -> None:
@@ -119,7 +105,7 @@ def _check(order: Order) -> None:
         raise ModelError(f"{order.path} is another model than the job's; copy the job's there")
 
 
-async def _answer(call: Callable[[], T]) -> T | Problem:
+async def _answer(call: Callable[[], Any]) -> Any:
     """What ``call`` returns, without keeping other calls waiting, or the problem that it raised."""
     try:
         return await asyncio.to_thread(call)

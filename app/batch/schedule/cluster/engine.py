@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +14,12 @@ from app.batch.schedule.cluster.actor import Loaded
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.engine.request_checks import check_request
-from runtimes.errors import ModelError, RequestError
+from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.stream import Stream
 from runtimes.worker.flights import Flight
 from runtimes.worker.problems import WorkerError, unpack
-from runtimes.worker.recovery import DeathLimit
 from runtimes.worker.wire import Problem
 
 log = logging.getLogger(__name__)
@@ -41,19 +37,18 @@ class _Incarnation:
 
 
 class RayEngine:
-    """The part of ``runtimes.api.EngineApi`` that a job uses, in a Ray actor.
+    """A ``RowEngine`` in a Ray actor.
 
     When the actor dies or its node is lost, every request that it had ends with an error that is
     ``retryable``. The next ``encode`` starts another actor, wherever the cluster has room, and
     waits for it: nothing but ``close`` ends that, since a node may come back at any time. ``pid``
-    tells the actors of one engine apart; it is None while there is none.
+    is the number of the actor in use.
     """
 
-    def __init__(self, name: str, start: Callable[[], Any], limit: DeathLimit) -> None:
+    def __init__(self, name: str, start: Callable[[], Any]) -> None:
         """``start`` makes an actor and returns its handle at once."""
         self.name = name
-        self.moved: Callable[[str], None] = lambda node: None  # told the node of each actor
-        self._start, self._limit = start, limit
+        self._start = start
         self._lock = threading.Lock()
         self._starting = threading.Lock()  # held while an actor is started
         self._closed = False
@@ -62,38 +57,39 @@ class RayEngine:
         self._loaded: Loaded | None = None
         self._stats: EngineStats | None = None
         self._asked: Future[Any] | None = None
-        self._deaths: deque[float] = deque()
         self._count = 0
         # Ray calls back on the thread that serves all of its own work: nothing may wait there.
-        self._ended: queue.SimpleQueue[tuple[_Incarnation, Flight, Future[Any]] | None]
-        self._ended = queue.SimpleQueue()
-        threading.Thread(target=self._land, name=f"ingot-{name}", daemon=True).start()
+        self._landing = ThreadPoolExecutor(1, f"ingot-{name}")
 
     @property
     def model(self) -> ModelFile:
-        """See EngineApi."""
+        """See RowEngine."""
         return self._last.model
 
     @property
     def context(self) -> int:
-        """See EngineApi."""
+        """See RowEngine."""
         return self._last.context
 
     @property
     def slots(self) -> int:
-        """See EngineApi."""
+        """See RowEngine."""
         return self._last.slots
 
     @property
     def pid(self) -> int | None:
-        """The number of the actor in use."""
+        """See RowEngine."""
         here = self._here
         return None if here is None else here.number
 
     @property
-    def node(self) -> str:
-        """Where the last actor was started."""
-        return self._last.node
+    def _last(self) -> Loaded:
+        assert self._loaded is not None
+        return self._loaded
+
+    def where(self) -> str:
+        """The node of the last actor."""
+        return f"node {self._last.node}"
 
     def begin(self) -> Any:
         """Make the first actor; return a reference to what ``finish`` takes."""
@@ -102,23 +98,20 @@ class RayEngine:
 
     def finish(self, answer: Loaded | Problem) -> None:
         """Take the first actor into use, or raise what is wrong with it."""
-        if isinstance(answer, Problem):
-            raise unpack(answer)
-        self._adopt(answer)
+        self._adopt(_checked(answer))
 
     def encode(self, text: str) -> list[int]:
-        """See EngineApi. Raises WorkerError when the actor dies of it, ModelError when it died too
-        often to be started again."""
+        """See RowEngine. Raises WorkerError when the actor dies of it."""
         ids: list[int] = self._call("encode", text)
         return ids
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """See EngineApi; raises as ``encode``."""
+        """See RowEngine; raises as ``encode``."""
         ids: list[int] = self._call("encode_chat", [dict(message) for message in messages])
         return ids
 
     def submit(self, request: Request) -> Stream:
-        """See EngineApi. Nothing streams: the completion comes whole."""
+        """See RowEngine. Nothing streams: the completion comes whole."""
         check_request(request, self.context, self._last.vocab_size)
         here = self._here
         stream = Stream(request.id, self.cancel)
@@ -127,30 +120,26 @@ class RayEngine:
             flight.give_up(FinishReason.ERROR, f"{self.name} is gone", retryable=True)
             return stream
         future = here.actor.ask.remote(request).future()
-        future.add_done_callback(lambda done: self._ended.put((here, flight, done)))
+        future.add_done_callback(lambda done: self._landing.submit(self._land, here, flight, done))
         return stream
 
     def cancel(self, request_id: str) -> None:
-        """See EngineApi."""
-        here = self._here
-        if here is not None:
+        """See RowEngine."""
+        if (here := self._here) is not None:
             here.actor.cancel.remote(request_id)
 
     def stats(self) -> EngineStats:
-        """See EngineApi; the last known figures when the actor does not answer soon."""
+        """See RowEngine; the last known figures when the actor does not answer soon."""
         here = self._here
         late = self._asked is not None and not self._asked.done()
         if here is not None and not late:
-            self._asked = here.actor.stats.remote().future()
+            self._asked = here.actor.call.remote("stats").future()
             try:
-                answer = self._asked.result(_STATS_S)
+                self._stats = _checked(self._asked.result(_STATS_S))
             except FutureTimeoutError:
                 log.debug("%s: no fresh figures", self.name)
             except Exception as error:
                 log.debug("%s: no fresh figures: %s", self.name, error)
-            else:
-                if isinstance(answer, EngineStats):
-                    self._stats = answer
         assert self._stats is not None
         return self._stats
 
@@ -164,54 +153,41 @@ class RayEngine:
             self._here = None
         for actor in filter(None, actors):
             ray.kill(actor)
-        self._ended.put(None)
-
-    @property
-    def _last(self) -> Loaded:
-        assert self._loaded is not None
-        return self._loaded
 
     def _call(self, method: str, *arguments: Any) -> Any:
         import ray
 
         here = self._here or self._restarted()
         try:
-            answer = ray.get(getattr(here.actor, method).remote(*arguments))
+            return _checked(ray.get(here.actor.call.remote(method, *arguments)))
         except ray.exceptions.RayActorError as error:
             self._died(here)
-            raise WorkerError(f"{self.name} on node {here.loaded.node} is gone") from error
-        if isinstance(answer, Problem):
-            raise unpack(answer)
-        return answer
+            raise WorkerError(f"{self.name} on {self.where()} is gone") from error
 
-    def _land(self) -> None:
-        """Hand over what has ended; the whole of a thread."""
-        while (item := self._ended.get()) is not None:
-            try:
-                self._landed(*item)
-            except Exception:
-                log.exception("%s: an answer was lost", self.name)
-
-    def _landed(self, here: _Incarnation, flight: Flight, done: Future[Any]) -> None:
+    def _land(self, here: _Incarnation, flight: Flight, done: Future[Any]) -> None:
         """A request has ended."""
         import ray
 
-        error = done.exception()
-        if error is None:
-            answer: Completion | Problem = done.result()
-            if isinstance(answer, Completion):
-                self._deaths.clear()  # only those without an answer between them count
-                flight.stream.finish(answer)
-            else:
-                flight.give_up(FinishReason.ERROR, str(unpack(answer)))
-            return
-        lost, raised = ray.exceptions.RayError, ray.exceptions.RayTaskError
-        gone = isinstance(error, lost) and not isinstance(error, raised)
-        text = f"{self.name} on node {here.loaded.node} is gone" if gone else str(error)
-        if gone:
-            self._died(here)
-        reason = FinishReason.CANCELLED if self._closed else FinishReason.ERROR
-        flight.give_up(reason, None if self._closed else text, retryable=gone and not self._closed)
+        try:
+            error = done.exception()
+            if error is None:
+                answer: Completion | Problem = done.result()
+                if isinstance(answer, Completion):
+                    flight.stream.finish(answer)
+                else:
+                    flight.give_up(FinishReason.ERROR, str(unpack(answer)))
+                return
+            lost, raised = ray.exceptions.RayError, ray.exceptions.RayTaskError
+            gone = isinstance(error, lost) and not isinstance(error, raised)
+            if gone:
+                self._died(here)
+            if self._closed:
+                flight.give_up(FinishReason.CANCELLED, None)
+                return
+            text = f"{self.name} on node {here.loaded.node} is gone" if gone else str(error)
+            flight.give_up(FinishReason.ERROR, text, retryable=gone)
+        except Exception:
+            log.exception("%s: an answer was lost", self.name)
 
     def _died(self, here: _Incarnation) -> None:
         """Take an actor out of use; it may be alive and out of reach."""
@@ -221,53 +197,41 @@ class RayEngine:
             if self._here is not here:
                 return
             self._here = None
-            self._deaths.append(time.monotonic())
             if self._closed:
                 return
         log.warning("%s on node %s is gone; another is started", self.name, here.loaded.node)
         ray.kill(here.actor)
 
     def _restarted(self) -> _Incarnation:
-        """A new actor, once it has loaded the model. Raises ModelError and the like."""
+        """A new actor, once it has loaded the model. Raises WorkerError when it is lost before,
+        ModelError and the like."""
         import ray
 
         with self._starting:
-            while True:
-                if self._here is not None:
-                    return self._here
-                self._check_deaths()
-                with self._lock:
-                    if self._closed:
-                        raise RequestError("the engine is closed")
-                    actor = self._coming = self._start()
-                try:
-                    answer = ray.get(actor.load.remote())
-                except ray.exceptions.RayActorError as error:
-                    log.info("%s was lost while it loaded: %s", self.name, error)
-                    self._deaths.append(time.monotonic())
-                    continue
-                if isinstance(answer, Problem):
-                    raise unpack(answer)
-                return self._adopt(answer)
+            if self._here is not None:
+                return self._here
+            with self._lock:
+                if self._closed:
+                    raise RequestError("the engine is closed")
+                actor = self._coming = self._start()
+            try:
+                return self._adopt(_checked(ray.get(actor.load.remote())))
+            except ray.exceptions.RayActorError as error:
+                raise WorkerError(f"{self.name} was lost while it loaded: {error}") from error
 
     def _adopt(self, loaded: Loaded) -> _Incarnation:
         with self._lock:
             if self._closed:
                 raise RequestError("the engine is closed")
             self._count += 1
-            here = _Incarnation(self._count, self._coming, loaded)
+            here = self._here = _Incarnation(self._count, self._coming, loaded)
             self._coming = None
             self._loaded, self._stats, self._asked = loaded, loaded.stats, None
-            self._here = here
-        self.moved(loaded.node)
-        return here
+            return here
 
-    def _check_deaths(self) -> None:
-        now, limit = time.monotonic(), self._limit
-        while self._deaths and self._deaths[0] < now - limit.seconds:
-            self._deaths.popleft()
-        if len(self._deaths) >= limit.deaths:
-            raise ModelError(
-                f"{self.name} was lost {len(self._deaths)} times within {limit.seconds / 60:g} "
-                "minutes; it is not started again"
-            )
+
+def _checked(answer: Any) -> Any:
+    """What an actor answered. Raises the problem that it sent."""
+    if isinstance(answer, Problem):
+        raise unpack(answer)
+    return answer

@@ -21,6 +21,8 @@ from app.batch.report.time_left import Left, left_of
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows
 
+RATES = ("elapsed_s", "prefill_tps_now", "prefill_tps", "decode_tps_now", "decode_tps")
+
 
 def test_the_last_minute_ends_now(tmp_path: Path) -> None:
     """This process is the job: it runs, and has finished nothing for 19 minutes."""
@@ -113,6 +115,6 @@ def test_what_is_being_waited_for_may_change(
 
 def snapshot(left: Left | None) -> Snapshot:
     counts = {"rows": 9, "done": 0, "cached": 0, "failed": 0, "running": 2, "slots": 2}
-    speeds = dict.fromkeys(("elapsed_s", "prefill_now", "decode_now", "prefill", "decode"), 1.0)
-    sizes = {"kv_tokens": 0, "kv_capacity": 0, "memory": 0}
+    speeds = dict.fromkeys(RATES, 1.0)
+    sizes = {"kv_tokens": 0, "kv_capacity": 0, "memory_bytes": 0}
     return Snapshot(**counts, **speeds, **sizes, draining=False, left=left)

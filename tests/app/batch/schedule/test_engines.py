@@ -22,8 +22,8 @@ from app.batch.interrupt import Interrupts
 from app.batch.schedule import engines
 from app.batch.schedule.engines import parse_count, require_room, seats, spans
 from app.batch.schedule.job import Job
-from app.batch.schedule.lane import Lane, LaneState
-from app.batch.schedule.supply import Supply
+from app.batch.schedule.pool_engine import EngineState, PoolEngine
+from app.batch.schedule.row_dispatcher import RowDispatcher
 from app.batch.schedule.work import Terms, Work
 from app.models.planning import Choice
 from app.openai.logprobs import TokenTexts
@@ -60,7 +60,7 @@ def work_of(prompts: list[str]) -> list[Work]:
     return [Work(Row(i, i + 1, i, task), task, b"%d" % i) for i, task in enumerate(tasks)]
 
 
-def run(lanes: list[Lane], tick: Any = lambda: None) -> tuple[Job, dict[int, str]]:
+def run(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, dict[int, str]]:
     """The job after its end, and each row's text: every row has one, and only one."""
     results: dict[int, str] = {}
 
@@ -69,14 +69,14 @@ def run(lanes: list[Lane], tick: Any = lambda: None) -> tuple[Job, dict[int, str
         assert item.row.index not in results
         results[item.row.index] = answer["response"]
 
-    with TokenTexts(lanes[0].engine.model.path) as texts:
-        job = Job(lanes, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
+    with TokenTexts(members[0].engine.model.path) as texts:
+        job = Job(members, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
         assert job.run(iter(work_of(PROMPTS)), Interrupts(), tick)
     assert sorted(results) == list(range(len(PROMPTS)))
     return job, results
 
 
-def kill_once(engine: WorkerEngine, after: Lane) -> Any:
+def kill_once(engine: WorkerEngine, after: PoolEngine) -> Any:
     """Called at each tick: kills the engine's process as soon as ``after`` has finished a row."""
     killed = threading.Event()
 
@@ -89,40 +89,42 @@ def kill_once(engine: WorkerEngine, after: Lane) -> Any:
 
 
 def test_rows_survive_an_engine_and_read_the_same_on_any(pair: list[WorkerEngine]) -> None:
-    _, alone = run([Lane(pair[0])])
-    lanes = [Lane(pair[0], "one"), Lane(pair[1], "two")]
-    job, both = run(lanes)
+    _, alone = run([PoolEngine(pair[0])])
+    members = [PoolEngine(pair[0], "one"), PoolEngine(pair[1], "two")]
+    job, both = run(members)
     assert both == alone
-    assert all(lane.counts.answered >= lane.engine.slots for lane in lanes)
-    assert sum(lane.counts.completion_tokens for lane in lanes) == job.counts.completion_tokens
+    assert all(member.counts.answered >= member.engine.slots for member in members)
+    assert (
+        sum(member.counts.completion_tokens for member in members) == job.counts.completion_tokens
+    )
 
     # A dead one is started again; its rows are asked once more, and none is lost.
-    lanes = [Lane(pair[0], "one"), Lane(pair[1], "two")]
-    job, after = run(lanes, kill_once(pair[0], lanes[0]))
+    members = [PoolEngine(pair[0], "one"), PoolEngine(pair[1], "two")]
+    job, after = run(members, kill_once(pair[0], members[0]))
     assert after == alone
-    assert (job.counts.crashes, lanes[0].counts.crashes) == (1, 1)
-    assert all(lane.ready for lane in lanes)
+    assert (job.counts.crashes, members[0].counts.crashes) == (1, 1)
+    assert all(member.ready for member in members)
 
 
 def test_an_engine_that_cannot_be_started_again_is_left_out(pair: list[WorkerEngine]) -> None:
-    _, alone = run([Lane(pair[0])])
-    lanes = [Lane(pair[0], "one"), Lane(pair[1], "two")]
-    _, rest = run(lanes, kill_once(pair[1], lanes[1]))
+    _, alone = run([PoolEngine(pair[0])])
+    members = [PoolEngine(pair[0], "one"), PoolEngine(pair[1], "two")]
+    _, rest = run(members, kill_once(pair[1], members[1]))
     assert rest == alone
-    assert (lanes[1].state, lanes[1].counts.crashes) == (LaneState.LOST, 1)
-    assert lanes[0].ready
+    assert (members[1].state, members[1].counts.crashes) == (EngineState.LOST, 1)
+    assert members[0].ready
     with pytest.raises(IngotError, match="is not started again"):
-        run([Lane(pair[1], "two")])
+        run([PoolEngine(pair[1], "two")])
 
 
 def test_rows_that_begin_alike_go_to_one_engine() -> None:
     kinds = [chr(ord("a") + i) * 80 for i in range(4)]
     work = work_of([f"{kind} {i}" for kind in kinds for i in range(6)])
-    supply = Supply(iter(work), users=2)
+    dispatcher = RowDispatcher(iter(work), users=2)
     taken: list[list[Work]] = [[], []]
-    while not supply.exhausted:
+    while not dispatcher.exhausted:
         for user in (0, 1):
-            item = supply.take(user, most=8)
+            item = dispatcher.take(user, most=8)
             if item is not None:
                 taken[user].append(item)
     assert sorted(w.row.index for w in taken[0] + taken[1]) == list(range(24))
@@ -131,10 +133,10 @@ def test_rows_that_begin_alike_go_to_one_engine() -> None:
 
 
 def test_one_that_has_nothing_left_takes_from_the_others() -> None:
-    supply = Supply(iter(work_of(["the same " * 20] * 10)), users=3)
-    assert supply.take(0, most=16) is not None  # it has them all now
-    assert [supply.take(user, most=16) is not None for user in (1, 2, 1)] == [True] * 3
-    assert len(supply) == 6
+    dispatcher = RowDispatcher(iter(work_of(["the same " * 20] * 10)), users=3)
+    assert dispatcher.take(0, most=16) is not None  # it has them all now
+    assert [dispatcher.take(user, most=16) is not None for user in (1, 2, 1)] == [True] * 3
+    assert len(dispatcher) == 6
 
 
 @pytest.fixture
@@ -196,7 +198,7 @@ def test_memory_is_checked_for_all_together(
 
 
 def test_the_job_alone_counts_deaths(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine of a job is started again as often as it dies: what ends the job is its lane."""
+    """An engine of a job is started again as often as it dies: the job ends it."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(engines, "load_engine", lambda *_, **named: given.update(named))
     engines.load_engines(choice, RunnerSettings(), SchedulerSettings(), [engines.Seat("one")])

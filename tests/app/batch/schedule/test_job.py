@@ -17,7 +17,7 @@ from app.batch.input.tasks import Task
 from app.batch.interrupt import Interrupts
 from app.batch.schedule import job as jobs
 from app.batch.schedule.job import Job
-from app.batch.schedule.lane import Lane
+from app.batch.schedule.pool_engine import PoolEngine
 from app.batch.schedule.work import Terms, Work
 from app.openai.logprobs import TokenTexts
 from app.prompts import PromptStyle
@@ -82,7 +82,7 @@ def run(engine: WorkerEngine, work: list[Work], **terms: Any) -> tuple[Job, dict
         results[item.row.index] = answer
 
     with TokenTexts(engine.model.path) as texts:
-        job = Job([Lane(engine)], Terms(**given), deliver, texts)
+        job = Job([PoolEngine(engine)], Terms(**given), deliver, texts)
         assert job.run(iter(work), Interrupts(), lambda: None)
     return job, results
 
@@ -157,7 +157,9 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.M
 
     monkeypatch.setattr(engine, "submit", held)
     with TokenTexts(engine.model.path) as texts:
-        job = Job([Lane(engine)], Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
+        job = Job(
+            [PoolEngine(engine)], Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts
+        )
         assert job.run(iter(work), Interrupts(), tick)
     assert (job.counts.crashes, job.counts.failed) == (1, 0)
     assert [results[i]["response"] for i in range(len(prompts))] == [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.batch.input.source import Row
 from app.batch.input.tasks import Message, Task
-from app.batch.schedule.ordering import arranged, rearranged
+from app.batch.schedule.pending_rows import arranged, rearranged
 from app.batch.schedule.work import Work
 from runtimes.request import Priority
 

@@ -18,10 +18,10 @@ import pytest
 from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
 from app.batch.plan import Plan
-from app.batch.report.progress import Silent, Snapshot
+from app.batch.report.progress import BaseProgress, Snapshot
 from app.batch.runner import Outcome, run_to_file
-from app.batch.schedule.cluster import crew
-from app.batch.schedule.cluster.crew import require_ray, share_out
+from app.batch.schedule.cluster import pool
+from app.batch.schedule.cluster.pool import require_ray, share_out
 from app.batch.settings import JobSettings
 from app.models.planning import Choice
 from app.models.resolve import fingerprint
@@ -57,7 +57,7 @@ def test_engines_are_shared_out_over_nodes() -> None:
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(pool.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"pip install 'ingot\[ray\]'"):
         require_ray()
 
@@ -65,7 +65,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "127.0.0.1:99999", "ray://x:1", "here", ":1"])
 def test_an_address_without_a_cluster(address: str) -> None:
     with pytest.raises(RequestError, match=r"no Ray cluster at|--ray takes auto, local or HOST"):
-        crew._check_address(address)
+        pool._check_address(address)
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +94,13 @@ def choice(gguf_file: Path) -> Choice:
     return Choice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
 
 
-class KillOne(Silent):
+class KillOne(BaseProgress):
     """Kills an actor's process as soon as there are some answers."""
 
     killed: int | None = None
 
     def update(self, snapshot: Snapshot) -> None:
-        if self.killed is not None or snapshot.computed < ROWS // 4:
+        if self.killed is not None or snapshot.done < ROWS // 4:
             return
         for process in psutil.Process().children(recursive=True):
             if " ".join(process.cmdline()).startswith("ray::EngineActor"):
@@ -109,7 +109,7 @@ class KillOne(Silent):
                 return
 
 
-def run(choice: Choice, rows: Path, out: Path, view: Silent, **asked: Any) -> Outcome:
+def run(choice: Choice, rows: Path, out: Path, view: BaseProgress, **asked: Any) -> Outcome:
     settings = JobSettings(
         model="pebble",
         runtime="llamacpp",
@@ -140,22 +140,30 @@ def test_a_killed_worker_costs_no_row(cluster: Any, choice: Choice, tmp_path: Pa
     journal = records(journal_path(out))
     assert Counter(line["index"] for line in journal if "index" in line) == Counter(range(ROWS))
 
-    run(choice, rows, local, Silent())
+    run(choice, rows, local, BaseProgress())
     answered = [(record["id"], record["response"]) for record in records(out)]
     assert answered == [(record["id"], record["response"]) for record in records(local)]
 
     # The same job again, there or here, finds every row answered.
-    again = run(choice, rows, out, Silent(), ray="auto", engines=2)
+    again = run(choice, rows, out, BaseProgress(), ray="auto", engines=2)
     assert (again.summary.reused, again.stats) == (ROWS, None)
-    assert run(choice, rows, out, Silent()).summary.reused == ROWS
+    assert run(choice, rows, out, BaseProgress()).summary.reused == ROWS
 
 
 def test_a_node_without_the_model_is_named(cluster: Any, choice: Choice, tmp_path: Path) -> None:
     rows = tmp_path / "in.txt"
     rows.write_text("one\n")
     with pytest.raises(ModelError, match=r"node [0-9.]+: .* is another model than the job's"):
-        run(choice, rows, tmp_path / "a", Silent(), ray="auto", engines=1, fingerprint="0" * 64)
+        run(
+            choice,
+            rows,
+            tmp_path / "a",
+            BaseProgress(),
+            ray="auto",
+            engines=1,
+            fingerprint="0" * 64,
+        )
     gone = replace(choice, file=replace(choice.file, path=tmp_path / "gone.gguf"))
     same = fingerprint(choice.file)
     with pytest.raises(ModelError, match=r"node [0-9.]+: there is no .*gone.gguf"):
-        run(gone, rows, tmp_path / "b", Silent(), ray="auto", engines=1, fingerprint=same)
+        run(gone, rows, tmp_path / "b", BaseProgress(), ray="auto", engines=1, fingerprint=same)

@@ -28,6 +28,3 @@ def test_a_second_crash_is_another_one() -> None:
     assert not suspects.ended("b")
     suspects.crashed("a2", ["a2", "c"], 1)
     assert (suspects.crashes, suspects.ended("c"), suspects.ended("a2")) == (2, False, True)
-    suspects.add("c", ran=False)
-    suspects.clear()
-    assert len(suspects) == 0

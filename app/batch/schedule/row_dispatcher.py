@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
-from app.batch.schedule.ordering import shared_beginning
+from app.batch.schedule.pending_rows import shared_beginning
 from app.batch.schedule.work import Work
 
 
-class Supply:
+class RowDispatcher:
     """Hands out the rows of a stream in which those that begin alike follow each other.
 
     Each engine has a small store of rows with the same beginning, so that its prefix cache computes
@@ -48,16 +48,13 @@ class Supply:
         return store.popleft()
 
     def _fill(self, store: deque[Work], most: int) -> None:
-        first = self._next or self._read()
-        self._next = None
-        kind: Hashable = shared_beginning(first) if first is not None else None
-        item = first
+        item, self._next = self._next or self._read(), None
         while item is not None:
             store.append(item)
             if len(store) >= most:
                 return
             item = self._read()
-            if item is not None and shared_beginning(item) != kind:
+            if item is not None and shared_beginning(item) != shared_beginning(store[0]):
                 self._next = item
                 return
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from app.batch.schedule.work import Counts, Work
+from app.prompts import Encoder
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError
-from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 from runtimes.stream import Stream
 
@@ -24,17 +24,9 @@ _TRIALS = 3
 _log = logging.getLogger(__name__)
 
 
-class RowEngine(Protocol):
+class RowEngine(Encoder, Protocol):
     """The part of ``runtimes.api.EngineApi`` that a job needs. ``pid`` is None while there is no
     process, and another one after each death; ``encode`` waits for the next process."""
-
-    @property
-    def model(self) -> ModelFile:
-        """The loaded file."""
-
-    @property
-    def context(self) -> int:
-        """Tokens that one request may hold."""
 
     @property
     def slots(self) -> int:
@@ -43,12 +35,6 @@ class RowEngine(Protocol):
     @property
     def pid(self) -> int | None:
         """What tells its processes apart."""
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a plain text."""
-
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation."""
 
     def submit(self, request: Request) -> Stream:
         """Queue a request."""
@@ -60,7 +46,7 @@ class RowEngine(Protocol):
         """A snapshot of the figures."""
 
 
-class LaneState(StrEnum):
+class EngineState(StrEnum):
     """Whether an engine may be given rows."""
 
     READY = "ready"
@@ -69,7 +55,7 @@ class LaneState(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Active:
+class InFlightRow:
     """A row between its first turn and its last."""
 
     work: Work
@@ -104,18 +90,20 @@ class Active:
         return self.work.task.priority - bool(self.completions)
 
 
-class Lane:
-    """An engine and its rows. Belongs to the thread of the job, but for ``revive``'s own."""
+class PoolEngine:
+    """An engine of the pool and its rows. Only ``revive`` has a thread of its own."""
 
-    def __init__(self, engine: RowEngine, name: str = "the engine", where: str = "") -> None:
+    def __init__(
+        self, engine: RowEngine, name: str = "the engine", where: Callable[[], str] = str
+    ) -> None:
         """``where`` it runs is for people, as is its name."""
         self.engine = engine
         self.name, self.where = name, where
-        self.state = LaneState.READY
+        self.state = EngineState.READY
         self.problem: IngotError | None = None  # why it is lost
         self.told = False
         self.counts = Counts()
-        self.active: dict[str, Active] = {}  # in the order in which the rows were started
+        self.rows: dict[str, InFlightRow] = {}  # in the order in which the rows were started
         self.reserved = False  # for suspects: it gets no other rows
         self.failures_in_a_row = 0
         self.deaths_in_a_row = 0  # of its process, without an answer between them
@@ -127,21 +115,21 @@ class Lane:
     def ready(self) -> bool:
         """Whether it may be given rows. Between the death of its process and the news of what was
         lost with it, it may not: those rows would wait for the next process."""
-        return self.state is LaneState.READY and self.engine.pid is not None
+        return self.state is EngineState.READY and self.engine.pid is not None
 
     @property
     def alone(self) -> bool:
         """Whether a suspect runs in it."""
-        return any(active.alone for active in self.active.values())
+        return any(row.alone for row in self.rows.values())
 
     def lost_with(self, request_id: str) -> list[str]:
         """The requests that the process of this one had, in the order in which slots are given."""
-        process = self.active[request_id].process
-        return [active.request_id for active in self.by_slot() if active.process == process]
+        process = self.rows[request_id].process
+        return [row.request_id for row in self.by_slot() if row.process == process]
 
-    def by_slot(self) -> list[Active]:
-        """What is in work in the order in which slots are given."""
-        return sorted(self.active.values(), key=lambda active: active.rank)
+    def by_slot(self) -> list[InFlightRow]:
+        """Its rows in the order in which slots are given."""
+        return sorted(self.rows.values(), key=lambda row: row.rank)
 
     def usable(self) -> IngotError | None:
         """Ask the engine something; what is wrong with it, or None. Waits while it restarts."""
@@ -154,13 +142,13 @@ class Lane:
     def lose(self, problem: IngotError) -> None:
         """Use the engine no more in this job."""
         self.problem = problem
-        self.state = LaneState.LOST
+        self.state = EngineState.LOST
 
     def revive(self, wake: Callable[[], None]) -> None:
         """Have the engine start its process again and answer a single token, on another thread;
         ``wake`` is called at the end. Other engines go on meanwhile. An engine whose process cannot
         even do that is lost: no row is to blame for its deaths."""
-        self.state = LaneState.AWAY
+        self.state = EngineState.AWAY
 
         def check() -> None:
             problem: IngotError | None
@@ -170,7 +158,7 @@ class Lane:
                 _log.exception("%s cannot be used", self.name)
                 problem = IngotError(f"{self.name} cannot be used: {error}")
             self.problem = problem
-            self.state = LaneState.READY if problem is None else LaneState.LOST
+            self.state = EngineState.READY if problem is None else EngineState.LOST
             wake()
 
         threading.Thread(target=check, name="ingot-revive", daemon=True).start()
@@ -195,21 +183,7 @@ class Lane:
         return problem
 
     def cancel(self) -> None:
-        """Give up everything that is in work."""
-        for request_id in self.active:
+        """Give up all of its rows."""
+        for request_id in self.rows:
             self.engine.cancel(request_id)
-        self.active.clear()
-
-
-class Crew:
-    """Engines that work together. A context manager that ends them."""
-
-    def __init__(self, lanes: Sequence[Lane], close: Callable[[], None]) -> None:
-        self.lanes = lanes
-        self._close = close
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
+        self.rows.clear()

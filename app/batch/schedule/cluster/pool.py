@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -15,17 +16,15 @@ from typing import Any
 from app.batch.plan import Plan
 from app.batch.schedule.cluster.actor import EngineActor, Order
 from app.batch.schedule.cluster.engine import RayEngine
-from app.batch.schedule.lane import Crew, Lane
+from app.batch.schedule.pool_engine import PoolEngine
 from app.batch.schedule.slots import MOST
 from runtimes.errors import IngotError, RequestError
-from runtimes.worker.recovery import DeathLimit
 
 log = logging.getLogger(__name__)
 
 _CALLS = 4096  # that an actor may have at the same time
 _PATIENCE_S = 10.0
 _CONNECT_S = 5.0
-_LIMIT = DeathLimit()
 
 
 def require_ray() -> None:
@@ -64,21 +63,15 @@ def share_out(nodes: Sequence[dict[str, Any]], wanted: int | str, *, gpu: bool) 
     return Share(count, cpus, 1 if gpus else 0)
 
 
-def load_cluster_crew(plan: Plan, rows: int) -> Crew:
-    """The engines on the cluster at ``plan.ray``, each loaded.
+@contextmanager
+def cluster_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
+    """The engines on the cluster at ``plan.ray``, each loaded; they end with the block.
 
     Raises RequestError where there is no such cluster or it has no room, ModelError naming the node
     where the model is missing or another one, OutOfMemoryError.
     """
     ray, connected = _connect(str(plan.ray))
     engines: list[RayEngine] = []
-
-    def close() -> None:
-        for engine in engines:
-            engine.close()
-        if connected:
-            ray.shutdown()
-
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         choice = plan.choice
@@ -100,16 +93,17 @@ def load_cluster_crew(plan: Plan, rows: int) -> Crew:
             scheduling_strategy="SPREAD",
         )
         engines += [
-            RayEngine(f"engine {i + 1}", lambda: remote.remote(order), _LIMIT)
-            for i in range(share.count)
+            RayEngine(f"engine {i + 1}", lambda: remote.remote(order)) for i in range(share.count)
         ]
         _load(ray, engines)
-        return Crew([_lane(engine) for engine in engines], close)
-    except BaseException as error:
-        close()
-        if isinstance(error, ray.exceptions.RayError):
-            raise IngotError(f"Ray: {error}") from error
-        raise
+        yield [PoolEngine(engine, engine.name, engine.where) for engine in engines]
+    except ray.exceptions.RayError as error:
+        raise IngotError(f"Ray: {error}") from error
+    finally:
+        for engine in engines:
+            engine.close()
+        if connected:
+            ray.shutdown()
 
 
 def _connect(address: str) -> tuple[Any, bool]:
@@ -164,16 +158,6 @@ def _load(ray: Any, engines: Sequence[RayEngine]) -> None:
         if not done:
             there = len(engines) - len(waiting)
             log.warning("%d of %d engines are there; waiting for the cluster", there, len(engines))
-
-
-def _lane(engine: RayEngine) -> Lane:
-    lane = Lane(engine, engine.name, f"node {engine.node}")
-
-    def moved(node: str) -> None:
-        lane.where = f"node {node}"
-
-    engine.moved = moved
-    return lane
 
 
 def _slots(plan: Plan, rows: int, count: int) -> int:

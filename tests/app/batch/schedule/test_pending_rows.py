@@ -13,7 +13,7 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.source import Source
 from app.batch.input.tasks import Task
 from app.batch.journal.journal import Entries
-from app.batch.schedule.missing import missing
+from app.batch.schedule.pending_rows import pending_rows
 from app.batch.settings import row_key
 from runtimes.request import Priority
 
@@ -39,7 +39,7 @@ def test_every_row_once_the_most_urgent_first(
             entries.add(keys[-1], row.index, row.index, True)
     levels = {level for _, level in rows}
     found = []
-    for work in missing(source, entries, DIGEST, levels):
+    for work in pending_rows(source, entries, DIGEST, levels):
         found.append(work)
         entries.add(work.key, work.row.index, 100 + work.row.index, True)  # as the job does
     assert len({work.row.index for work in found}) == len(found)

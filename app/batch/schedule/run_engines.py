@@ -1,23 +1,24 @@
-"""From a loaded model to answered rows: the part of a job that both kinds of output share."""
+"""From a plan to answered rows: the part of a job that both kinds of output share."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
 from app.batch.input.survey import Survey
 from app.batch.interrupt import Interrupts
-from app.batch.plan import Plan as Plan
+from app.batch.plan import Plan
 from app.batch.report.answer_lengths import LengthCounts
-from app.batch.report.engine_figures import EngineFigures, figures_of, together
+from app.batch.report.engine_figures import EngineFigures, figures_of
 from app.batch.report.forecast import Forecast
-from app.batch.report.progress import Progress, Snapshot
+from app.batch.report.progress import BaseProgress, Snapshot
 from app.batch.report.time_left import Left
-from app.batch.schedule.crew import load_crew
+from app.batch.schedule.engine_pool import engine_pool
 from app.batch.schedule.job import Job
-from app.batch.schedule.lane import Lane
+from app.batch.schedule.pool_engine import PoolEngine
 from app.batch.schedule.work import Counts, Deliver, Terms, Work
 from app.openai.logprobs import TokenTexts
 from app.prompts import PromptStyle
@@ -31,29 +32,27 @@ _SNAPSHOT_SECONDS, _MEMORY_SECONDS, _FORECAST_SECONDS = 0.2, 2.0, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of the engines did. ``ended`` says why it did not come to the end, or is None;
-    ``stats`` and ``slots`` are of all engines together, ``engines`` the figures of each if there
-    are several; ``memory`` is the most bytes that their processes had."""
+    """What one run of the engines did."""
 
-    ended: Ended | None
+    ended: Ended | None  # why it did not come to the end
     counts: Counts
-    stats: EngineStats
+    stats: EngineStats  # of all engines together
     slots: int
     load_s: float
     run_s: float
-    memory: int
-    engines: tuple[EngineFigures, ...] = ()
+    memory: int  # the most bytes that their processes had
+    engines: tuple[EngineFigures, ...] = ()  # of each if there are several
 
 
-def answer(
+def run_engines(
     plan: Plan,
     found: Survey,
     work: Iterator[Work],
     deliver: Deliver,
-    progress: Progress,
+    progress: BaseProgress,
     *,
-    loaded: Callable[[], None],
-    idle: Callable[[], None],
+    loaded: Callable[[], None] = lambda: None,
+    idle: Callable[[], None] = lambda: None,
     lengths: LengthCounts | None = None,
 ) -> Run:
     """Load the model and answer ``work``. ``loaded`` is called once the model is there, ``idle`` a
@@ -61,18 +60,19 @@ def answer(
     limits = plan.limits
     begun = time.monotonic()
     interrupts = Interrupts(limits.max_time_s)
+    pool = ExitStack()
     with progress.doing(f"loading {plan.choice.file.path.name}"):
-        crew = load_crew(plan, found.pending)
+        members = pool.enter_context(engine_pool(plan, found.pending))
     # Signals are counted until the engines are closed: one that comes then must not end it all.
-    with interrupts, crew, TokenTexts(plan.choice.file.path) as texts:
+    with interrupts, pool, TokenTexts(plan.choice.file.path) as texts:
         ready = time.monotonic()
         loaded()
         style = PromptStyle(plan.settings.system, plan.settings.raw)
         terms = Terms(plan.settings.sampling, style, limits.row_timeout_s, limits.retries)
-        job = Job(crew.lanes, terms, deliver, texts)
+        job = Job(members, terms, deliver, texts)
         if lengths is not None:
             job.counts.lengths = lengths
-        view = _View(crew.lanes, found, job, interrupts, progress, ready)
+        view = _View(members, found, job, interrupts, progress, ready)
 
         def tick() -> None:
             idle()
@@ -83,12 +83,12 @@ def answer(
         ended: Ended | None = None
         if not finished:
             ended = "signal" if interrupts.count else "time"
-        stats, engines = _figures(crew.lanes)
+        stats, engines = figures_of(members)
         return Run(
             ended=ended,
             counts=job.counts,
             stats=stats,
-            slots=sum(lane.engine.slots for lane in crew.lanes),
+            slots=sum(member.engine.slots for member in members),
             load_s=ready - begun,
             run_s=time.monotonic() - ready,
             memory=view.most_memory,
@@ -101,26 +101,26 @@ class _View:
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        members: Sequence[PoolEngine],
         found: Survey,
         job: Job,
         interrupts: Interrupts,
-        progress: Progress,
+        progress: BaseProgress,
         ready: float,
     ) -> None:
-        self._lanes, self._found, self._job = lanes, found, job
+        self._members, self._found, self._job = members, found, job
+        self._interrupts, self._progress, self._ready = interrupts, progress, ready
         self._forecast = Forecast(found.pending, found.characters, ready)
         self._left: Left | None = None
         self._foreseen = ready
-        self._interrupts, self._progress, self._ready = interrupts, progress, ready
         self._taken = self._weighed = float("-inf")
         self._told = False
         self._memory = self.most_memory = 0
 
     def update(self) -> None:
         """Take a snapshot if the last one is old enough."""
-        now = time.monotonic()
-        if self._interrupts.draining and not self._told:
+        now, draining = time.monotonic(), self._interrupts.draining
+        if draining and not self._told:
             self._told = True
             self._progress.note(
                 "finishing the running rows; once more stops at once"
@@ -133,46 +133,36 @@ class _View:
         if now - self._weighed >= _MEMORY_SECONDS:
             self._weighed, self._memory = now, _memory()
             self.most_memory = max(self.most_memory, self._memory)
-        self._progress.update(self._snapshot(now))
-
-    def _snapshot(self, now: float) -> Snapshot:
-        stats, engines = _figures(self._lanes)
+        stats, engines = figures_of(self._members)
         counts, found = self._job.counts, self._found
-        computed = counts.answered + counts.failed
         if now - self._foreseen >= _FORECAST_SECONDS:
             self._foreseen = now
-            draining = self._interrupts.draining
             self._left = self._forecast.left(
-                now, stats, self._lanes, counts, self._job.begun, draining=draining
+                now, stats, self._members, counts, self._job.begun, draining=draining
             )
-        return Snapshot(
-            rows=found.rows,
-            done=found.invalid + found.reusable + computed,
-            cached=found.reusable - found.skipped,
-            failed=found.invalid + found.skipped + counts.failed,
-            running=stats.running,
-            slots=stats.slots,
-            elapsed_s=now - self._ready,
-            prefill_now=stats.prefill_tps_now,
-            decode_now=stats.decode_tps_now,
-            prefill=stats.prefill_tps,
-            decode=stats.decode_tps,
-            kv_tokens=stats.kv_tokens,
-            kv_capacity=stats.kv_capacity,
-            memory=self._memory,
-            draining=self._interrupts.draining,
-            working=counts.working,
-            engines=engines,
-            left=self._left,
-            compiling=stats.compiling > 0 and not stats.running,
+        self._progress.update(
+            Snapshot(
+                rows=found.rows,
+                done=found.invalid + found.reusable + counts.answered + counts.failed,
+                cached=found.reusable - found.skipped,
+                failed=found.invalid + found.skipped + counts.failed,
+                running=stats.running,
+                slots=stats.slots,
+                elapsed_s=now - self._ready,
+                left=self._left,
+                prefill_tps_now=stats.prefill_tps_now,
+                prefill_tps=stats.prefill_tps,
+                decode_tps_now=stats.decode_tps_now,
+                decode_tps=stats.decode_tps,
+                kv_tokens=stats.kv_tokens,
+                kv_capacity=stats.kv_capacity,
+                memory_bytes=self._memory,
+                draining=draining,
+                working=counts.working,
+                engines=engines,
+                compiling=stats.compiling > 0 and not stats.running,
+            )
         )
-
-
-def _figures(lanes: Sequence[Lane]) -> tuple[EngineStats, tuple[EngineFigures, ...]]:
-    """The figures of all together, and of each if there are several."""
-    stats = [lane.engine.stats() for lane in lanes]
-    each = tuple(map(figures_of, lanes, stats)) if len(lanes) > 1 else ()
-    return together(stats), each
 
 
 def _memory() -> int:
