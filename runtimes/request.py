@@ -159,7 +159,8 @@ class Request:
     """One prompt, already tokenized, with its sampling parameters.
 
     ``timeout_s`` is counted from submission: a request that has not ended by then ends with
-    ``FinishReason.DEADLINE`` and what it has.
+    ``FinishReason.DEADLINE`` and what it has. ``adapter`` names what changes the weights for it;
+    a runner that has none of this name refuses the request.
     """
 
     prompt: list[int]
@@ -167,6 +168,7 @@ class Request:
     priority: Priority = Priority.NORMAL
     timeout_s: float | None = None
     id: str = field(default_factory=lambda: f"req-{next(_ids)}")
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         """Raises RequestError for an empty prompt."""

@@ -17,7 +17,7 @@ from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, whole
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
-from runtimes.sampling import SamplerState, sample
+from runtimes.sampling import Sampled, SamplerState, sample
 from runtimes.settings import RunnerSettings
 
 _PROMPT = 32  # tokens behind which decode is timed
@@ -106,7 +106,7 @@ def _measure(
         logits = whole(runner.execute(plan))
         steps.append(time.perf_counter() - begin)
         real[name].append(_timed(logits, states[name]))
-        tokens = sample(logits, states["greedy"]).tolist()
+        tokens = _tokens(sample(logits, states["greedy"]))
         even[name].append(_timed(flat, states[name]))
     # The first turns have warmed up what they used.
     medians = [
@@ -133,8 +133,12 @@ def _states(fields: dict[str, Any], rows: int, vocabulary: int) -> list[SamplerS
 def _timed(logits: Logits, states: Sequence[SamplerState]) -> float:
     """Seconds of one call; the states move on to their next numbers."""
     begin = time.perf_counter()
-    tokens = sample(logits, states)
+    sampled = sample(logits, states)
     seconds = time.perf_counter() - begin
-    for state, token in zip(states, tokens.tolist(), strict=True):
+    for state, token in zip(states, _tokens(sampled), strict=True):
         state.accept(token)
     return seconds
+
+
+def _tokens(sampled: Sequence[Sampled]) -> list[int]:
+    return [one.token for one in sampled if one.token is not None]

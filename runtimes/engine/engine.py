@@ -11,18 +11,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from runtimes.chat import Message
 from runtimes.engine.core import EngineCore
-from runtimes.engine.generation import Sink, Ticket
 from runtimes.engine.guide import Constraints
 from runtimes.engine.loading import load_runner
-from runtimes.engine.metrics import EngineStats, Occupancy
+from runtimes.engine.metrics import EngineStats, ratio
+from runtimes.engine.prefix_pool import Prefix
 from runtimes.engine.request_checks import check_prompt, check_request
 from runtimes.engine.runner import Runner
+from runtimes.engine.sequence import RequestState, Sink
 from runtimes.engine.session import SessionHeader, read_session, write_session
 from runtimes.engine.tokenizer import NamedTokenizer, encode_chat
 from runtimes.errors import IngotError, RequestError
@@ -68,7 +68,7 @@ class Engine:
         )
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
-        self._compiling: list[Ticket] = []  # requests whose constraints are being compiled
+        self._compiling: list[RequestState] = []  # requests whose constraints are being compiled
         self._compiler = ThreadPoolExecutor(1, "ingot-constraints")
         self._closing = self._drain = self._freed = False
         self._vocabulary = threading.Lock()  # held while the tokenizer's native part is in use
@@ -148,8 +148,8 @@ class Engine:
         error.
         """
         check_prompt(request, self.context, self.vocab_size)
-        ticket = Ticket(request, sink, submitted=time.monotonic())
-        self._post(lambda: self._take(ticket), refuse_when_closing=True)
+        state = RequestState(request, sink, time.monotonic(), self.tokenizer)
+        self._post(lambda: self._take(state), refuse_when_closing=True)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
@@ -165,25 +165,30 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot of the figures; callable from any thread."""
-        core, states, compiling = self._core, self._core.states(), len(self._compiling)
-        found = core.metrics.snapshot(
-            Occupancy(
-                slots=self.slots,
-                context=self.context,
-                queued=states["waiting"] + compiling,
-                prefilling=states["prefilling"],
-                decoding=states["decoding"],
-                kv_tokens=core.held_tokens(),
-                kv_capacity=core.kv_capacity,
-                prefix_bytes=core.prefix.pool_bytes,
-                graphs_reused=core.graphs_reused,
-            )
+        kv, scheduler, compiling = self._core.kv, self._core.scheduler, len(self._compiling)
+        capabilities, running = kv.capabilities, kv.running
+        decoding = sum(sequence.decoding for sequence in running)
+        return EngineStats(
+            slots=self.slots,
+            context=self.context,
+            queued=scheduler.waiting + compiling,
+            running=len(running),
+            prefilling=len(running) - decoding,
+            decoding=decoding,
+            cached_tokens=kv.found_tokens,
+            kv_tokens=kv.held_tokens(),
+            kv_capacity=capabilities.kv_tokens or self.slots * self.context,
+            prefix_bytes=kv.pool.nbytes,
+            prefix_hit_rate=ratio(kv.found_tokens, kv.prompt_tokens),
+            preemptions=scheduler.preemptions,
+            graphs_reused=self._core.graphs_reused,
+            compiling=compiling,
+            **self._core.metrics.figures(),
         )
-        return replace(found, compiling=compiling)
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
-        return self._call(self._core.prefix.clear)
+        return self._call(self._core.kv.clear)
 
     def save_session(self, tokens: Sequence[int], path: Path) -> int:
         """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
@@ -191,7 +196,7 @@ class Engine:
         Returns its length. Raises RequestError when nothing of it is cached, or when it must be cut
         out of a longer text and no slot is free for that.
         """
-        found = self._call(lambda: self._core.prefix.source(tokens, self._core.live()))
+        found = self._call(lambda: self._core.kv.save_prefix(list(tokens)))
         if found is None:
             raise RequestError("nothing of this conversation is cached: there is nothing to save")
         kept, data = found
@@ -209,7 +214,7 @@ class Engine:
                 "reproducible answers need every prompt computed in one way: no session is loaded"
             )
         header, data = read_session(path, self._session_header([]))
-        if not self._call(lambda: self._core.prefix.put(list(header.tokens), data)):
+        if not self._call(lambda: self._core.kv.pool.put(Prefix(None, list(header.tokens)), data)):
             raise RequestError(
                 f"{path} holds {len(data):,} bytes of keys and values, more than the prefix cache "
                 "may keep"
@@ -279,8 +284,8 @@ class Engine:
                 self._closing = True  # from here on submit refuses
                 commands, self._commands = self._commands, deque()
             _carry_out(commands)
-            for ticket in self._compiling:
-                ticket.give_up(reason, error)
+            for state in self._compiling:
+                state.give_up(reason, error)
             self._core.end_all(reason, error)
             self._compiler.shutdown(cancel_futures=True)  # it uses the tokenizer
             with self._vocabulary:
@@ -290,53 +295,53 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Take over posted commands, asleep while there is nothing to do. False: end."""
         with self._wake:
-            while not self._commands and self._core.idle and not self._closing:
+            while not self._commands and self._core.scheduler.idle and not self._closing:
                 self._wake.wait()
             commands, self._commands = self._commands, deque()
         _carry_out(commands)
         # Commands that came meanwhile count: a request may be among them.
-        busy = not self._core.idle or bool(self._compiling or self._commands)
+        busy = not self._core.scheduler.idle or bool(self._compiling or self._commands)
         return not self._closing or (self._drain and busy)
 
-    def _take(self, ticket: Ticket) -> None:
+    def _take(self, state: RequestState) -> None:
         """Take a request in, once its constraint is compiled: that may take seconds."""
-        constraint = ticket.request.params.constraint
-        ticket.guide = self._constraints.known(constraint) if constraint else None
-        if constraint is None or ticket.guide is not None:
-            self._add(ticket)
+        constraint = state.request.params.constraint
+        state.guide = self._constraints.known(constraint) if constraint else None
+        if constraint is None or state.guide is not None:
+            self._add(state)
             return
-        self._compiling.append(ticket)
-        self._compiler.submit(self._compile, ticket, constraint)
+        self._compiling.append(state)
+        self._compiler.submit(self._compile, state, constraint)
 
-    def _compile(self, ticket: Ticket, constraint: Constraint) -> None:
+    def _compile(self, state: RequestState, constraint: Constraint) -> None:
         """On the compiler's thread."""
         problem: Exception | None = None
         try:
-            ticket.guide = self._constraints.compile(constraint)
+            state.guide = self._constraints.compile(constraint)
         except Exception as error:
             problem = error
-        self._post(lambda: self._compiled(ticket, problem))
+        self._post(lambda: self._compiled(state, problem))
 
-    def _compiled(self, ticket: Ticket, problem: Exception | None) -> None:
-        if ticket in self._compiling:  # nobody has cancelled it
-            self._compiling.remove(ticket)
-            self._add(ticket, problem)
+    def _compiled(self, state: RequestState, problem: Exception | None) -> None:
+        if state in self._compiling:  # nobody has cancelled it
+            self._compiling.remove(state)
+            self._add(state, problem)
 
-    def _add(self, ticket: Ticket, problem: Exception | None = None) -> None:
+    def _add(self, state: RequestState, problem: Exception | None = None) -> None:
         try:
             if problem is not None:
                 raise problem
-            self._core.add(ticket)
+            self._core.add(state)
         except IngotError as error:
-            ticket.give_up(FinishReason.ERROR, str(error))
+            state.give_up(FinishReason.ERROR, str(error))
         except Exception as error:
             logger.exception("a request could not be taken in")
-            ticket.give_up(FinishReason.ERROR, f"the engine failed: {error}")
+            state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
 
     def _cancel(self, request_id: str) -> None:
-        for ticket in [one for one in self._compiling if one.request.id == request_id]:
-            self._compiling.remove(ticket)
-            ticket.give_up(FinishReason.CANCELLED)
+        for state in [one for one in self._compiling if one.request.id == request_id]:
+            self._compiling.remove(state)
+            state.give_up(FinishReason.CANCELLED)
         self._core.cancel(request_id)
 
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from runtimes.request import Timings
 
@@ -99,27 +100,12 @@ class EngineStats:
     @property
     def prefill_tps(self) -> float:
         """Prompt tokens a second of prefill since the start; 0 before the first."""
-        return _ratio(self.prompt_tokens, self.prefill_s)
+        return ratio(self.prompt_tokens, self.prefill_s)
 
     @property
     def decode_tps(self) -> float:
         """Output tokens a second of decode since the start, all rows together."""
-        return _ratio(self.decode_tokens, self.decode_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """What the engine holds at this moment; see ``EngineStats``."""
-
-    slots: int
-    context: int
-    queued: int
-    prefilling: int
-    decoding: int
-    kv_tokens: int
-    kv_capacity: int
-    prefix_bytes: int
-    graphs_reused: int | None
+        return ratio(self.decode_tokens, self.decode_s)
 
 
 class Metrics:
@@ -130,11 +116,9 @@ class Metrics:
         self.steps = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        self.preemptions = 0
         self._prefill_seconds = self._decode_seconds = 0.0
         self._decode_tokens = 0
         self._native_seconds = self._step_seconds = 0.0
-        self._wanted = self._found = 0
         self._completions = 0
         self._prefill_rates = RateWindow(1.0), RateWindow(10.0)
         self._decode_rates = RateWindow(1.0), RateWindow(10.0)
@@ -162,11 +146,6 @@ class Metrics:
             for window in self._decode_rates:
                 window.add(now, decoded)
 
-    def lookup(self, *, wanted: int, found: int) -> None:
-        """Record that ``found`` of the ``wanted`` tokens of a new row were cached."""
-        self._wanted += wanted
-        self._found += found
-
     def completed(self, timings: Timings) -> None:
         """Record the end of a sample."""
         self._completions += 1
@@ -176,43 +155,31 @@ class Metrics:
             if timings.tpot_s is not None:
                 self._tpot.append(timings.tpot_s)
 
-    def snapshot(self, held: Occupancy) -> EngineStats:
-        """The figures now."""
+    def figures(self) -> dict[str, Any]:
+        """The fields of ``EngineStats`` that are counted here, as they are now."""
         now = time.monotonic()
         with self._lock:
             prefill_now, prefill_10s = (window.rate(now) for window in self._prefill_rates)
             decode_now, decode_10s = (window.rate(now) for window in self._decode_rates)
             ttft, tpot = list(self._ttft), list(self._tpot)
-        return EngineStats(
-            slots=held.slots,
-            context=held.context,
-            queued=held.queued,
-            running=held.prefilling + held.decoding,
-            prefilling=held.prefilling,
-            decoding=held.decoding,
-            steps=self.steps,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self._found,
-            completion_tokens=self.completion_tokens,
-            decode_tokens=self._decode_tokens,
-            prefill_s=self._prefill_seconds,
-            decode_s=self._decode_seconds,
-            prefill_tps_now=prefill_now,
-            decode_tps_now=decode_now,
-            prefill_tps_10s=prefill_10s,
-            decode_tps_10s=decode_10s,
-            host_us_per_step=1e6 * _ratio(self._step_seconds - self._native_seconds, self.steps),
-            kv_tokens=held.kv_tokens,
-            kv_capacity=held.kv_capacity,
-            prefix_bytes=held.prefix_bytes,
-            prefix_hit_rate=_ratio(self._found, self._wanted),
-            preemptions=self.preemptions,
-            completions=self._completions,
-            graphs_reused=held.graphs_reused,
-            ttft_s=Percentiles.of(ttft),
-            tpot_s=Percentiles.of(tpot),
-        )
+        return {
+            "steps": self.steps,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "decode_tokens": self._decode_tokens,
+            "prefill_s": self._prefill_seconds,
+            "decode_s": self._decode_seconds,
+            "prefill_tps_now": prefill_now,
+            "decode_tps_now": decode_now,
+            "prefill_tps_10s": prefill_10s,
+            "decode_tps_10s": decode_10s,
+            "host_us_per_step": 1e6 * ratio(self._step_seconds - self._native_seconds, self.steps),
+            "completions": self._completions,
+            "ttft_s": Percentiles.of(ttft),
+            "tpot_s": Percentiles.of(tpot),
+        }
 
 
-def _ratio(part: float, whole: float) -> float:
+def ratio(part: float, whole: float) -> float:
+    """``part`` of ``whole``; 0 of nothing."""
     return part / whole if whole > 0 else 0.0

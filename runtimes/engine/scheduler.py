@@ -1,275 +1,214 @@
-"""Which rows run in the next step. Pure Python: no runtime, no text, no clock of its own.
+"""Which sequences run in the next step. Pure Python: no runtime, no text, no clock of its own.
 
-Continuous batching at the level of steps (Orca, OSDI 2022): a waiting row takes a free slot, its
-prompt goes in by chunks, and it leaves the step in which it ends. Every row that can decode does so
-before prompt tokens get what is left of the step's token budget. A runtime that cannot mix the two
-gets prefill of one row and decode of all in turn; prefill keeps decoding rows waiting for
-``max_stall_s`` at a time, going by how fast prefill has been.
+Continuous batching at the level of steps (Orca, OSDI 2022): a waiting sequence takes a free slot,
+its prompt goes in by chunks, and it leaves the step in which it ends. Every one that can decode
+does so before prompt tokens get what is left of the step's token budget. A runtime that cannot mix
+the two gets prefill of one sequence and decode of all in turn; prefill keeps decoding ones waiting
+for ``max_stall_s`` at a time, going by how fast prefill has been.
 
-A step is a transaction: ``plan`` reserves nothing, ``commit`` moves the rows on, and a step that
-fails is simply not committed.
+Planning computes nothing: ``commit`` moves the sequences on, and a step that fails is simply not
+committed.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runtimes.engine.admission import WaitingQueue, aged_key, ready_rows
-from runtimes.engine.row import Row
+from runtimes.engine import policy
+from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.runner import StepPlan, StepRow
-from runtimes.request import Request
+from runtimes.engine.sequence import Sequence
 from runtimes.settings import SchedulerSettings
 
-_LEAST_CHUNK = 32  # tokens; less would cost nearly as much as this many
-_FIRST_CHUNK = 256  # tokens, before the rate is known
 _RATE_MEMORY = 0.8  # of the last estimate of the prefill rate, by step
-
-ChooseSlot = Callable[[Row, Sequence[int]], int]
-Attach = Callable[[Row], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A planned step: what the runner executes, and the rows behind it in the same order.
-
-    ``sampled`` are the rows whose logits come back, in the order of the logits.
-    """
+    """A planned step: what the runner executes, and the sequences behind it in the same order."""
 
     plan: StepPlan
-    rows: tuple[Row, ...]
-    sampled: tuple[Row, ...]
-    prefill: int  # tokens of rows that were not decoding
-    decoded: bool  # whether any row was
-
-
-def lowest(_row: Row, free: Sequence[int]) -> int:
-    """Choose the lowest free slot, which keeps the running rows together."""
-    return free[0]
-
-
-def from_nothing(row: Row) -> bool:
-    """Attach a row to an empty slot."""
-    row.fresh = False
-    return True
+    sequences: tuple[Sequence, ...]
+    sampled: tuple[Sequence, ...]  # those whose logits come back, in the order of the logits
+    prefill: int  # tokens of sequences that were not decoding
+    decoded: bool  # whether any sequence was
+    expired: list[Sequence]  # out of time, and out of their slots
 
 
 class Scheduler:
-    """Rows over ``slots`` slots with at most ``batch`` tokens a step.
+    """Sequences over the slots of ``kv``."""
 
-    ``kv_tokens`` bounds the tokens that all running rows may come to hold together. A ``chunk``
-    above 1 is where prompts are cut (see ``Row``), instead of where the time for a step is up. With
-    ``shortlists`` the runner is told how many of a row's logits are enough. ``choose_slot`` picks
-    among the free slots. ``attach`` is called before a row's first step in a slot: it may find a
-    part of the row's tokens cached (and moves ``row.cached`` on), clears ``row.fresh``, and returns
-    False to let the row wait for another one that is computing what both begin with.
-    """
-
-    def __init__(
-        self,
-        *,
-        slots: int,
-        batch: int,
-        mixed_batch: bool,
-        context: int | None = None,
-        kv_tokens: int | None = None,
-        shortlists: bool = False,
-        chunk: int = 1,
-        settings: SchedulerSettings | None = None,
-        choose_slot: ChooseSlot = lowest,
-        attach: Attach = from_nothing,
-    ) -> None:
-        if slots < 1 or batch < slots:
-            raise ValueError("a scheduler needs slots >= 1 and batch >= slots")
-        self._slots: list[Row | None] = [None] * slots
-        self._batch, self._mixed, self._shortlists = batch, mixed_batch, shortlists
-        self._context, self._kv_tokens, self._chunk = context, kv_tokens, chunk
-        self._settings = settings or SchedulerSettings()
-        self._choose_slot, self._attach = choose_slot, attach
-        self._waiting = WaitingQueue()
+    def __init__(self, kv: KvCache, settings: SchedulerSettings) -> None:
+        self.kv = kv
+        self.preemptions = 0
+        self._capabilities = kv.capabilities
+        self._settings = settings
+        self._waiting: list[Sequence] = []  # in the order of their ranks
+        self._deadlines: dict[Sequence, float] = {}
         self._arrivals = itertools.count()
-        self._stalled = 0.0  # seconds of prefill since rows last decoded
+        self._stalled = 0.0  # seconds of prefill since sequences last decoded
         self._prefill_rate: float | None = None  # tokens a second
 
     @property
     def waiting(self) -> int:
-        """Rows without a slot."""
+        """Sequences without a slot."""
         return len(self._waiting)
-
-    @property
-    def running(self) -> tuple[Row, ...]:
-        """Rows with a slot, in ascending slot order."""
-        return tuple(row for row in self._slots if row is not None)
 
     @property
     def idle(self) -> bool:
         """True when there is nothing to do."""
-        return not self._waiting and not any(self._slots)
+        return not self._waiting and not self.kv.busy
 
-    def add(self, request: Request, now: float = 0.0) -> Row:
-        """Queue a request that arrives ``now``."""
-        key = aged_key(now, request.priority, self._settings.aging_s)
-        row = Row(request, key, next(self._arrivals), chunk=self._chunk)
-        self._waiting.push(row)
-        return row
+    def add(self, sequence: Sequence) -> None:
+        """Queue the first sample of a request."""
+        state = sequence.state
+        priority, aging_s = state.request.priority, self._settings.aging_s
+        sequence.key = policy.aged_key(state.submitted, priority, aging_s)
+        sequence.order = next(self._arrivals)
+        self._queue(sequence)
 
-    def fork(self, row: Row, index: int, first: int) -> Row:
-        """Queue another sample of a row's request, with the first token that it drew.
+    def fork(self, sequence: Sequence, other: Sequence) -> None:
+        """Queue another sample of a request; before whatever arrived after the request."""
+        other.key, other.order = sequence.key, sequence.order
+        self._queue(other)
 
-        It comes before whatever arrived after the request.
-        """
-        other = Row(row.request, row.key, row.order, index, output=[first], chunk=row.chunk)
-        self._waiting.push(other)
-        return other
+    def _queue(self, sequence: Sequence) -> None:
+        sequence.chunk = self.kv.chunk
+        bisect.insort(self._waiting, sequence, key=Sequence.rank)
+        deadline = sequence.state.deadline
+        if deadline is not None:
+            self._deadlines[sequence] = deadline
 
-    def remove(self, row: Row) -> None:
-        """Take a row out, finished or not; its slot is free for the next step."""
-        if row.slot >= 0 and self._slots[row.slot] is row:
-            self._slots[row.slot] = None
-        else:
-            self._waiting.remove(row)
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, finished or not; its slot is free for the next step."""
+        if sequence.slot >= 0:
+            self.kv.release(sequence)
+        elif sequence in self._waiting:
+            self._waiting.remove(sequence)
+        self._deadlines.pop(sequence, None)
 
-    def admit(self, now: float = 0.0) -> list[Row]:
-        """Give waiting rows free slots; return the rows admitted."""
-        free = [slot for slot, row in enumerate(self._slots) if row is None]
-        head = self._waiting.head
-        wait = now - (head.key - head.request.priority * self._settings.aging_s) if head else 0.0
-        admitted = []
-        for row in ready_rows(self._waiting, self.running, len(free), wait, self._settings):
-            if not self._fits(row, self.running):
+    def schedule(self, now: float) -> Step:
+        """The next step; without sequences when none can run ``now``."""
+        expired = self._expire(now)
+        if self._waiting:
+            self._preempt()
+            self._admit(now)
+        prefill = self._choose_prefill()
+        mixed = self._capabilities.mixed_batch
+        if prefill and not mixed:
+            return self._step(prefill, expired)
+        for lost in self.kv.compact():
+            self._requeue(lost)
+        decode = {sequence: 1 for sequence in self.kv.running if sequence.decoding}
+        return self._step({**decode, **prefill}, expired)
+
+    def _expire(self, now: float) -> list[Sequence]:
+        """Take out those whose time is up."""
+        expired = [one for one, deadline in self._deadlines.items() if now >= deadline]
+        for sequence in expired:
+            self.remove(sequence)
+        return expired
+
+    def _preempt(self) -> None:
+        """Send running sequences back to the queue for its head, if that makes room for it."""
+        head, kv = self._waiting[0], self.kv
+        if not self._settings.preempt or self._settings.strategy != "continuous":
+            return
+        while not (kv.free_slots and kv.fits(head, kv.running)):
+            running = kv.running
+            victims = policy.preemptible(head, running)
+            if not victims or not kv.fits(head, [one for one in running if one not in victims]):
+                return
+            kv.release(victims[-1])
+            self._requeue(victims[-1])
+            self.preemptions += 1
+
+    def _requeue(self, sequence: Sequence) -> None:
+        """Back into the queue; its tokens stay, its slot is another's."""
+        sequence.computed, sequence.needs_prefix, sequence.requeued = 0, True, True
+        bisect.insort(self._waiting, sequence, key=Sequence.rank)
+
+    def _admit(self, now: float) -> None:
+        """Give waiting sequences free slots."""
+        kv = self.kv
+        free = len(kv.free_slots)
+        chosen = policy.admissible(self._waiting, kv.running, free, now, self._settings)
+        for sequence in chosen:
+            if not kv.fits(sequence, kv.running):
                 break
-            row.slot = self._choose_slot(row, free)
-            free.remove(row.slot)
-            self._waiting.remove(row)
-            self._slots[row.slot] = row
-            admitted.append(row)
-        return admitted
+            kv.place(sequence)
+            self._waiting.remove(sequence)
+            sequence.started = sequence.started or now
 
-    def preempt(self) -> Row | None:
-        """The running row that must give its slot to the head of the queue; None if none must.
+    def _choose_prefill(self) -> dict[Sequence, int]:
+        """How many prompt tokens of which sequences go in now.
 
-        The head must be of a higher priority and come first in the aged order: a row that has
-        waited long enough is not sent back for newcomers. To be followed by ``requeue``.
+        Slots are made ready on the way. One of which all but a token was cached decodes with the
+        others.
         """
-        head = self._waiting.head
-        if head is None or not self._settings.preempt or self._settings.strategy != "continuous":
-            return None
-        if any(row is None for row in self._slots) and self._fits(head, self.running):
-            return None
-        victims = [
-            row
-            for row in self.running
-            if row.request.priority > head.request.priority
-            and row.key > head.key
-            and not row.dropped
-        ]
-        if not victims or not self._fits(head, [r for r in self.running if r not in victims]):
-            return None
-        return max(victims, key=lambda row: (row.request.priority, row.rank()))
-
-    def requeue(self, row: Row) -> None:
-        """Put a running row back into the queue; its tokens stay, its slot is free."""
-        self.remove(row)
-        row.slot, row.cached, row.fresh, row.requeued = -1, 0, True, True
-        self._waiting.push(row)
-
-    def row_in(self, slot: int) -> Row | None:
-        """The row that has the slot."""
-        return self._slots[slot]
-
-    def gap(self) -> tuple[int, int] | None:
-        """The highest decoding row's slot and the lowest one below it that has none; None if the
-        decoding rows have the lowest slots."""
-        decoding = [slot for slot, row in enumerate(self._slots) if row and row.decoding]
-        lowest = next((i for i, slot in enumerate(decoding) if slot != i), len(decoding))
-        return (decoding[-1], lowest) if lowest < len(decoding) else None
-
-    def swap(self, first: int, second: int) -> None:
-        """Let two slots change places, with what runs in them."""
-        slots = self._slots
-        slots[first], slots[second] = slots[second], slots[first]
-        for slot in (first, second):
-            row = slots[slot]
-            if row is not None:
-                row.slot = slot
-
-    def _fits(self, row: Row, beside: Sequence[Row]) -> bool:
-        if self._kv_tokens is None:
-            return True
-        return sum(map(self._reserve, beside)) + self._reserve(row) <= self._kv_tokens
-
-    def _reserve(self, row: Row) -> int:
-        """The most tokens that the row may come to hold."""
-        most = len(row.request.prompt) + row.request.params.max_tokens
-        return most if self._context is None else min(most, self._context)
-
-    def plan(self) -> Step | None:
-        """The next step over the rows that have a slot; None when there are none."""
-        rows = self.running
-        if not rows:
-            return None
-        decoding = [row for row in rows if row.decoding]
-        prefilling = sorted((row for row in rows if not row.decoding), key=Row.rank)
-        shares = dict.fromkeys(decoding, 1)
-        budget = self._prefill_budget(bool(decoding))
-        if self._mixed:
-            budget = min(budget, self._batch - len(decoding))
-        for row in prefilling:
-            if budget <= 0 or (row.fresh and not self._attach(row)):
-                continue
-            if row.pending == 1:
-                shares[row] = 1  # everything else was cached: it decodes with the others
-                budget -= self._mixed
-                continue
-            share = row.piece if row.chunk > 1 else min(row.pending, budget)
-            if not self._mixed:
-                return self._step({row: share})
-            shares[row] = share
-            budget -= share
-        return self._step(shares) if shares else None
-
-    def _prefill_budget(self, decoding: bool) -> int:
-        """How many prompt tokens may go in now."""
-        limit, rate = self._settings.max_stall_s, self._prefill_rate
-        seconds = self._settings.longest_step_s
-        if decoding and limit is not None:
-            seconds = min(limit - self._stalled, seconds)
-            if seconds <= 0 and self._stalled:
-                return 0
-            if rate is None:
-                return min(self._batch, _LEAST_CHUNK)
-        chunk = _FIRST_CHUNK if rate is None else int(seconds * rate)
-        return min(self._batch, max(_LEAST_CHUNK, chunk))
-
-    def _step(self, shares: dict[Row, int]) -> Step:
-        rows = tuple(row for row in self.running if row in shares)
-        planned = tuple(
-            StepRow(
-                slot=row.slot,
-                position=row.position,
-                tokens=row.tokens(row.cached, shares[row]),
-                wants_logits=shares[row] == row.pending,
-                enough=row.request.params.enough if self._shortlists else 0,
-            )
-            for row in rows
+        running, capabilities = self.kv.running, self._capabilities
+        waiting = [one for one in running if not one.decoding]
+        if not waiting:
+            return {}
+        decoding = len(running) - len(waiting)
+        budget = policy.prefill_budget(
+            self._settings,
+            batch=capabilities.batch,
+            rate=self._prefill_rate,
+            stalled=self._stalled,
+            decoding=decoding > 0,
         )
-        sampled = tuple(row for row, step in zip(rows, planned, strict=True) if step.wants_logits)
-        decoding = [row for row in rows if row.output and row.pending == 1]
-        prefill = sum(shares[row] for row in rows) - len(decoding)
-        return Step(StepPlan(planned), rows, sampled, prefill, bool(decoding))
+        if capabilities.mixed_batch:
+            budget = min(budget, capabilities.batch - decoding)
+        shares: dict[Sequence, int] = {}
+        for sequence in sorted(waiting, key=Sequence.rank):
+            if budget <= 0:
+                break
+            if sequence.needs_prefix and not self.kv.reuse_prefix(sequence):
+                continue
+            if sequence.pending == 1:
+                budget -= capabilities.mixed_batch
+                continue
+            chunked = sequence.chunk > 1
+            share = sequence.next_chunk if chunked else min(sequence.pending, budget)
+            shares[sequence] = share
+            budget -= share
+            if not capabilities.mixed_batch:
+                break
+        return shares
 
-    def commit(self, step: Step, tokens: Sequence[int], seconds: float = 0.0) -> None:
-        """Record that the step took ``seconds`` and sampled ``tokens``, one for each of
-        ``step.sampled``.
+    def _step(self, shares: dict[Sequence, int], expired: list[Sequence]) -> Step:
+        sequences = tuple(one for one in self.kv.running if one in shares)
+        top_k = self._capabilities.shortlists
+        rows = tuple(
+            StepRow(
+                slot=one.slot,
+                position=one.position,
+                tokens=one.tokens(one.computed, shares[one]),
+                wants_logits=shares[one] == one.pending,
+                enough=one.request.params.enough if top_k else 0,
+            )
+            for one in sequences
+        )
+        sampled = tuple(one for one, row in zip(sequences, rows, strict=True) if row.wants_logits)
+        decoding = sum(1 for one in sequences if one.output and one.pending == 1)
+        prefill = sum(len(row.tokens) for row in rows) - decoding
+        return Step(StepPlan(rows), sequences, sampled, prefill, decoding > 0, expired)
+
+    def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> None:
+        """Record that the step took ``seconds``, and which tokens go on each of ``step.sampled``:
+        any number of them.
         """
-        if step.prefill >= _LEAST_CHUNK and seconds > 0:
+        if step.prefill >= policy.LEAST_CHUNK and seconds > 0:
             rate, old = step.prefill / seconds, self._prefill_rate
             self._prefill_rate = (
                 rate if old is None else _RATE_MEMORY * old + (1 - _RATE_MEMORY) * rate
             )
         self._stalled = 0.0 if step.decoded else self._stalled + seconds
-        for row, planned in zip(step.rows, step.plan.rows, strict=True):
-            row.cached += len(planned.tokens)
-        for row, token in zip(step.sampled, tokens, strict=True):
-            row.output.append(token)
+        for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
+            sequence.computed += len(row.tokens)
+        for sequence, new in zip(step.sampled, tokens, strict=True):
+            sequence.output += new

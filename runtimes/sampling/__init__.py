@@ -29,17 +29,7 @@ rest of the steps and their results are the same; only which of several equal lo
 of top-k are kept is the runner's choice.
 """
 
-from runtimes.sampling.logprobs import TopLogProbs, log_probability, top_log_probabilities
-from runtimes.sampling.shortlisted import sample_shortlist
+from runtimes.sampling.sampler import Sampled, sample
 from runtimes.sampling.state import SamplerState
-from runtimes.sampling.step import BrokenLogitsError, sample
 
-__all__ = [
-    "BrokenLogitsError",
-    "SamplerState",
-    "TopLogProbs",
-    "log_probability",
-    "sample",
-    "sample_shortlist",
-    "top_log_probabilities",
-]
+__all__ = ["Sampled", "SamplerState", "sample"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.engine.engine import Engine
-from runtimes.engine.generation import unstarted
+from runtimes.engine.sequence import unstarted
 from runtimes.errors import IngotError
 from runtimes.request import Chunk, Completion, FinishReason, Request
 from runtimes.worker.problems import pack
@@ -57,11 +57,11 @@ class _Sink:
     ended: Callable[[], None]
 
     def put(self, chunk: Chunk) -> None:
-        """See runtimes.engine.generation.Sink."""
+        """See runtimes.engine.sequence.Sink."""
         self.out((self.number, chunk.text, chunk.token_ids, chunk.index))
 
     def finish(self, completion: Completion) -> None:
-        """See runtimes.engine.generation.Sink."""
+        """See runtimes.engine.sequence.Sink."""
         self.out(Done(self.number, completion))
         self.ended()
 

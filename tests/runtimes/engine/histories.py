@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
-from runtimes.engine.gaps import Gaps
-from runtimes.engine.prefix import LEAST_SHARED, PrefixCache, common_prefix
-from runtimes.engine.row import Row
+from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.runner import Capabilities
 from runtimes.engine.scheduler import Scheduler, Step
+from runtimes.engine.sequence import RequestState, Sequence
 from runtimes.errors import ModelError
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import SchedulerSettings
@@ -50,10 +50,10 @@ def tokens_of(cells: list[int]) -> list[int]:
     return [value % 2**_BITS for value in cells]
 
 
-def canonical(row: Row, count: int) -> list[int]:
+def canonical(row: Sequence, count: int) -> list[int]:
     """The first cells of a row that is computed in the one way: its prompt cut at multiples of the
     chunk, then a token at a time."""
-    prompt, chunk = len(row.request.prompt), row.chunk
+    prompt, chunk = len(row.prompt), row.chunk
     cells = []
     for at, token in enumerate(row.tokens(0, count)):
         start = at // chunk * chunk if at < prompt else at
@@ -113,98 +113,102 @@ class Shape:
     settings: SchedulerSettings = field(default_factory=SchedulerSettings)
     breaks: int = 0  # every so many moves of a row into a gap fail; 0: none does
     chunk: int = 1
+    token_bytes: int = 0
+
+
+def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
+    capabilities = Capabilities(
+        runtime="tokens",
+        slots=shape.slots,
+        context=1000,
+        batch=shape.batch,
+        vocab_size=1000,
+        mixed_batch=shape.mixed,
+        can_trim=shape.can_trim,
+        kv_tokens=shape.kv_tokens,
+        kv_bytes_per_token=shape.token_bytes,
+    )
+    return KvCache(
+        kv,
+        capabilities,
+        pool_bytes=shape.pool_tokens * TOKEN_BYTES,
+        enabled=shape.settings.prefix_cache,
+        chunk=shape.chunk,
+    )
+
+
+def make_sequence(request: Request, now: float = 0.0) -> Sequence:
+    """The first sample of a request that arrives ``now``."""
+    nobody = SimpleNamespace(put=lambda _: None, finish=lambda _: None)
+    state = RequestState(request, nobody, now, SimpleNamespace(eos_ids=frozenset()))
+    state.sequences.append(Sequence(state))
+    return state.sequences[0]
+
+
+def make_scheduler(
+    slots: int, batch: int, mixed: bool, settings: SchedulerSettings | None = None
+) -> Scheduler:
+    shape = Shape(slots, batch, mixed, settings=settings or SchedulerSettings())
+    return Scheduler(make_cache(TokenSlots(slots, can_trim=True), shape), shape.settings)
 
 
 class History:
-    """Drives scheduler and prefix cache the way the engine does, and checks every step."""
+    """Drives the scheduler the way the engine does, and checks every step."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.now = 0.0
         self.kv = TokenSlots(shape.slots, shape.can_trim, shape.breaks)
-        capabilities = Capabilities(
-            runtime="tokens",
-            slots=shape.slots,
-            context=1000,
-            batch=shape.batch,
-            vocab_size=1000,
-            mixed_batch=shape.mixed,
-            can_trim=shape.can_trim,
-        )
-        self.prefix = PrefixCache(
-            self.kv,
-            capabilities,
-            budget=shape.pool_tokens * TOKEN_BYTES,
-            retain=not shape.mixed,
-            enabled=shape.settings.prefix_cache,
-            chunk=shape.chunk,
-        )
-        self.scheduler = Scheduler(
-            slots=shape.slots,
-            batch=shape.batch,
-            mixed_batch=shape.mixed,
-            kv_tokens=shape.kv_tokens,
-            chunk=shape.chunk,
-            settings=shape.settings,
-            choose_slot=lambda row, free: self.prefix.choose_slot(row.tokens(0, row.length), free),
-            attach=self.attach,
-        )
-        self.gaps = Gaps(self.scheduler, self.prefix, bytes_per_token=0)
-        self.live: list[Row] = []
-        self.finished: list[Row] = []
-        self.preempted = self.reused = 0
+        self.cache = make_cache(self.kv, shape)
+        self.scheduler = Scheduler(self.cache, shape.settings)
+        self.live: list[Sequence] = []
+        self.finished: list[Sequence] = []
+        self.expired: list[Sequence] = []
+        self.reused = 0
 
-    def add(self, prompt: list[int], output: int, priority: Priority, samples: int = 1) -> Row:
+    def add(
+        self,
+        prompt: list[int],
+        output: int,
+        priority: Priority = Priority.NORMAL,
+        samples: int = 1,
+        **fields,
+    ) -> Sequence:
         params = SamplingParams(max_tokens=output, n=samples)
-        row = self.scheduler.add(Request(prompt, params, priority=priority), self.now)
+        request = Request(prompt, params, priority=priority, **fields)
+        row = make_sequence(request, self.now)
+        self.scheduler.add(row)
         self.live.append(row)
         return row
 
-    def attach(self, row: Row) -> bool:
-        tokens = row.tokens(0, row.length)
-        peers = [other for other in self.scheduler.running if other is not row]
-        match = self.prefix.find(tokens, {p.slot: p.held() for p in peers}, prefer=row.slot)
-        for other in peers:
-            if not (other.fresh or other.decoding):
-                coming = self.prefix.cut(common_prefix(tokens[:-1], other.coming()))
-                if coming - match.length >= LEAST_SHARED:
-                    return False
-        row.cached = self.prefix.attach(row.slot, match)
-        row.fresh = False
-        self.reused += row.cached
-        assert tokens_of(self.kv.held[row.slot]) == tokens[: row.cached]
-        assert row.cached < len(tokens)
-        return True
-
-    def leave(self, row: Row) -> None:
-        slot, held, ready = row.slot, row.held(), not row.fresh
-        self.scheduler.remove(row)
-        if slot >= 0 and ready:
-            self.prefix.release(slot, held)
-
     def cancel(self, index: int) -> None:
         if self.live:
-            self.leave(self.live.pop(index % len(self.live)))
+            self.scheduler.remove(self.live.pop(index % len(self.live)))
+
+    def schedule(self) -> Step:
+        """The next step; whatever got a slot ready holds its own tokens."""
+        self.now += 0.01
+        pending = [row for row in self.live if row.needs_prefix]
+        step = self.scheduler.schedule(self.now)
+        for row in step.expired:
+            self.live.remove(row)
+            self.expired.append(row)
+        self.reused += sum(row.computed for row in pending if not row.needs_prefix)
+        for row in self.cache.running:
+            if not row.needs_prefix:
+                assert tokens_of(self.kv.held[row.slot]) == row.tokens(0, row.computed)
+                assert row.computed < row.length
+        return step
 
     def step(self, *, fails: bool = False) -> bool:
         """Run a step; False when nothing ran."""
-        self.now += 0.01
-        while (victim := self.scheduler.preempt()) is not None:
-            slot, held = victim.slot, victim.held()
-            self.scheduler.requeue(victim)
-            self.prefix.release(slot, held)
-            self.preempted += 1
-        self.scheduler.admit(self.now)
-        step = self.scheduler.plan()
-        if step and step.decoded and not self.shape.mixed:
-            self.gaps.stepped(step, seconds=60.0)  # any move pays
-            if self.gaps.close():
-                step = self.scheduler.plan()
-            if step and step.decoded and not self.shape.breaks:
-                slots = [row.slot for row in step.rows]
-                assert slots == list(range(len(slots))), "no gap between decoding rows"
-        if step is None:
+        self.cache.learn(1, 60.0)  # any move pays
+        step, shape = self.schedule(), self.shape
+        if not step.sequences:
             return False
+        if step.decoded and self.cache.compacts and not (shape.breaks or shape.token_bytes):
+            slots = [row.slot for row in step.sequences]
+            assert slots == list(range(len(slots))), "no gap between decoding rows"
         self.check(step)
         if fails:
             return True  # not committed: its rows come again
@@ -213,18 +217,19 @@ class History:
             cells = [cell(token, planned.position, end) for token in planned.tokens]
             self.kv.held[planned.slot] += cells
         held = [tokens_of(self.kv.held[row.slot]) for row in step.sampled]
-        tokens = [
+        drawn = [
             next_token(tokens) if row.output else first_token(tokens, row.index)
             for row, tokens in zip(step.sampled, held, strict=True)
         ]
-        self.scheduler.commit(step, tokens, seconds=0.01)
+        self.scheduler.commit(step, [[token] for token in drawn], seconds=0.01)
         for row in step.sampled:
             if len(row.output) == 1 and not row.index:
                 for index in range(1, row.request.params.n):
-                    prompt = row.request.prompt
-                    self.live.append(self.scheduler.fork(row, index, first_token(prompt, index)))
+                    other = Sequence(row.state, index, output=[first_token(row.prompt, index)])
+                    self.scheduler.fork(row, other)
+                    self.live.append(other)
         for row in [r for r in self.live if len(r.output) >= r.request.params.max_tokens]:
-            self.leave(row)
+            self.scheduler.remove(row)
             self.live.remove(row)
             self.finished.append(row)
         return True
@@ -236,8 +241,8 @@ class History:
         assert all(0 <= slot < shape.slots for slot in slots)
         assert 0 < sum(len(row.tokens) for row in rows) <= shape.batch
         assert all(row.tokens for row in rows)
-        for row, planned in zip(step.rows, rows, strict=True):
-            whole = row.request.prompt + row.output
+        for row, planned in zip(step.sequences, rows, strict=True):
+            whole = row.prompt + row.output
             end = planned.position + len(planned.tokens)
             held = self.kv.held[row.slot]
             assert tokens_of(held) == whole[: planned.position], "no gap, nothing foreign"
@@ -246,15 +251,14 @@ class History:
                 assert held + coming == canonical(row, end), "as if it ran alone"
             assert list(planned.tokens) == whole[planned.position : end]
             assert planned.wants_logits == (end == len(whole))
-        decoding = [row for row in self.scheduler.running if row.decoding]
+        decoding = [row for row in self.cache.running if row.decoding]
         if shape.mixed:
-            assert all(row in step.rows for row in decoding), "every running row decodes"
+            assert all(row in step.sequences for row in decoding), "every running row decodes"
         elif any(len(row.tokens) > 1 for row in rows):
             assert len(rows) == 1, "one row of prefill at a time"
         if shape.kv_tokens is not None:
             reserved = sum(
-                len(row.request.prompt) + row.request.params.max_tokens
-                for row in self.scheduler.running
+                len(row.prompt) + row.request.params.max_tokens for row in self.cache.running
             )
             assert reserved <= shape.kv_tokens
 

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
-from runtimes.engine.drawing import NO_TOKEN, draw
 from runtimes.engine.engine import Engine
-from runtimes.engine.generation import Generation, Ticket
 from runtimes.engine.metrics import EngineStats
-from runtimes.engine.prefix import common_prefix
-from runtimes.engine.row import Row
+from runtimes.engine.prefix_pool import common_prefix
+from runtimes.engine.sequence import RequestState, Sequence
 from runtimes.errors import ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
+from runtimes.sampling import SamplerState, sample
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.runtimes.engine.gates import Watched, held
@@ -99,11 +98,10 @@ def test_best_of_returns_the_likeliest(engine):
 
 def test_a_failed_sample_is_never_the_best(engine):
     stream = Stream("one", lambda _: None)
-    ticket = Ticket(Request([5], SamplingParams(best_of=2)), stream, 0.0)
-    ticket.samples += [
-        Generation(ticket, Row(ticket.request), engine.tokenizer, index) for index in range(2)
-    ]
-    failed, whole = ticket.samples
+    request = Request([5], SamplingParams(best_of=2))
+    state = RequestState(request, stream, 0.0, engine.tokenizer)
+    state.sequences += [Sequence(state, index) for index in range(2)]
+    failed, whole = state.sequences
     failed.logprobs, whole.logprobs = [-0.1], [-3.0, -2.0]
     failed.complete(FinishReason.ERROR, "a broken row")
     whole.complete(FinishReason.STOP)
@@ -353,16 +351,15 @@ def test_a_budget_needs_a_shared_cache(pebble_built, recipe):
 
 
 def test_a_row_without_a_distribution_does_not_harm_the_others(engine):
-    sink = engine.submit(Request([5], SamplingParams(max_tokens=1)))
-    tickets = [Ticket(Request([5], SamplingParams(logprobs=True)), sink, 0.0) for _ in range(3)]
-    rows = [Generation(ticket, Row(ticket.request), engine.tokenizer) for ticket in tickets]
+    states = [SamplerState(SamplingParams(logprobs=True)) for _ in range(3)]
     logits = np.zeros((3, engine.vocab_size), np.float32)
     logits[0, 7] = logits[2, 9] = 4
     logits[1, 3] = np.nan
-    tokens, why = draw(rows, logits)
-    assert tokens == [7, NO_TOKEN, 9]
-    assert "not numbers" in why
-    assert [len(row.logprobs) for row in rows] == [1, 0, 1]
+    found = sample(logits, states)
+    assert [one.token for one in found] == [7, None, 9]
+    assert [one.logprob is None for one in found] == [False, True, False]
+    assert [one.error is None for one in found] == [True, False, True]
+    assert "not numbers" in found[1].error
 
 
 def test_stats_say_what_the_engine_does(engine):

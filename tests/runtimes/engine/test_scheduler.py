@@ -7,9 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtimes.engine.scheduler import Scheduler
+from runtimes.engine.sequence import Sequence
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import STRATEGIES, SchedulerSettings
-from tests.runtimes.engine.histories import History, Shape, expected_output
+from tests.runtimes.engine.histories import (
+    History,
+    Shape,
+    expected_output,
+    make_scheduler,
+    make_sequence,
+)
 
 # Prompts share beginnings, as chats do: a common part and an own one.
 prompts = st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 30)).map(
@@ -71,7 +78,7 @@ def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
             history.step(fails=value)
     history.run_out()
     assert not history.live
-    assert history.prefix.pool_bytes <= shape.pool_tokens * 4
+    assert history.cache.pool.nbytes <= shape.pool_tokens * 4
     for row in history.finished:
         assert row.output == expected_output(row.request, row.index)
 
@@ -85,18 +92,30 @@ def test_histories_do_preempt_and_reuse():
         history.step()
     history.add([7] * 20, 3, Priority.HIGH)
     history.run_out()
-    assert history.preempted == 1
+    assert history.scheduler.preemptions == 1
     assert history.reused >= 40, "the preempted row comes back with its keys and values"
     assert [row.request.priority for row in history.finished] == [Priority.HIGH, Priority.LOW]
 
 
+def add(scheduler: Scheduler, request: Request, now: float = 0.0) -> Sequence:
+    sequence = make_sequence(request, now)
+    scheduler.add(sequence)
+    return sequence
+
+
+def running(scheduler: Scheduler, now: float = 0.0) -> list[Sequence]:
+    """Who has a slot after a step was planned."""
+    scheduler.schedule(now)
+    return list(scheduler.kv.running)
+
+
 def test_waiting_rows_are_admitted_by_priority_then_arrival():
-    scheduler = Scheduler(slots=1, batch=8, mixed_batch=True)
+    scheduler = make_scheduler(1, 8, mixed=True)
     order = [Priority.LOW, Priority.NORMAL, Priority.CRITICAL, Priority.NORMAL, Priority.HIGH]
-    rows = [scheduler.add(Request([1], priority=priority)) for priority in order]
+    rows = [add(scheduler, Request([1], priority=priority)) for priority in order]
     admitted = []
     while not scheduler.idle:
-        (row,) = scheduler.admit()
+        (row,) = running(scheduler)
         admitted.append(rows.index(row))
         scheduler.remove(row)
     assert admitted == [2, 4, 1, 3, 0]
@@ -114,93 +133,99 @@ def test_a_low_priority_is_served_under_unending_critical_load():
     assert 0.5 < history.now < 0.8  # three agings
 
 
-def test_a_row_that_has_aged_is_not_sent_back_for_newcomers():
-    scheduler = Scheduler(
-        slots=1, batch=8, mixed_batch=True, settings=SchedulerSettings(aging_s=1.0)
-    )
-    low = scheduler.add(Request([1], priority=Priority.LOW), now=0.0)
-    scheduler.admit(0.0)
-    scheduler.add(Request([1], priority=Priority.CRITICAL), now=2.9)
-    assert scheduler.preempt() is low
-    scheduler = Scheduler(
-        slots=1, batch=8, mixed_batch=True, settings=SchedulerSettings(aging_s=1.0)
-    )
-    low = scheduler.add(Request([1], priority=Priority.LOW), now=0.0)
-    scheduler.admit(0.0)
-    scheduler.add(Request([1], priority=Priority.CRITICAL), now=3.1)
-    assert scheduler.preempt() is None
+@pytest.mark.parametrize(("arrival", "sent_back"), [(2.9, True), (3.1, False)])
+def test_a_row_that_has_aged_is_not_sent_back_for_newcomers(arrival, sent_back):
+    scheduler = make_scheduler(1, 8, True, SchedulerSettings(aging_s=1.0))
+    low = add(scheduler, Request([1], priority=Priority.LOW), now=0.0)
+    assert running(scheduler) == [low]
+    newcomer = add(scheduler, Request([1], priority=Priority.CRITICAL), now=arrival)
+    assert running(scheduler, arrival) == [newcomer if sent_back else low]
+    assert scheduler.preemptions == sent_back
+
+
+def test_who_is_out_of_time_ends_wherever_it_is():
+    history = History(Shape(1, 64, mixed=False))
+    inside = history.add([1] * 30, 50, timeout_s=0.05)
+    outside = history.add([2] * 30, 50, timeout_s=0.03)
+    history.run_out()
+    assert history.expired == [outside, inside]
+    assert 0 < len(inside.output) < 50
+    assert history.cache.free_slots == [0]
+
+
+def test_any_number_of_tokens_can_be_committed():
+    """Further ones go through the model before the next is sampled; none leaves all as it was."""
+    scheduler = make_scheduler(1, 8, mixed=True)
+    row = add(scheduler, Request([1, 2], SamplingParams(max_tokens=50)))
+    scheduler.commit(scheduler.schedule(0.0), [[7, 8, 9]])
+    step = scheduler.schedule(0.0)
+    assert [list(one.tokens) for one in step.plan.rows] == [[7, 8, 9]]
+    assert step.sampled == (row,)
+    scheduler.commit(step, [[]])
+    assert row.output == [7, 8, 9]
+    assert row.pending == 0
 
 
 def test_a_freed_slot_is_taken_in_the_next_step_lowest_first():
-    scheduler = Scheduler(slots=3, batch=8, mixed_batch=True)
-    rows = [scheduler.add(Request([1, 2])) for _ in range(5)]
-    scheduler.admit()
+    scheduler = make_scheduler(3, 8, mixed=True)
+    rows = [add(scheduler, Request([1, 2])) for _ in range(5)]
+    running(scheduler)
     scheduler.remove(rows[1])
     scheduler.remove(rows[0])
-    assert [row.slot for row in scheduler.admit()] == [0, 1]
-    assert [row.slot for row in scheduler.running] == [0, 1, 2]
+    assert running(scheduler) == [rows[3], rows[4], rows[2]]
+    assert [row.slot for row in scheduler.kv.running] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_prefill_keeps_decoding_rows_waiting_no_longer_than_asked(mixed):
     """On a clock by which a prompt token takes 10 ms: chunks are cut to fit half a second."""
     limit, per_token = 0.5, 0.01
-    scheduler = Scheduler(
-        slots=2, batch=512, mixed_batch=mixed, settings=SchedulerSettings(max_stall_s=limit)
-    )
-    scheduler.add(Request([1], SamplingParams(max_tokens=500)))
-    scheduler.admit()
-    step = scheduler.plan()
-    scheduler.commit(step, [7], per_token)
-    scheduler.add(Request(list(range(2000)), SamplingParams(max_tokens=1)))
-    scheduler.admit()
+    scheduler = make_scheduler(2, 512, mixed, SchedulerSettings(max_stall_s=limit))
+    add(scheduler, Request([1], SamplingParams(max_tokens=500)))
+    scheduler.commit(scheduler.schedule(0.0), [[7]], per_token)
+    long = add(scheduler, Request(list(range(2000)), SamplingParams(max_tokens=1)))
     stall, stalls = 0.0, []
-    while True:
-        step = scheduler.plan()
+    while not long.decoding:
+        step = scheduler.schedule(0.0)
         seconds = step.prefill * per_token
         stall += seconds
         if step.decoded:
             stalls.append(stall)
             stall = 0.0
-        scheduler.commit(step, [7] * len(step.sampled), seconds)
-        if not any(not row.decoding for row in scheduler.running):
-            break
+        scheduler.commit(step, [[7]] * len(step.sampled), seconds)
     assert max(stalls) <= limit + 32 * per_token  # the smallest chunk may come on top
     assert sum(stalls) == pytest.approx(2000 * per_token, rel=0.1)
 
 
 def test_without_a_limit_prompts_go_in_before_rows_decode():
-    scheduler = Scheduler(
-        slots=3, batch=16, mixed_batch=False, settings=SchedulerSettings(max_stall_s=None)
-    )
-    for _ in range(3):
-        scheduler.add(Request(list(range(30)), SamplingParams(max_tokens=2)))
-    scheduler.admit()
+    scheduler = make_scheduler(3, 16, False, SchedulerSettings(max_stall_s=None))
+    for first in range(3):
+        add(scheduler, Request([first] * 30, SamplingParams(max_tokens=2)))
     kinds = []
     for _ in range(7):
-        step = scheduler.plan()
+        step = scheduler.schedule(0.0)
         kinds.append("decode" if step.decoded else "prefill")
-        scheduler.commit(step, [7] * len(step.sampled), 0.1)
+        scheduler.commit(step, [[7]] * len(step.sampled), 0.1)
     assert kinds == ["prefill"] * 6 + ["decode"]
 
 
 def test_static_batches_wait_for_company_and_for_each_other():
     scheduling = SchedulerSettings(strategy="static", batch_timeout_s=0.5)
-    scheduler = Scheduler(slots=3, batch=16, mixed_batch=False, settings=scheduling)
-    first = scheduler.add(Request([1, 2]), now=0.0)
-    assert scheduler.admit(now=0.1) == [], "two more may come"
-    assert scheduler.admit(now=0.6) == [first], "nobody came in time"
-    others = [scheduler.add(Request([1, 2]), now=0.6) for _ in range(3)]
-    assert scheduler.admit(now=2.0) == [], "the batch in work comes first"
+    scheduler = make_scheduler(3, 16, False, scheduling)
+    first = add(scheduler, Request([1, 2]), now=0.0)
+    assert running(scheduler, 0.1) == [], "two more may come"
+    assert running(scheduler, 0.6) == [first], "nobody came in time"
+    others = [add(scheduler, Request([1, 2]), now=0.6) for _ in range(3)]
+    assert running(scheduler, 2.0) == [first], "the batch in work comes first"
     scheduler.remove(first)
-    assert scheduler.admit(now=2.0) == others
+    assert running(scheduler, 2.0) == others
 
 
 def test_buckets_hold_prompts_of_about_one_length():
     scheduling = SchedulerSettings(strategy="bucketed", batch_timeout_s=0.0)
-    scheduler = Scheduler(slots=4, batch=64, mixed_batch=False, settings=scheduling)
-    rows = [scheduler.add(Request([1] * length)) for length in (20, 300, 25, 310)]
-    assert scheduler.admit() == [rows[0], rows[2]]
+    scheduler = make_scheduler(4, 64, False, scheduling)
+    rows = [add(scheduler, Request([1] * length)) for length in (20, 300, 25, 310)]
+    assert running(scheduler) == [rows[0], rows[2]]
 
 
 def test_a_preempted_reproducible_row_repeats_its_answer_token_by_token():
@@ -212,7 +237,7 @@ def test_a_preempted_reproducible_row_repeats_its_answer_token_by_token():
     assert len(low.output) == 4
     history.add([7] * 20, 3, Priority.HIGH)
     history.run_out()
-    assert history.preempted == 1
+    assert history.scheduler.preemptions == 1
     assert history.reused == 32
     assert low.output == expected_output(low.request)
 

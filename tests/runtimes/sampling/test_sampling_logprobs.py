@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtimes.sampling import log_probability, top_log_probabilities
+from runtimes.sampling.logprobs import log_probability, top_log_probabilities
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

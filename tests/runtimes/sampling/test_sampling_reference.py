@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtimes.request import SamplingParams
-from runtimes.sampling import SamplerState, sample
+from runtimes.sampling import SamplerState
 from runtimes.sampling.nucleus import in_nucleus
+from tests.runtimes.sampling.test_sampling import drawn
 
 # float32 sums over a vocabulary may differ from float64's by this share.
 ROUNDING = 1e-6
@@ -153,8 +154,8 @@ def rows_of(draw, vocabulary: int) -> Row:
 def test_every_row_of_a_mixed_batch_follows_the_documented_steps(vocabulary, data):
     rows = data.draw(st.lists(rows_of(vocabulary), min_size=1, max_size=5))
     logits = np.stack([row.logits for row in rows])
-    tokens = sample(logits, [row.state for row in rows])
-    for row, token in zip(rows, tokens.tolist(), strict=True):
+    tokens = drawn(logits, [row.state for row in rows])
+    for row, token in zip(rows, tokens, strict=True):
         assert fits(row, token), row.params
 
 
@@ -164,10 +165,10 @@ def test_every_row_of_a_mixed_batch_follows_the_documented_steps(vocabulary, dat
 def test_a_row_has_the_same_token_alone_and_among_others(vocabulary, data):
     rows = data.draw(st.lists(rows_of(vocabulary), min_size=2, max_size=6))
     logits = np.stack([row.logits for row in rows])
-    together = sample(logits, [row.state for row in rows]).tolist()
-    alone = [int(sample(row.logits[None], [row.state])[0]) for row in rows]
+    together = drawn(logits, [row.state for row in rows])
+    alone = [drawn(row.logits[None], [row.state])[0] for row in rows]
     assert together == alone
-    backwards = sample(logits[::-1], [row.state for row in rows[::-1]]).tolist()
+    backwards = drawn(logits[::-1], [row.state for row in rows[::-1]])
     assert backwards[::-1] == alone
 
 
@@ -179,7 +180,7 @@ def test_the_nucleus_of_a_large_flat_vocabulary(spread, top_p):
     for seed in range(2):
         logits = rng.normal(0, spread, 30_011).astype(np.float32)
         row = Row(logits, SamplingParams(temperature=1.0, top_p=top_p, seed=seed))
-        assert fits(row, int(sample(logits[None], [row.state])[0]))
+        assert fits(row, drawn(logits[None], [row.state])[0])
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.6, 0.9])
@@ -189,7 +190,7 @@ def test_a_sample_that_misleads_does_not_change_the_nucleus(bump, top_p):
     logits = np.random.default_rng(5).normal(0, 0.05, 30_011).astype(np.float32)
     logits[::4] += bump
     row = Row(logits, SamplingParams(temperature=1.0, top_p=top_p), uniform=0.7)
-    assert fits(row, int(sample(logits[None], [row.state])[0]))
+    assert fits(row, drawn(logits[None], [row.state])[0])
 
 
 @pytest.mark.parametrize("vocabulary", [300, 6001])
@@ -198,7 +199,7 @@ def test_the_ends_of_the_uniform_numbers_are_the_first_and_the_last_token(vocabu
     logits = rng.normal(0, 1, (50, vocabulary)).astype(np.float32)
     for uniform, token in ((0.0, 0), (1 - 2**-53, vocabulary - 1)):
         states = [fixed(uniform)(SamplingParams(temperature=1.0)) for _ in logits]
-        assert sample(logits, states).tolist() == [token] * 50
+        assert drawn(logits, states) == [token] * 50
 
 
 @pytest.mark.parametrize("vocabulary", [300, 6001])
@@ -206,7 +207,7 @@ def test_weights_that_a_great_temperature_makes_equal_rank_by_logit(vocabulary):
     logits = np.random.default_rng(6).normal(0, 1, vocabulary).astype(np.float32)
     for uniform in np.linspace(0.05, 0.95, 7):
         row = Row(logits, SamplingParams(temperature=1e12, top_p=0.5), uniform=float(uniform))
-        assert fits(row, int(sample(logits[None], [row.state])[0]))
+        assert fits(row, drawn(logits[None], [row.state])[0])
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])

@@ -16,7 +16,7 @@ from runtimes.llamacpp.shortlists import _PATIENCE, WIDTH
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Candidate, Overrides, Task, sampling_variants
 from runtimes.request import Request, SamplingParams
-from runtimes.sampling import BrokenLogitsError, SamplerState, sample, sample_shortlist
+from runtimes.sampling import SamplerState, sample
 from runtimes.settings import RunnerSettings
 from tests.runtimes.engine.gates import held
 
@@ -55,17 +55,16 @@ def test_the_largest_logits_give_the_token_that_all_of_them_give(fields, vocabul
     best = np.argsort(-logits, axis=1, kind="stable")[:, :WIDTH]
     mixed = rng.permuted(best, axis=1).astype(np.int32)
     shortlist = Shortlist(mixed, np.take_along_axis(logits, mixed, axis=1))
-    assert sample_shortlist(shortlist, states).tolist() == sample(logits, states).tolist()
+    assert sample(shortlist, states) == sample(logits, states)
 
 
 def test_broken_rows_are_named():
     values = np.zeros((3, WIDTH), np.float32)
     values[1] = np.nan
     shortlist = Shortlist(np.tile(np.arange(WIDTH, dtype=np.int32), (3, 1)), values)
-    with pytest.raises(BrokenLogitsError) as caught:
-        sample_shortlist(shortlist, [SamplerState(SamplingParams()) for _ in range(3)])
-    assert caught.value.rows == (1,)
-    assert len(shortlist[np.array([0, 2])]) == 2
+    found = sample(shortlist, [SamplerState(SamplingParams()) for _ in range(3)])
+    assert [one.token for one in found] == [0, None, 0]
+    assert "not numbers" in found[1].error
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
                 {"min_tokens": 4},
             ]
             # Both run the same rows together: whether one moves depends on the machine's speed.
-            engine._core._gaps = None
+            engine._core.kv.compacts = False
             with held(engine):
                 streams = [
                     engine.submit(

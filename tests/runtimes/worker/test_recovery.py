@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.engine.metrics import Metrics, Occupancy
+from runtimes.engine.metrics import EngineStats, Metrics
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
@@ -30,8 +30,9 @@ def model(gguf: Path) -> ModelFile:
 def ready(model: ModelFile, recovery: Recovery, *, gpu: bool = False) -> Ready:
     settings = recovery.settings()
     assert settings.context is not None
-    held = Occupancy(settings.slots, settings.context, 0, 0, 0, 0, 0, 0, None)
-    stats = Metrics().snapshot(held)
+    counted = Metrics().figures()
+    others = dict.fromkeys(EngineStats.__dataclass_fields__.keys() - counted.keys(), 0)
+    stats = EngineStats(**others, **counted)
     return Ready(model, settings.context, settings.slots, model.vocab_size, gpu, stats)
 
 

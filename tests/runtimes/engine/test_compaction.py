@@ -12,8 +12,7 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
-from runtimes.engine.gaps import Gaps
-from runtimes.request import Priority, Request, SamplingParams
+from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.runtimes.engine.gates import held
 from tests.runtimes.engine.histories import History, Shape, expected_output
@@ -31,47 +30,43 @@ def engine(request: pytest.FixtureRequest, pebble_built: Path) -> Iterator[Engin
         yield engine
 
 
-def moved_history(tokens: int) -> History:
+def moved_history(tokens: int, token_bytes: int, row_s: float) -> History:
     """Two rows over five slots, in the first and the last, with as many tokens each."""
-    history = History(Shape(5, 1000, mixed=False))
+    history = History(Shape(5, 1000, mixed=False, token_bytes=token_bytes))
+    history.cache.compacts = False
     for slot in range(5):
-        output = 40 if slot in (0, 4) else 3
-        history.add([slot + 1] * tokens, output, Priority.NORMAL)
+        history.add([slot + 1] * tokens, 40 if slot in (0, 4) else 3)
     while len(history.live) > 2:
-        history.gaps = Gaps(history.scheduler, history.prefix, 10**9)  # nothing pays yet
         history.step()
-    assert [row.slot for row in history.scheduler.running] == [0, 4]
+    assert [row.slot for row in history.cache.running] == [0, 4]
+    history.cache.compacts = True
+    history.cache._row_s = 0.0
+    history.cache.learn(2, 2 * row_s)
     return history
 
 
-def test_a_row_is_moved_if_that_is_worth_its_time():
-    history = moved_history(50)
-    plan = history.scheduler.plan()
-    assert plan is not None
-    # 0.1 s for some 100 tokens of a MB each, and steps of 0.01 or 0.1 s a row.
-    for step_s, worth in ((0.02, False), (0.2, True)):
-        gaps = Gaps(history.scheduler, history.prefix, bytes_per_token=10**6)
-        gaps.stepped(plan, step_s)
-        if worth:
-            large = Gaps(history.scheduler, history.prefix, bytes_per_token=10**7)
-            large.stepped(plan, seconds=100.0)
-            assert not large.close(), "1 GB is not held twice"
-        assert gaps.close() is worth
-        assert gaps.moves == worth
-    assert [row.slot for row in history.scheduler.running] == [0, 1]
+@pytest.mark.parametrize(
+    ("token_bytes", "row_s", "worth"),
+    [
+        (10**6, 0.01, False),  # 0.1 s for some 100 tokens of a MB each, and 4 steps of 0.01 s a row
+        (10**6, 0.1, True),
+        (10**7, 50.0, False),  # 1 GB is not held twice
+    ],
+)
+def test_a_row_is_moved_if_that_is_worth_its_time(token_bytes, row_s, worth):
+    history = moved_history(50, token_bytes, row_s)
+    step = history.schedule()
+    assert history.cache.moves == worth
+    assert [row.slot for row in step.sequences] == [0, 1 if worth else 4]
     history.run_out()
     for row in history.finished:
         assert row.output == expected_output(row.request)
 
 
 def test_a_row_that_could_not_be_moved_is_computed_again():
-    history = moved_history(50)
+    history = moved_history(50, 1, 0.1)
     history.kv.breaks = 1
-    plan = history.scheduler.plan()
-    assert plan is not None
-    gaps = Gaps(history.scheduler, history.prefix, bytes_per_token=1)
-    gaps.stepped(plan, seconds=0.2)
-    assert gaps.close()
+    history.schedule()
     assert history.scheduler.waiting == 1
     history.kv.breaks = 0
     history.run_out()
@@ -89,13 +84,13 @@ def test_the_last_row_of_many_runs_in_the_first_slot(engine):
     ]
     alone = [engine.submit(one).result(60) for one in asked]
     engine.trim()
-    gaps = engine._core._gaps
-    gaps._row_s, before = 1e9, gaps.moves  # any move pays, on the fastest machine too
+    kv = engine._core.kv
+    kv._row_s, before = 1e9, kv.moves  # any move pays, on the fastest machine too
     with held(engine):
         streams = [engine.submit(one) for one in asked]
     done = [stream.result(60) for stream in streams]
     near_ties(alone, done)
-    assert gaps.moves > before
+    assert kv.moves > before
     # What ended rows have left behind has moved along: their prompts are found, and rightly.
     again = [engine.submit(one).result(60) for one in asked[:-1]]
     near_ties(alone[:-1], again)

@@ -1,4 +1,4 @@
-"""The prefix cache over slots whose keys and values are the tokens themselves."""
+"""Prefixes over slots whose keys and values are the tokens themselves."""
 
 from __future__ import annotations
 
@@ -6,27 +6,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimes.engine.prefix import LEAST_SHARED, PrefixCache, common_prefix
-from runtimes.engine.runner import Capabilities
+from runtimes.engine.kv_cache import LEAST_SHARED, KvCache
+from runtimes.engine.prefix_pool import common_prefix
+from runtimes.engine.sequence import Sequence
 from runtimes.errors import RequestError
-from tests.runtimes.engine.histories import TOKEN_BYTES, TokenSlots
+from runtimes.request import Request
+from tests.runtimes.engine.histories import (
+    TOKEN_BYTES,
+    Shape,
+    TokenSlots,
+    make_cache,
+    make_sequence,
+)
 
 few = st.lists(st.integers(0, 1), max_size=40)
 
 
-def make(slots: int = 2, pool: int = 100, *, can_trim: bool = True, retain: bool = True):
+def make(slots: int = 2, pool: int = 100, *, can_trim: bool = True, mixed: bool = False):
     kv = TokenSlots(slots, can_trim)
-    caps = Capabilities("tokens", slots, 1000, 512, 1000, False, TOKEN_BYTES, can_trim)
-    return kv, PrefixCache(kv, caps, budget=pool * TOKEN_BYTES, retain=retain)
+    return kv, make_cache(kv, Shape(slots, 512, mixed, can_trim, pool))
 
 
-def use(kv: TokenSlots, cache: PrefixCache, slot: int, tokens: list[int]) -> int:
-    """What the engine does with a row from its first step to its end; returns what was cached."""
-    cached = cache.attach(slot, cache.find(tokens, {}, prefer=slot))
-    assert kv.held[slot] == tokens[:cached]
-    kv.held[slot] = list(tokens)
-    cache.release(slot, tokens)
-    return cached
+def begin(
+    kv: TokenSlots, cache: KvCache, slot: int, tokens: list[int], adapter: str | None = None
+) -> Sequence:
+    """A sequence whose tokens are all in ``slot``, which nothing but its own goes into."""
+    sequence = make_sequence(Request(tokens, adapter=adapter))
+    cache._sequences[slot], sequence.slot = sequence, slot
+    assert cache.reuse_prefix(sequence)
+    assert kv.held[slot] == tokens[: sequence.computed]
+    assert sequence.reused == sequence.computed
+    kv.held[slot], sequence.computed = list(tokens), len(tokens)
+    return sequence
+
+
+def use(kv: TokenSlots, cache: KvCache, slot: int, tokens: list[int], **fields) -> int:
+    """A sequence from its first step to its end; returns how many tokens were cached."""
+    sequence = begin(kv, cache, slot, tokens, **fields)
+    cache.release(sequence)
+    return sequence.reused
 
 
 def text(seed: int, length: int = 30) -> list[int]:
@@ -69,9 +87,9 @@ def test_the_pool_keeps_its_budget_and_drops_the_least_recently_used():
     kv, cache = make(slots=1, pool=70)
     for seed in (1, 2, 3):  # 1 and 2 are pushed out of the slot into the pool
         use(kv, cache, 0, text(seed))
-    assert cache.pool_bytes == 60 * TOKEN_BYTES
+    assert cache.pool.nbytes == 60 * TOKEN_BYTES
     assert use(kv, cache, 0, [*text(1), 7]) == 30  # used: 2 is the oldest now, and 3 comes in
-    assert cache.pool_bytes <= 70 * TOKEN_BYTES
+    assert cache.pool.nbytes <= 70 * TOKEN_BYTES
     assert use(kv, cache, 0, text(2)) == 0
     assert use(kv, cache, 0, [*text(1), 8]) == 30
 
@@ -85,7 +103,7 @@ def test_a_sliding_window_is_reused_whole_or_not_at_all():
 
 
 def test_a_shared_cache_leaves_nothing_in_free_slots():
-    kv, cache = make(slots=2, retain=False)
+    kv, cache = make(slots=2, mixed=True)
     use(kv, cache, 0, text(1))
     assert kv.held == [[], []]
     assert use(kv, cache, 1, [*text(1), 7]) == 30
@@ -96,33 +114,48 @@ def test_clear_forgets_slots_and_pool():
     use(kv, cache, 0, text(1))
     use(kv, cache, 0, text(2))
     assert cache.clear() == 30 * TOKEN_BYTES
-    assert cache.left_tokens() == cache.pool_bytes == 0
+    assert cache.held_tokens() == cache.pool.nbytes == 0
     assert use(kv, cache, 0, text(2)) == 0
 
 
 def test_of_another_text_only_what_is_shared_is_given_away():
     kv, cache = make(slots=2)
     use(kv, cache, 0, text(1))
-    for slot in (0, 1):  # two rows that run
-        cache.attach(slot, cache.find(text(2 + slot), {}, prefer=slot))
-        kv.held[slot] = text(2 + slot)
-    live = {0: text(2), 1: text(3)}
+    rows = [begin(kv, cache, slot, text(2 + slot)) for slot in (0, 1)]
     wanted = [*text(1, 20), 7, 7]
     with pytest.raises(RequestError, match="every slot is in use"):
-        cache.source(wanted, live)
-    assert cache.source([*text(1), 7], live)[0] == text(1), "nothing to cut off"
-    cache.release(0, live.pop(0))
-    tokens, data = cache.source(wanted, live)
+        cache.save_prefix(wanted)
+    assert cache.save_prefix([*text(1), 7])[0] == text(1), "nothing to cut off"
+    cache.release(rows[0])
+    tokens, data = cache.save_prefix(wanted)
     assert tokens == wanted[:20]
     assert len(data) == 20 * TOKEN_BYTES
     assert use(kv, cache, 0, [*text(2), 7]) == 30, "what the slot held is not lost"
 
 
+def test_another_adapter_has_other_keys_and_values():
+    kv, cache = make(slots=1)
+    use(kv, cache, 0, text(1))
+    assert use(kv, cache, 0, [*text(1), 7], adapter="legal") == 0
+    assert use(kv, cache, 0, [*text(1), 8], adapter="legal") == 30
+    assert use(kv, cache, 0, [*text(1), 9]) == 30, "from the pool: what it was without one"
+
+
 def test_a_row_runs_where_its_beginning_is_else_in_the_lowest_empty_slot():
     kv, cache = make(slots=3)
     use(kv, cache, 1, text(1))
-    assert cache.choose_slot([*text(1), 5], [0, 1, 2]) == 1
-    assert cache.choose_slot(text(2), [0, 1, 2]) == 0
+
+    def placed(tokens: list[int]) -> Sequence:
+        sequence = make_sequence(Request(tokens))
+        cache.place(sequence)
+        return sequence
+
+    one, other = placed([*text(1), 5]), placed(text(2))
+    assert (one.slot, other.slot) == (1, 0)
+    for sequence in (one, other):
+        cache.release(sequence)
     use(kv, cache, 0, text(3))
-    assert cache.choose_slot(text(2), [0, 2]) == 0, "a hole costs more than what slot 0 keeps"
-    assert cache.choose_slot(text(2), [1, 2]) == 2
+    one = begin(kv, cache, 1, text(4))
+    assert placed(text(2)).slot == 0, "a hole costs more than what slot 0 keeps"
+    cache.release(one)
+    assert placed(text(2)).slot == 2

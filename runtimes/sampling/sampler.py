@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits
-from runtimes.errors import ModelError
+from runtimes.engine.runner import Logits, Shortlist
 from runtimes.sampling.best import at_least_best
 from runtimes.sampling.draw import draw_among, draw_whole
+from runtimes.sampling.logprobs import log_probability, top_log_probabilities
 from runtimes.sampling.scratch import SCRATCH
 from runtimes.sampling.state import SamplerState
 
@@ -24,25 +25,84 @@ _SMALL_VOCABULARY = 4096
 _WIDE = 4096
 
 
-class BrokenLogitsError(ModelError):
-    """Rows without a distribution: NaN, infinity, or no token that is allowed.
+class Sampled(NamedTuple):
+    """What was drawn for a row: ``token``, or the ``error`` that kept one from being drawn.
 
-    ``rows`` are their indices; the other rows could be sampled without them.
+    Log-probabilities are there where the row's parameters ask for them.
     """
+
+    token: int | None
+    logprob: float | None = None
+    top_logprobs: dict[int, float] | None = None
+    error: str | None = None
+
+
+class _BrokenLogitsError(Exception):
+    """Rows without a distribution: NaN, infinity, or no token that is allowed."""
 
     def __init__(self, rows: Sequence[int]) -> None:
-        self.rows = tuple(rows)
-        super().__init__(
-            "the model gave logits that are not numbers, or every token is banned "
-            f"({len(self.rows)} rows of the step); finer weights or KV types may help"
-        )
+        super().__init__()
+        self.rows = rows  # the others could be sampled without them
 
 
-def sample(logits: Logits, states: Sequence[SamplerState]) -> Ints:
-    """One token id a row. ``logits`` is float32 [rows, vocabulary] and is left as it is.
+def sample(logits: Logits | Shortlist, states: Sequence[SamplerState]) -> list[Sampled]:
+    """A token for each row of ``logits``, float32 [rows, vocabulary], which is left as it is.
 
-    Changes no state: the caller accepts the tokens. Raises BrokenLogitsError.
+    Of a shortlist the rows' parameters must need no more (``SamplingParams.enough``). Changes no
+    state: the caller accepts the tokens.
     """
+    try:
+        return _sampled(logits, states)
+    except _BrokenLogitsError as error:
+        broken = set(error.rows)
+    good = [i for i in range(len(states)) if i not in broken]
+    drawn = iter(_sampled(logits[good], [states[i] for i in good]) if good else ())
+    why = (
+        "the model gave logits that are not numbers, or every token is banned "
+        f"({len(broken)} rows of the step); finer weights or KV types may help"
+    )
+    return [
+        Sampled(None, error=(state.guide and state.guide.error) or why)
+        if i in broken
+        else next(drawn)
+        for i, state in enumerate(states)
+    ]
+
+
+def _sampled(logits: Logits | Shortlist, states: Sequence[SamplerState]) -> list[Sampled]:
+    if isinstance(logits, Shortlist):  # never given to rows that want log-probabilities
+        return [Sampled(token) for token in _from_shortlist(logits, states).tolist()]
+    tokens = _choose(logits, states)
+    sampled = [Sampled(token) for token in tokens.tolist()]
+    wanted = [i for i, state in enumerate(states) if state.params.wants_logprobs]
+    if not wanted:
+        return sampled
+    if len(wanted) < len(states):
+        logits, tokens = logits[wanted], tokens[wanted]
+    counts = [states[i].params.top_logprobs for i in wanted]
+    if not any(counts):
+        for i, value in zip(wanted, log_probability(logits, tokens).tolist(), strict=True):
+            sampled[i] = sampled[i]._replace(logprob=value)
+        return sampled
+    found = top_log_probabilities(logits, tokens, max(counts))
+    for row, (i, count) in enumerate(zip(wanted, counts, strict=True)):
+        best = dict(list(found.as_mapping(row).items())[:count])
+        sampled[i] = Sampled(sampled[i].token, float(found.chosen[row]), best)
+    return sampled
+
+
+def _from_shortlist(shortlist: Shortlist, states: Sequence[SamplerState]) -> Ints:
+    # Draws go through the tokens by ascending id.
+    order = shortlist.ids.argsort(axis=1)
+    ids = np.take_along_axis(shortlist.ids, order, axis=1)
+    values = np.take_along_axis(shortlist.values, order, axis=1)
+    with np.errstate(over="ignore"):
+        places = _choose_places(values, states)
+    return np.take_along_axis(ids, places[:, None], axis=1)[:, 0].astype(np.int64)
+
+
+def _choose(logits: Logits, states: Sequence[SamplerState]) -> Ints:
+    """The tokens; raises _BrokenLogitsError."""
     if all(s.params.temperature == 0 and not s.edits for s in states):
         tokens: Ints = logits.argmax(axis=1)
         _check(logits[np.arange(len(tokens)), tokens])
@@ -58,7 +118,7 @@ def _check(tops: Floats) -> None:
     """Refuse rows whose largest logit is not a finite number (NaN counts as largest)."""
     finite = np.isfinite(tops)
     if not finite.all():
-        raise BrokenLogitsError(np.flatnonzero(~finite).tolist())
+        raise _BrokenLogitsError(np.flatnonzero(~finite).tolist())
 
 
 def _small(logits: Logits, states: Sequence[SamplerState]) -> Ints:
@@ -68,15 +128,20 @@ def _small(logits: Logits, states: Sequence[SamplerState]) -> Ints:
         logits = logits.copy()
         for i in edited:
             states[i].edit(logits[i])
-    tops = logits.max(axis=1)
+    return _choose_places(logits, states)
+
+
+def _choose_places(values: Floats, states: Sequence[SamplerState]) -> Ints:
+    """The place of each row's token in ``values``, where all of its candidates are."""
+    tops = values.max(axis=1)
     _check(tops)
     drawn = [i for i, state in enumerate(states) if state.params.temperature > 0]
     if len(drawn) == len(states):
-        return draw_among(logits, tops, states)
-    tokens: Ints = logits.argmax(axis=1)
+        return draw_among(values, tops, states)
+    places: Ints = values.argmax(axis=1)
     if drawn:
-        tokens[drawn] = draw_among(logits[drawn], tops[drawn], [states[i] for i in drawn])
-    return tokens
+        places[drawn] = draw_among(values[drawn], tops[drawn], [states[i] for i in drawn])
+    return places
 
 
 def _large(logits: Logits, states: Sequence[SamplerState]) -> Ints:
@@ -105,7 +170,7 @@ def _large(logits: Logits, states: Sequence[SamplerState]) -> Ints:
         else:
             tokens[i] = top if params.temperature == 0 else draw_whole(row, row[top], state)
     if broken:
-        raise BrokenLogitsError(broken)
+        raise _BrokenLogitsError(broken)
     for group in _groups(few):
         tokens[[c.row for c in group]] = _draw_candidates(group)
     return tokens

@@ -1,0 +1,363 @@
+"""Which sequence has which slot, and which tokens' keys and values are at hand.
+
+No prompt is computed twice: the longest common beginning with a new sequence is looked for in the
+sequence's own slot, in other slots (running, or retained from one that has ended), and in a pool in
+memory, which keeps what was pushed out of the slots.
+
+A runner whose slots have caches of their own decodes neighbouring slots in one pass. An unused slot
+between them costs as much as a sequence that is run along, or another pass over the weights. So
+before a step the sequence in the highest slot changes places with the lowest unused one, as often
+as that pays by what moves and steps have taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from runtimes.engine.prefix_pool import Entry, Prefix, PrefixPool, common_prefix
+from runtimes.engine.runner import Capabilities, KvSlots
+from runtimes.engine.sequence import Sequence
+from runtimes.errors import IngotError, RequestError
+
+logger = logging.getLogger(__name__)
+
+# Fewer tokens are computed about as fast as they are copied. Every chat template begins alike.
+LEAST_SHARED = 16
+# A shift keeps the first tokens, on which attention leans (StreamingLLM, arXiv:2309.17453), and
+# drops half of the others, as llama.cpp's server does.
+_SINK_TOKENS = 4
+# A gap is taken to stay for this many steps: some would be closed at once by one that arrives.
+_GAP_STEPS = 4
+_MEMORY = 0.8  # of the last estimate, by measurement
+_MOST_MOVED_BYTES = 2**28  # of keys and values that are held twice while they move
+_FIRST_BYTES_S = 1e9  # until a move has been timed; low, so that the first ones are small
+
+
+class Match(NamedTuple):
+    """The best place found: a slot or a pool entry that begins with ``length`` wanted tokens."""
+
+    length: int
+    slot: int | None = None
+    entry: Entry | None = None
+
+
+class KvCache:
+    """Slots, and the prefixes that they and the pool hold. For the engine's thread only.
+
+    Where slots have caches of their own, an ended sequence's tokens stay in its slot; a cache that
+    all slots share is walked whole by every step, so they move to the pool at once. ``pool_bytes``
+    bounds the pool; ``enabled`` False keeps nothing for later sequences. What is reused is a
+    multiple of ``chunk`` tokens; nothing, if that is above 1 and slots cannot be cut.
+    """
+
+    def __init__(
+        self,
+        slots: KvSlots,
+        capabilities: Capabilities,
+        *,
+        pool_bytes: int,
+        enabled: bool = True,
+        chunk: int = 1,
+    ) -> None:
+        self.capabilities, self.chunk = capabilities, chunk
+        self.pool = PrefixPool(pool_bytes if enabled else 0, can_trim=capabilities.can_trim)
+        self.prompt_tokens = self.found_tokens = 0  # of new sequences, and those found cached
+        self._kv = slots
+        self._sequences: list[Sequence | None] = [None] * capabilities.slots
+        self._retained: dict[int, Prefix] = {}  # what free slots hold
+        self._enabled = enabled and (chunk == 1 or capabilities.can_trim)
+        # Sequences in a shared cache run in any order. A window's tokens come to lie in another
+        # order in the slot that they move to, and so are added up in another.
+        self.compacts = not (
+            capabilities.mixed_batch
+            or capabilities.lone_rows
+            or (chunk > 1 and not capabilities.can_trim)
+        )
+        self.moves = 0
+        self._move_s = capabilities.kv_bytes_per_token / _FIRST_BYTES_S  # of a token
+        self._row_s = 0.0  # of a row in a decode step
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences with a slot, in ascending slot order."""
+        return tuple(one for one in self._sequences if one is not None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any slot has a sequence."""
+        return any(self._sequences)
+
+    @property
+    def free_slots(self) -> list[int]:
+        """Slots without a sequence, in ascending order."""
+        return [slot for slot, one in enumerate(self._sequences) if one is None]
+
+    def held_tokens(self) -> int:
+        """Tokens whose keys and values the slots hold. May be called from any thread."""
+        retained = sum(len(prefix.tokens) for prefix in list(self._retained.values()))
+        return retained + sum(one.position for one in self.running)
+
+    def fits(self, sequence: Sequence, beside: Iterable[Sequence]) -> bool:
+        """Whether it has room beside the others, whatever length all of them come to."""
+        most = self.capabilities.kv_tokens
+        return most is None or sum(map(self._reserved, (sequence, *beside))) <= most
+
+    def _reserved(self, sequence: Sequence) -> int:
+        longest = len(sequence.prompt) + sequence.request.params.max_tokens
+        return min(longest, self.capabilities.context)
+
+    def place(self, sequence: Sequence) -> None:
+        """Give it a slot: the free one that holds the longest beginning of its tokens; else the
+        lowest, an empty one before one with content as long as only few sequences run.
+        """
+        free, wanted = self.free_slots, _wanted(sequence)
+        shared = [(self._usable(wanted, self._retained.get(slot), 0), -slot) for slot in free]
+        length, slot = max(shared)
+        slot = -slot
+        if not length:
+            low = [slot for slot in free if slot <= free[0] + 1]
+            slot = next((slot for slot in low if slot not in self._retained), free[0])
+        self._sequences[slot], sequence.slot = sequence, slot
+
+    def reuse_prefix(self, sequence: Sequence) -> bool:
+        """Make its slot ready with the longest prefix at hand. False: it should wait for another
+        one that is computing what both begin with.
+
+        Samples of one request share their prompt also where prefixes are not kept.
+        """
+        wanted = _wanted(sequence)
+        peers = [
+            other
+            for other in self.running
+            if other is not sequence
+            and other.request.adapter == wanted.adapter
+            and (self._enabled or other.request.id == sequence.request.id)
+            and not other.dropped
+        ]
+        live = {other.slot: Prefix(wanted.adapter, other.cached_tokens()) for other in peers}
+        match = self._find(wanted, live, prefer=sequence.slot)
+        for other in peers:
+            if other.needs_prefix or other.decoding:
+                continue
+            coming = self._cut(common_prefix(wanted.tokens, other.coming_tokens()))
+            if coming - match.length >= LEAST_SHARED:
+                return False
+        sequence.computed = self._restore(sequence.slot, match)
+        sequence.needs_prefix = False
+        if not (sequence.requeued or sequence.index):
+            sequence.reused = sequence.computed
+            self.prompt_tokens += sequence.length
+            self.found_tokens += sequence.computed
+        return True
+
+    def release(self, sequence: Sequence) -> None:
+        """Take it out of its slot; what it leaves there is kept, if it is worth it."""
+        slot, prefix = sequence.slot, Prefix(sequence.request.adapter, sequence.cached_tokens())
+        self._sequences[slot], sequence.slot = None, -1
+        if not sequence.needs_prefix:
+            self._leave(slot, prefix)
+
+    def _leave(self, slot: int, prefix: Prefix) -> None:
+        worth = self._enabled and len(prefix.tokens) >= LEAST_SHARED
+        retain = worth and not self.capabilities.mixed_batch
+        if worth and not retain:
+            self._offload(slot, prefix)
+        try:
+            self._kv.trim(slot, len(prefix.tokens) if retain else 0)
+        except IngotError as error:
+            logger.warning("a slot could not be cut back: %s", error)
+            retain = False
+        self._retained.pop(slot, None)
+        if retain:
+            self._retained[slot] = prefix
+
+    def make_room(self, sequence: Sequence) -> bool:
+        """Shift its context if the next token does not fit; False when that is not done."""
+        context = self.capabilities.context
+        if sequence.position < context:
+            return True
+        keep = min(_SINK_TOKENS, context // 4)
+        discard = max(1, (context - keep) // 2)
+        try:
+            self._kv.shift(sequence.slot, keep, discard)
+        except IngotError as error:
+            logger.warning("the context could not be shifted: %s", error)
+            return False
+        sequence.dropped += discard
+        return True
+
+    # Prefixes
+
+    def _find(self, wanted: Prefix, live: Mapping[int, Prefix], prefer: int | None = None) -> Match:
+        """The longest usable beginning of ``wanted``, the slot ``prefer`` before others as long.
+
+        ``live`` is what the slots of running sequences hold.
+        """
+        best = Match(0)
+        slots = {**live, **self._retained}
+        for slot, held in sorted(slots.items(), key=lambda item: item[0] != prefer):
+            length = self._usable(wanted, held, best.length)
+            if length > best.length:
+                best = Match(length, slot=slot)
+        for entry in reversed(self.pool.entries):
+            length = self._usable(wanted, entry.prefix, best.length)
+            if length > best.length:
+                best = Match(length, entry=entry)
+        return best
+
+    def _usable(self, wanted: Prefix, held: Prefix | None, least: int) -> int:
+        """How many tokens of ``held`` can serve; 0 if not more than ``least``, or too few."""
+        if held is None or held.adapter != wanted.adapter:
+            return 0
+        least = max(least + 1, LEAST_SHARED)
+        mine, theirs = wanted.tokens, held.tokens
+        if min(len(theirs), len(mine)) < least or theirs[:least] != mine[:least]:
+            return 0
+        length = self._cut(common_prefix(mine, theirs))
+        return length if self.capabilities.can_trim or length == len(theirs) else 0
+
+    def _cut(self, length: int) -> int:
+        """How much can be reused of ``length`` tokens that two sequences begin with."""
+        if self.chunk == 1:
+            return length
+        return length // self.chunk * self.chunk if self.capabilities.can_trim else 0
+
+    def _restore(self, slot: int, match: Match) -> int:
+        """Make ``slot`` hold what was found; return its length.
+
+        What the slot held beyond that moves to the pool.
+        """
+        if match.entry is not None:
+            self.pool.touch(match.entry)  # what comes in now pushes others out
+        own = self._retained.pop(slot, None)
+        held = len(own.tokens) if own else 0
+        if own and held - (match.length if match.slot == slot else 0) >= LEAST_SHARED:
+            self._offload(slot, own)
+        try:
+            if match.entry is not None:
+                self._kv.load(slot, match.entry.data)
+                if match.length < len(match.entry.prefix.tokens):
+                    self._kv.trim(slot, match.length)
+            elif match.slot is not None and match.slot != slot:
+                self._kv.copy(match.slot, slot, match.length)
+            elif held > match.length:
+                self._kv.trim(slot, match.length)
+        except IngotError as error:
+            logger.warning("a cached prefix could not be used: %s", error)
+            self._kv.trim(slot, 0)
+            return 0
+        return match.length
+
+    def _offload(self, slot: int, prefix: Prefix) -> None:
+        """Copy what ``slot`` holds into the pool, if it fits."""
+        if not self.pool.budget or self.pool.holds(prefix):
+            return
+        try:
+            self.pool.put(prefix, self._kv.save(slot, len(prefix.tokens)))
+        except (IngotError, MemoryError) as error:
+            logger.warning("a prefix could not be kept: %s", error)
+
+    def clear(self) -> int:
+        """Drop every prefix that no running sequence has; return the bytes the pool gave back."""
+        for slot in list(self._retained):
+            self._kv.trim(slot, 0)
+        self._retained.clear()
+        return self.pool.clear()
+
+    def save_prefix(self, tokens: list[int]) -> tuple[list[int], bytes] | None:
+        """Tokens, keys and values of the longest known beginning of ``tokens``; None if none is.
+
+        Never of more: the rest of a pool entry may be another conversation. Raises RequestError
+        when no slot is free to cut that off in.
+        """
+        live = {one.slot: Prefix(one.request.adapter, one.cached_tokens()) for one in self.running}
+        match = self._find(Prefix(None, tokens), live)
+        known = Prefix(None, tokens[: match.length])
+        if match.slot is not None:
+            return known.tokens, self._kv.save(match.slot, match.length)
+        if match.entry is None or match.length == len(match.entry.prefix.tokens):
+            return (known.tokens, match.entry.data) if match.entry else None
+        if not (free := self.free_slots):
+            raise RequestError("every slot is in use: save again when a request has ended")
+        if self._restore(free[0], match) == 0:
+            return None
+        try:
+            return known.tokens, self._kv.save(free[0], match.length)
+        finally:
+            self._leave(free[0], known)
+
+    # Decoding sequences next to each other
+
+    def learn(self, rows: int, seconds: float) -> None:
+        """Note how long a decode step of ``rows`` rows has taken."""
+        self._row_s = _averaged(self._row_s, seconds / rows)
+
+    def compact(self) -> list[Sequence]:
+        """Move sequences; return those whose keys and values were lost, which have no slot now."""
+        most_tokens = _MOST_MOVED_BYTES // max(self.capabilities.kv_bytes_per_token, 1)
+        while self.compacts and (gap := self._gap()) is not None:
+            sequence, target = gap
+            source = sequence.slot
+            if sequence.dropped:  # nothing could bring a shifted one back
+                break
+            tokens = self._held(source) + self._held(target)
+            left = sequence.request.params.max_tokens - len(sequence.output)
+            worth = tokens * self._move_s <= min(left, _GAP_STEPS) * self._row_s
+            if not worth or tokens > most_tokens:
+                break
+            self.moves += 1
+            begin = time.perf_counter()
+            try:
+                self._kv.swap(source, target)
+            except (IngotError, MemoryError) as error:
+                logger.warning("a sequence could not be moved: %s", error or "no memory")
+                return [lost for slot in (source, target) if (lost := self._empty(slot))]
+            self._exchange(source, target)
+            self._move_s = _averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
+        return []
+
+    def _gap(self) -> tuple[Sequence, int] | None:
+        """The decoding sequence in the highest slot, and the lowest slot below it that has none;
+        None if the decoding sequences have the lowest slots.
+        """
+        decoding = [one for one in self._sequences if one and one.decoding]
+        lowest = next((i for i, one in enumerate(decoding) if one.slot != i), len(decoding))
+        return (decoding[-1], lowest) if lowest < len(decoding) else None
+
+    def _held(self, slot: int) -> int:
+        """Tokens whose keys and values are in the slot."""
+        one = self._sequences[slot]
+        if one is not None and not one.needs_prefix:
+            return one.position
+        return len(self._retained[slot].tokens) if slot in self._retained else 0
+
+    def _exchange(self, first: int, second: int) -> None:
+        here, there = self._sequences[first], self._sequences[second]
+        self._sequences[first], self._sequences[second] = there, here
+        for slot, one in ((second, here), (first, there)):
+            if one is not None:
+                one.slot = slot
+        left = {first: self._retained.pop(second, None), second: self._retained.pop(first, None)}
+        self._retained.update({slot: prefix for slot, prefix in left.items() if prefix})
+
+    def _empty(self, slot: int) -> Sequence | None:
+        """Drop what the slot holds; return the sequence that it was of, which has no slot now."""
+        self._retained.pop(slot, None)
+        self._kv.trim(slot, 0)
+        one = self._sequences[slot]
+        if one is None or one.needs_prefix:
+            return None
+        self._sequences[slot], one.slot = None, -1
+        return one
+
+
+def _wanted(sequence: Sequence) -> Prefix:
+    """What may be reused: one token at least is left to compute, since its logits are wanted."""
+    return Prefix(sequence.request.adapter, sequence.tokens(0, sequence.length - 1))
+
+
+def _averaged(old: float, new: float) -> float:
+    return _MEMORY * old + (1 - _MEMORY) * new if old else new

@@ -1,0 +1,91 @@
+"""Keys and values of prefixes that no slot holds any more, kept in memory."""
+
+from __future__ import annotations
+
+import collections.abc as abc
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_MOST_ENTRIES = 128  # each is looked at for every new sequence
+
+
+class Prefix(NamedTuple):
+    """What keys and values are of: equal tokens under another adapter have others."""
+
+    adapter: str | None
+    tokens: list[int]
+
+
+def common_prefix(a: abc.Sequence[int], b: abc.Sequence[int]) -> int:
+    """Length of the longest common beginning. Bisects over slices, which C compares."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Keys and values in the pool."""
+
+    prefix: Prefix
+    data: bytes
+
+    def begins(self, other: Prefix) -> bool:
+        """Whether ``other`` begins with all of it."""
+        mine, tokens = self.prefix, other.tokens
+        return mine.adapter == other.adapter and tokens[: len(mine.tokens)] == mine.tokens
+
+
+class PrefixPool:
+    """Entries of ``budget`` bytes at most; the least recently used go first."""
+
+    def __init__(self, budget: int, *, can_trim: bool) -> None:
+        self.budget, self._can_trim = budget, can_trim
+        self.entries: list[Entry] = []  # least recently used first
+        self.nbytes = 0
+
+    def holds(self, prefix: Prefix) -> bool:
+        """Whether an entry begins with all of ``prefix``."""
+        size = len(prefix.tokens)
+        return any(
+            entry.prefix.adapter == prefix.adapter and entry.prefix.tokens[:size] == prefix.tokens
+            for entry in self.entries
+        )
+
+    def put(self, prefix: Prefix, data: bytes) -> bool:
+        """Take keys and values in; False if they alone exceed the budget.
+
+        Entries that hold only a beginning of the new one go, if tokens can be cut off its end.
+        """
+        if len(data) > self.budget:
+            return False
+        if self._can_trim:
+            for entry in [one for one in self.entries if one.begins(prefix)]:
+                self._drop(entry)
+        while self.nbytes + len(data) > self.budget or len(self.entries) >= _MOST_ENTRIES:
+            self._drop(self.entries[0])
+        self.entries.append(Entry(prefix, data))
+        self.nbytes += len(data)
+        return True
+
+    def touch(self, entry: Entry) -> None:
+        """Note that it was used."""
+        self.entries.remove(entry)
+        self.entries.append(entry)
+
+    def clear(self) -> int:
+        """Drop everything; return the bytes that this gave back."""
+        freed, self.nbytes = self.nbytes, 0
+        self.entries.clear()
+        return freed
+
+    def _drop(self, entry: Entry) -> None:
+        self.entries.remove(entry)
+        self.nbytes -= len(entry.data)

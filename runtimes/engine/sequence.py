@@ -1,0 +1,269 @@
+"""A request inside the engine, and each of its samples: tokens, slot, text, sampling and times."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from runtimes.engine.detokenize import Detokenizer
+from runtimes.engine.guide import GuideMaker
+from runtimes.engine.runner import Tokenizer
+from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
+from runtimes.sampling import Sampled, SamplerState
+
+
+class Sink(Protocol):
+    """Where a request's answer goes. Called on the engine's thread, which it must not keep."""
+
+    def put(self, chunk: Chunk) -> None:
+        """Take a piece."""
+
+    def finish(self, completion: Completion) -> None:
+        """Take the end."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """A request from submission to completion. Its first sample forks the others."""
+
+    request: Request
+    sink: Sink
+    submitted: float  # monotonic seconds
+    tokenizer: Tokenizer
+    guide: GuideMaker | None = None  # of its constraint
+    sequences: list[Sequence] = field(default_factory=list)
+    completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index
+
+    @property
+    def deadline(self) -> float | None:
+        """When it must end, on the clock of ``submitted``."""
+        timeout = self.request.timeout_s
+        return None if timeout is None else self.submitted + timeout
+
+    @property
+    def streams(self) -> bool:
+        """Whether pieces can be handed on before it is known which samples are kept."""
+        return self.request.params.samples == self.request.params.n
+
+    @property
+    def ended(self) -> bool:
+        """Whether every sample has a completion."""
+        return len(self.completions) == len(self.sequences)
+
+    def give_up(self, reason: FinishReason, error: str | None = None) -> None:
+        """End it before it has a sample."""
+        waited = time.monotonic() - self.submitted
+        self.sink.finish(unstarted(self.request, reason, error, waited))
+
+    def record(self, index: int, completion: Completion) -> None:
+        """Take a sample's completion; the last one ends the request."""
+        self.completions[index] = completion
+        if not self.ended:
+            return
+        ranked = [self.completions[sequence.index] for sequence in self.sequences]
+        if not self.streams:
+            ranked = sorted(ranked, key=_rank, reverse=True)[: self.request.params.n]
+        if not self.request.params.logprobs:
+            ranked = [replace(one, logprobs=None) for one in ranked]
+        if not self.streams:
+            for number, one in enumerate(ranked):
+                self.sink.put(Chunk(one.text, one.token_ids, number))
+        self.sink.finish(replace(ranked[0], others=tuple(ranked[1:])))
+
+
+def unstarted(
+    request: Request, reason: FinishReason, error: str | None, waited: float = 0.0
+) -> Completion:
+    """The completion of a request that no step has seen."""
+    size = len(request.prompt)
+    timings = Timings(waited, 0.0, waited, 0.0, waited, size, 0)
+    return Completion(request.id, "", (), reason, Usage(size, 0), timings, error=error)
+
+
+def _rank(completion: Completion) -> tuple[bool, float]:
+    """What samples are ordered by: failed ones come last, then the mean log-probability counts."""
+    values = completion.logprobs or ()
+    mean = sum(values) / len(values) if values else float("-inf")
+    return completion.finish_reason is not FinishReason.ERROR, mean
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One sample of a request."""
+
+    state: RequestState
+    index: int = 0  # which of the request's samples
+    prompt: list[int] = field(init=False)
+    output: list[int] = field(default_factory=list)
+
+    # Its place in the queue
+    key: float = 0.0  # aged arrival
+    order: int = 0  # breaks ties: first come, first served
+    requeued: bool = False  # has lost a slot before
+
+    # Its slot
+    slot: int = -1
+    computed: int = 0  # tokens whose keys and values have gone into the slot
+    dropped: int = 0  # of these, taken out again by a context shift
+    needs_prefix: bool = True  # until the slot has been made ready for it
+    reused: int = 0  # tokens of the prompt that did not have to be computed
+    # Above 1, it is computed in one way only: the prompt is cut at multiples of it, and each token
+    # of the answer goes in by itself, also when it has to be computed again.
+    chunk: int = 1
+
+    # Its answer
+    sampler: SamplerState = field(init=False)
+    text: Detokenizer = field(init=False)
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[dict[int, float]] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)  # since the last piece: half characters
+    started: float = 0.0  # monotonic seconds, as the others
+    first_token: float = 0.0
+    last_token: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.prompt, params = self.request.prompt, self.request.params
+        self.sampler = SamplerState(
+            params,
+            self.prompt,
+            eos_ids=self.state.tokenizer.eos_ids,
+            sample_index=self.index,
+            guide=self.state.guide() if self.state.guide else None,
+        )
+        self.text = Detokenizer(params.stop)
+
+    @property
+    def request(self) -> Request:
+        """What was asked."""
+        return self.state.request
+
+    def rank(self) -> tuple[float, int, int]:
+        """What sequences are ordered by; no two are equal."""
+        return (self.key, self.order, self.index)
+
+    @property
+    def length(self) -> int:
+        """Prompt and output together."""
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def pending(self) -> int:
+        """Tokens that must go through the model before the next one can be sampled."""
+        return self.length - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether one token is all that the next sample needs."""
+        return not self.needs_prefix and self.pending == 1
+
+    @property
+    def next_chunk(self) -> int:
+        """How many tokens go in next, by ``chunk``."""
+        left = len(self.prompt) - self.computed
+        return min(left, self.chunk - self.computed % self.chunk) if left > 0 else 1
+
+    @property
+    def position(self) -> int:
+        """Where the next token goes in the slot."""
+        return self.computed - self.dropped
+
+    def tokens(self, start: int, count: int) -> list[int]:
+        """``count`` tokens of prompt and output from ``start`` on."""
+        if start >= len(self.prompt):
+            start -= len(self.prompt)
+            return self.output[start : start + count]
+        return (self.prompt[start : start + count] + self.output)[:count]
+
+    def cached_tokens(self) -> list[int]:
+        """The tokens in the slot that another sequence can use: none after a shift, whole chunks of
+        the prompt where there are any.
+        """
+        reusable = 0 if self.dropped or self.needs_prefix else self._reusable(self.computed)
+        return self.tokens(0, reusable)
+
+    def coming_tokens(self) -> list[int]:
+        """What ``cached_tokens`` will be once all tokens are in."""
+        return self.tokens(0, self._reusable(self.length))
+
+    def _reusable(self, count: int) -> int:
+        if self.chunk == 1:
+            return count
+        return min(count, len(self.prompt)) // self.chunk * self.chunk
+
+    def distrust(self) -> None:
+        """Let nobody use what its slot holds."""
+        self.dropped = self.dropped or self.computed
+
+    def accept(self, sampled: Sampled, token: int, context: int | None) -> FinishReason | None:
+        """Take the sampled ``token``: stream its text; return why the sample ends, if it does.
+
+        The end-of-sequence token itself is counted but gives no text. ``context`` None: it never
+        fills up.
+        """
+        now = time.monotonic()
+        self.first_token = self.first_token or now
+        self.last_token = now
+        if sampled.logprob is not None:
+            self.logprobs.append(sampled.logprob)
+        if sampled.top_logprobs is not None:
+            self.top_logprobs.append(sampled.top_logprobs)
+        self.sampler.accept(token)
+        params, drawn = self.request.params, self.sampler.drawn
+        guide, tokenizer = self.sampler.guide, self.state.tokenizer
+        if token in tokenizer.eos_ids and (guide or not params.ignore_eos):
+            return FinishReason.STOP
+        piece = self.text.feed(tokenizer.token_bytes(token), may_stop=drawn >= params.min_tokens)
+        self.silent.append(token)
+        if piece:
+            self._put(piece)
+        if self.text.stopped or (guide is not None and guide.complete and not guide.error):
+            return FinishReason.STOP
+        if drawn >= params.max_tokens:
+            return FinishReason.LENGTH
+        # The token just sampled must still fit behind the prompt and the others.
+        if context is not None and len(self.prompt) + drawn > context:
+            return FinishReason.CONTEXT
+        return None
+
+    def complete(self, reason: FinishReason, error: str | None = None) -> Completion:
+        """Flush the text and hand the completion to the request."""
+        rest = self.text.finish()
+        if rest:
+            self._put(rest)
+        tokens, params = tuple(self.output), self.request.params
+        cached = min(self.reused, len(self.prompt))
+        completion = Completion(
+            id=self.request.id,
+            text=self.text.text,
+            token_ids=tokens,
+            finish_reason=reason,
+            usage=Usage(len(self.prompt), len(tokens), cached),
+            timings=self._timings(len(tokens), cached),
+            logprobs=tuple(self.logprobs) if params.wants_logprobs else None,
+            error=error,
+            top_logprobs=tuple(self.top_logprobs) if params.top_logprobs else None,
+        )
+        self.state.record(self.index, completion)
+        return completion
+
+    def _put(self, piece: str) -> None:
+        tokens, self.silent = tuple(self.silent), []
+        if self.state.streams:
+            self.state.sink.put(Chunk(piece, tokens, self.index))
+
+    def _timings(self, completion_tokens: int, cached_tokens: int) -> Timings:
+        now = time.monotonic()
+        submitted = self.state.submitted
+        started = self.started or now
+        first = self.first_token or now
+        return Timings(
+            queue_s=started - submitted,
+            prefill_s=max(first - started, 0.0) if self.started else 0.0,
+            ttft_s=first - submitted,
+            decode_s=self.last_token - self.first_token,
+            total_s=now - submitted,
+            prompt_tokens=len(self.prompt),
+            completion_tokens=completion_tokens,
+            cached_tokens=cached_tokens,
+        )
