@@ -12,6 +12,20 @@ from runtimes.settings import MOST_THREADS
 
 _SAMPLING = "Sampling"
 
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
+        " `ingot models` lists.",
+    ),
+]
+PromptArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", help="Text that is piped in follows it after a blank line."),
+]
+SystemOption = Annotated[str | None, typer.Option(help="A system message before the prompt.")]
+
 SamplingGroup = Annotated[
     SamplingOptions,
     group(

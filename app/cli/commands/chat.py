@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from app import console
 from app.cli.groups import with_groups
 from app.cli.options import ModelGroup, PlanGroup
 
@@ -62,7 +63,6 @@ def chat(
             f"  ingot batch IN OUT --model {name}            a file of prompts"
         )
 
-    from app import console
     from app.prompts import clean_argument
     from app.tui.run import run
     from app.tui.services import Start

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app import console
+
 if TYPE_CHECKING:
     from app.chat.store.records import Chat
 
@@ -36,7 +38,6 @@ def show(
     """
     if context.invoked_subcommand is not None:
         return
-    from app import console
     from app.chat.store import Store
     from app.chat.store.store import default_path
 
@@ -67,7 +68,6 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Find chats that contain all the words; the last may be the beginning of one."""
-    from app import console
     from app.chat.store import Store
 
     console.prepare_stdout()
@@ -101,7 +101,6 @@ def export(
     ] = False,
 ) -> None:
     """Print a whole chat."""
-    from app import console
     from app.chat.conversation import Conversation
     from app.chat.export import as_json as json_of
     from app.chat.export import as_markdown
@@ -116,7 +115,6 @@ def export(
 @chats.command()
 def rm(ids: IdsArgument) -> None:
     """Delete chats; for 30 days `ingot chats restore` brings them back."""
-    from app import console
     from app.chat.store import Store
 
     with Store.open() as store:
@@ -129,7 +127,6 @@ def rm(ids: IdsArgument) -> None:
 @chats.command()
 def restore(ids: IdsArgument) -> None:
     """Bring back chats that were deleted."""
-    from app import console
     from app.chat.store import Store
 
     with Store.open() as store:
@@ -144,7 +141,6 @@ def repair(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Check the file of the chats; rename a damaged one and save what can be read of it."""
-    from app import console
     from app.chat.store.repair import is_whole
     from app.chat.store.repair import repair as mend
     from app.chat.store.store import default_path
@@ -203,7 +199,5 @@ def _when(seconds: float) -> str:
 
 def _emit_json(data: Any) -> None:
     import json
-
-    from app import console
 
     console.emit(json.dumps(data, indent=1, ensure_ascii=False) + "\n")

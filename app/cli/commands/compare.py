@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app import console
 from app.cli.groups import with_groups
-from app.cli.options import SamplingGroup
+from app.cli.options import ModelArgument, PromptArgument, SamplingGroup, SystemOption
 
 if TYPE_CHECKING:
     from app.compare.records import Contender, Report
@@ -17,21 +18,9 @@ if TYPE_CHECKING:
 
 @with_groups
 def compare(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
-            " `ingot models` lists.",
-        ),
-    ],
+    model: ModelArgument,
     sampling: SamplingGroup,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PROMPT", help="Text that is piped in follows it after a blank line."
-        ),
-    ] = None,
+    prompt: PromptArgument = None,
     recipe: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,7 +32,7 @@ def compare(
         list[str] | None,
         typer.Option("--also", metavar="MODEL", help="Another model or file; repeatable."),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
+    system: SystemOption = None,
     together: Annotated[
         bool,
         typer.Option(
@@ -59,7 +48,6 @@ def compare(
     """
     import json
 
-    from app import console
     from app.compare.records import Question
     from app.compare.run import Comparison
     from app.compare.text import as_json as as_object

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app import console
+
 if TYPE_CHECKING:
     from app.config.settings import Loaded
 
@@ -35,7 +37,6 @@ def show(
     import json
     from dataclasses import replace
 
-    from app import console
     from app.config.reading import load
 
     loaded = load()
@@ -61,7 +62,6 @@ def show(
 @config.command()
 def path() -> None:
     """Print where the file is, or would be."""
-    from app import console
     from app.config.settings import config_path
 
     console.emit(f"{config_path()}\n")
@@ -72,7 +72,6 @@ def get(key: KeyArgument) -> None:
     """Print the value of one setting; nothing when it has none."""
     import json
 
-    from app import console
     from app.config.reading import load
     from app.config.values import check_key
 
@@ -94,7 +93,6 @@ def set_(
     ],
 ) -> None:
     """Write a setting to the file; its comments and the other settings stay as they are."""
-    from app import console
     from app.config.values import parse
     from app.config.writing import set_value
 
@@ -106,7 +104,6 @@ def set_(
 @config.command()
 def unset(key: KeyArgument) -> None:
     """Remove a setting from the file, so that its default applies."""
-    from app import console
     from app.config.settings import config_path
     from app.config.writing import unset_value
 

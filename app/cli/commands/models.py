@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from app import console
+
 
 def models(
     as_json: Annotated[
@@ -14,7 +16,6 @@ def models(
     ] = False,
 ) -> None:
     """List the pulled models with their sizes; use the names as MODEL."""
-    from app import console
     from app.models.library import library_dir
     from app.models.library import models as all_models
     from quantize.disk import human

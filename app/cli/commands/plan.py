@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from app import console
 from app.cli.groups import with_groups
-from app.cli.options import ModelGroup, PlanGroup
+from app.cli.options import ModelArgument, ModelGroup, PlanGroup
 
 if TYPE_CHECKING:
     from app.models.planning import PlanFiles
@@ -17,14 +18,7 @@ if TYPE_CHECKING:
 
 @with_groups
 def plan(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
-            " `ingot models` lists.",
-        ),
-    ],
+    model: ModelArgument,
     options: ModelGroup,
     settings: PlanGroup,
     workload: Annotated[
@@ -45,7 +39,6 @@ def plan(
     """
     import json
 
-    from app import console
     from app.models.planning import note_context, overrides, plan_files, task_for
     from app.models.plantext import as_object, as_text
 
@@ -62,7 +55,6 @@ def plan(
 
 def _plan(files: PlanFiles, task: Task, *, again: bool) -> tuple[Plan, bool]:
     """The plan, and whether it was there already."""
-    from app import console
     from runtimes.planner.known import load_plan, save_plan
     from runtimes.planner.search import make_plan
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from app import console
+
 
 def pull(
     name: Annotated[
@@ -23,7 +25,6 @@ def pull(
     Without WHAT, the only model there is, or a list of them. HF_TOKEN opens private and gated
     repositories.
     """
-    from app import console
     from app.models.pulling import parse_request
     from app.models.pulling import pull as bring
     from quantize.progress.console import ConsoleReporter, Reporter

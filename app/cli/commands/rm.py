@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from app import console
+
 
 def rm(
     name: Annotated[
@@ -16,7 +18,6 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a pulled model, or one of its files."""
-    from app import console
     from app.models import library
     from quantize.disk import human
     from runtimes.errors import RequestError

@@ -9,31 +9,29 @@ from typing import Annotated
 
 import typer
 
+from app import console
 from app.cli.groups import with_groups
-from app.cli.options import ConstraintGroup, ModelGroup, PlanGroup, Reproducible, SamplingGroup
+from app.cli.options import (
+    ConstraintGroup,
+    ModelArgument,
+    ModelGroup,
+    PlanGroup,
+    PromptArgument,
+    Reproducible,
+    SamplingGroup,
+    SystemOption,
+)
 
 
 @with_groups
 def run(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
-            " `ingot models` lists.",
-        ),
-    ],
+    model: ModelArgument,
     sampling: SamplingGroup,
     constraints: ConstraintGroup,
     options: ModelGroup,
     settings: PlanGroup,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PROMPT", help="Text that is piped in follows it after a blank line."
-        ),
-    ] = None,
-    system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
+    prompt: PromptArgument = None,
+    system: SystemOption = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Send the text as it is, without the chat template.")
     ] = False,
@@ -52,7 +50,6 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures on stderr.")] = False,
 ) -> None:
     """Answer one prompt; the figures go to stderr."""
-    from app import console
     from app.exitcodes import ExitCode
     from app.figures import figures_line
     from app.models.planning import choose
