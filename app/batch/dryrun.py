@@ -17,7 +17,7 @@ from app.models.planning import overrides, plan_files, task_for
 from app.options import ModelOptions, PlanOptions
 from app.prompts import PromptStyle
 from runtimes.errors import RequestError
-from runtimes.models.memory import MemoryEstimate, estimate_settings, gib
+from runtimes.models.memory import MemoryEstimate, estimate, gib
 from runtimes.planner.candidates import Overrides
 from runtimes.planner.known import load_plan
 from runtimes.planner.plan import Figures
@@ -148,7 +148,7 @@ def dry_run(plan: Plan, model: str, figures: Figures | None, note: Callable[[str
         lengths=lengths,
         slots=slots,
         context=encoder.context,
-        memory=estimate_settings(choice.file, settings),
+        memory=estimate(choice.file, settings),
         free_bytes=free_memory(),
         name=plan.source.name,
         asked_model=model,

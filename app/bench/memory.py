@@ -12,7 +12,7 @@ from app.bench.options import BenchOptions, Result
 from app.bench.table import aligned
 from runtimes.errors import RequestError
 from runtimes.machine.linechild import LineChild
-from runtimes.models.memory import MemoryEstimate, estimate_settings
+from runtimes.models.memory import MemoryEstimate, estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
@@ -87,7 +87,7 @@ def memory_check(
             MemoryRow(
                 file=path.name,
                 settings=asked,
-                estimate=estimate_settings(model, asked),
+                estimate=estimate(model, asked),
                 measured=found["used"],
                 resident=found["resident"],
             )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from app.bench.options import BenchOptions, Result
 from app.models.planning import plan_files, task_for
@@ -21,12 +22,12 @@ from runtimes.planner.candidates import (
     thread_variants,
 )
 from runtimes.planner.plan import WORKLOADS, Alternative, Plan, PlanWorkload, Profile
-from runtimes.planner.race import Arm, Lap, without_drift
-from runtimes.planner.search import PROMPT, make_plan
-from runtimes.planner.trial import Trial, trial_context
+from runtimes.planner.race import Contender, Round, without_drift
+from runtimes.planner.search import make_plan
+from runtimes.planner.trial import CONTEXT, Trial
 
-# Samples are short, so that all settings of a lap meet the same machine; medians want many.
-_LAPS = 4  # a repeat
+# Samples are short, so that all settings of a round meet the same machine; medians want many.
+_ROUNDS = 4  # a repeat
 _PROFILE: Profile = "balanced"
 
 
@@ -38,6 +39,10 @@ class SweepPoint:
     slots: int
     score: float
     samples: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {**asdict(self), "candidate": self.candidate.to_json()}
 
 
 def plan(folder: Path, options: BenchOptions) -> Result:
@@ -66,26 +71,20 @@ def _regret(folder: Path, workload: PlanWorkload, repeats: int) -> Result:
     found, _ = split_by_memory(candidates(files.models, task), task)
     for variants in (thread_variants, sampling_variants):
         found += [variant for candidate in found for variant in variants(candidate, task)]
-    laps: list[Lap] = []
+    rounds: list[Round] = []
     with contextlib.ExitStack() as stack:
         trials = {}
         for candidate in found:
             most = candidate.slots_that_fit(task, task.row_counts[-1])
             counts = sorted({n for n in task.row_counts if n <= most} or {most})
-            settings = candidate.settings(counts[-1], trial_context(PROMPT))
+            settings = replace(candidate.settings, slots=counts[-1], context=CONTEXT)
             trials[candidate] = (stack.enter_context(Trial(candidate.model.path, settings)), counts)
-        for _ in range(_LAPS * repeats):
-            lap = Lap()
-            laps.append(lap)
+        for _ in range(_ROUNDS * repeats):
+            rounds.append(Round())
             for candidate, (trial, counts) in trials.items():
-                for rows in counts:
-                    # One prompt's prefill does not depend on the rows that decode afterwards.
-                    sample = trial.sample(PROMPT if rows == counts[0] else 0, rows)
-                    if sample.prefill_tps is not None:
-                        lap.prefill[candidate] = sample.prefill_tps
-                    lap.decode[candidate, rows] = sample.decode_tps
-    laps = without_drift(laps)
-    points = {arm: _point(arm, laps, task) for arm in laps[0].decode}
+                rounds[-1].measure(trial, candidate, counts)
+    rounds = without_drift(rounds)
+    points = {who: _point(who, rounds, task) for who in rounds[0].decode}
     picked = [p for (c, rows), p in points.items() if _is_pick(plan, c, rows)]
     if not picked:
         raise ModelError(f"the sweep does not hold the plan's choice: {plan}")
@@ -96,9 +95,9 @@ def _regret(folder: Path, workload: PlanWorkload, repeats: int) -> Result:
         "profile": _PROFILE,
         "regret": round(regret, 4),
         "plan": plan.to_json(),
-        "pick": asdict(pick),
-        "best": asdict(ranked[0]),
-        "points": [asdict(point) for point in points.values()],
+        "pick": pick.to_json(),
+        "best": ranked[0].to_json(),
+        "points": [point.to_json() for point in points.values()],
     }
     lines = [f"{workload}, {_PROFILE}: regret {regret:.1%}"]
     for point in ranked:
@@ -107,27 +106,23 @@ def _regret(folder: Path, workload: PlanWorkload, repeats: int) -> Result:
     return Result(figures, lines)
 
 
-def _point(arm: Arm, laps: Sequence[Lap], task: Task) -> SweepPoint:
-    each = tuple(lap.score(arm, task) for lap in laps)
-    return SweepPoint(arm[0].describe(), arm[1], statistics.median(each), each)
+def _point(contender: Contender, rounds: Sequence[Round], task: Task) -> SweepPoint:
+    candidate, rows = contender
+    each = tuple(one.score(contender, task) for one in rounds)
+    return SweepPoint(candidate.describe(), rows, statistics.median(each), each)
 
 
 def _is_pick(plan: Plan, candidate: Candidate, rows: int) -> bool:
-    return (
-        str(candidate.model.path) == plan.path
-        and rows == plan.slots
-        and candidate.threads == plan.threads
-        and candidate.unified_kv == plan.unified_kv
-        and candidate.kv_type == plan.kv_type
-        and candidate.gpu_layers == plan.gpu_layers
-        and candidate.device_sampling == plan.device_sampling
-    )
+    chosen = plan.settings
+    sized = replace(candidate.settings, slots=rows, context=chosen.context, batch=chosen.batch)
+    return str(candidate.model.path) == plan.path and sized == chosen
 
 
 def _title(point: SweepPoint) -> str:
     about = point.candidate
-    layout = " unified" if about.unified_kv else ""
-    layout += " device sampling" if about.device_sampling else ""
+    layout = " unified" if about.settings.unified_kv else ""
+    layout += " device sampling" if about.settings.device_sampling else ""
     return (
-        f"{point.score:10.4g}  {about.file}{layout}, {point.slots} slots, {about.threads} threads"
+        f"{point.score:10.4g}  {about.file}{layout}, {point.slots} slots, "
+        f"{about.settings.threads} threads"
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
-from runtimes.models.memory import estimate_settings
+from runtimes.models.memory import estimate
 from runtimes.settings import RunnerSettings
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class SavedContexts:
         reading them again would take long. A problem is only logged: the chat itself is stored
         elsewhere.
         """
-        size = estimate_settings(engine.model, replace(settings, slots=1, context=len(tokens))).kv
+        size = estimate(engine.model, replace(settings, slots=1, context=len(tokens))).kv
         if size > self.most_bytes:
             return
         try:

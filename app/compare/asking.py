@@ -18,7 +18,7 @@ from app.options import PlanOptions
 from app.prompts import PromptStyle, encode
 from quantize.disk import human
 from runtimes.errors import IngotError
-from runtimes.models.memory import estimate_settings
+from runtimes.models.memory import estimate
 from runtimes.request import (
     MOST_TOP_LOGPROBS,
     Chunk,
@@ -101,7 +101,7 @@ class AskedFile:
         with self._failing():
             contender = self._contender
             choice = choose(contender.model, contender.options, PlanOptions(), "chat", slots=1)
-            self.needs = estimate_settings(choice.file, choice.settings).total
+            self.needs = estimate(choice.file, choice.settings).total
             if self.needs <= free:
                 self._choice = choice
                 return True

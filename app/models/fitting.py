@@ -11,6 +11,7 @@ from runtimes.errors import ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def fit(entry: Entry, free: int | None = None) -> Fit:
     context = min(DEFAULT_CONTEXT, file.context_length)
     if free is None:
         free = memory_now()[1]
-    return Fit(file, context, estimate(file, 1, context).total, free)
+    return Fit(file, context, estimate(file, RunnerSettings(slots=1)).total, free)
 
 
 @lru_cache(maxsize=256)

@@ -148,7 +148,7 @@ def choose(
     tasks = (task_for(workload, settings.profile, some) for some in asked)
     plan = next((found for t in tasks if (found := load_plan(files.models, t))), None)
     if plan is not None:
-        file, base, scheduling = ModelFile.read(plan.path), plan.settings(), plan.scheduling()
+        file, base, scheduling = ModelFile.read(plan.path), plan.settings, plan.scheduling()
         logger.info("planned: %s on %s: %s", plan.name, plan.runtime, "; ".join(plan.reasons))
     else:
         usable = (one for one in files.models if find_installed(one.runtime))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.models.planning import PlanFiles
@@ -18,11 +19,13 @@ _SLOTS = (1, 4, 16, 32)
 
 def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> str:
     """Choice, reasons, alternatives and the memory table."""
-    layout = ", one cache for all slots" if plan.unified_kv else ""
+    chosen = plan.settings
+    layout = ", one cache for all slots" if chosen.unified_kv else ""
     lines = [
         f"{plan.workload}, {plan.profile}: {plan.name} on {plan.runtime}",
-        f"  {plan.slots} slot{'s' if plan.slots > 1 else ''} x {plan.context:,} tokens, "
-        f"{plan.threads} thread{'s' if plan.threads > 1 else ''}, steps of up to {plan.batch} "
+        f"  {chosen.slots} slot{'s' if chosen.slots > 1 else ''} x {chosen.context:,} tokens, "
+        f"{chosen.threads} thread{'s' if chosen.threads != 1 else ''}, steps of up to "
+        f"{chosen.batch} "
         "tokens, "
         f"keys and values {_kv(plan)}{layout}{_offload(plan)}",
         f"  {gib(plan.memory)} of memory, {gib(task.free)} are free",
@@ -73,7 +76,9 @@ def _measured(plan: Plan) -> list[list[str]]:
         if a.figures:
             decode = [a.figures.decode_tps.get(n) for n in rows]
             cells = [f"{tps:,.1f}" if tps else "" for tps in decode]
-            lines.append([_title(a), str(a.threads), f"{a.figures.prefill_tps:,.0f}", *cells])
+            lines.append(
+                [_title(a), str(a.settings.threads), f"{a.figures.prefill_tps:,.0f}", *cells]
+            )
     return lines
 
 
@@ -88,24 +93,16 @@ def _memory_table(plan: Plan, model: ModelFile, task: Task) -> list[list[str]]:
 
 
 def _estimate(plan: Plan, model: ModelFile, slots: int, context: int) -> dict[str, int]:
-    return estimate(
-        model,
-        slots,
-        context,
-        kv_type=plan.kv_type,
-        batch=plan.batch,
-        unified_kv=plan.unified_kv,
-        device_sampling=plan.device_sampling,
-    ).to_json()
+    return estimate(model, replace(plan.settings, slots=slots, context=context)).to_json()
 
 
 def _contexts(plan: Plan, model: ModelFile) -> list[int]:
     most = model.context_length
-    return sorted({plan.context, most, *(c for c in _CONTEXTS if c < most)})
+    return sorted({plan.settings.context or most, most, *(c for c in _CONTEXTS if c < most)})
 
 
 def _slots(plan: Plan) -> list[int]:
-    return sorted({*_SLOTS, plan.slots})
+    return sorted({*_SLOTS, plan.settings.slots})
 
 
 def _chosen(plan: Plan, files: PlanFiles) -> ModelFile:
@@ -132,30 +129,31 @@ def _accuracy(files: PlanFiles) -> list[str]:
 
 
 def _title(a: Alternative) -> str:
-    parts = [a.file]
-    if a.unified_kv:
+    parts, settings = [a.file], a.settings
+    if settings.unified_kv:
         parts.append("unified")
-    if a.kv_type != "f16":
-        parts.append(a.kv_type)
-    if a.gpu_layers:
-        parts.append("GPU" if a.gpu_layers < 0 else f"{a.gpu_layers} layers on the GPU")
-    if a.device_sampling:
+    if settings.kv_type != "f16":
+        parts.append(settings.kv_type)
+    if layers := settings.gpu_layers:
+        parts.append("GPU" if layers < 0 else f"{layers} layers on the GPU")
+    if settings.device_sampling:
         parts.append("device sampling")
     return " ".join(parts)
 
 
 def _kv(plan: Plan) -> str:
-    return plan.kv_type if "kv_type" in backend(plan.runtime).knows else "as the graph has them"
+    known = "kv_type" in backend(plan.runtime).knows
+    return plan.settings.kv_type if known else "as the graph has them"
 
 
 def _offload(plan: Plan) -> str:
-    if plan.gpu_layers == 0:
+    if plan.settings.gpu_layers == 0:
         return _sampling(plan)
-    return f", {plan.gpu_layers} layers on the GPU (-1: all){_sampling(plan)}"
+    return f", {plan.settings.gpu_layers} layers on the GPU (-1: all){_sampling(plan)}"
 
 
 def _sampling(plan: Plan) -> str:
-    return ", likeliest tokens found by llama.cpp" if plan.device_sampling else ""
+    return ", likeliest tokens found by llama.cpp" if plan.settings.device_sampling else ""
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

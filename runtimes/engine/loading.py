@@ -10,7 +10,7 @@ from runtimes.errors import RequestError
 from runtimes.machine.cpu import available_cores
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.selftest import require
-from runtimes.models.memory import DEFAULT_CONTEXT, longest_step, require_fit
+from runtimes.models.memory import DEFAULT_CONTEXT, require_fit, with_defaults
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 
@@ -21,7 +21,6 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
     Raises ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for settings that the
     runtime does not have.
     """
-    context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
     if settings.reproducible:
         if settings.unified_kv:
             raise RequestError(
@@ -35,31 +34,13 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Nam
                 "a budget for all slots together (kv_tokens) needs llama.cpp's unified cache; "
                 "elsewhere each slot has room of its own: lower the slots or the context"
             )
-        context = min(context, settings.kv_tokens)
+        context = min(settings.context or DEFAULT_CONTEXT, settings.kv_tokens)
+        settings = replace(settings, context=context)
     settings = replace(
-        settings,
-        context=context,
-        batch=longest_step(
-            settings.slots,
-            context,
-            settings.batch,
-            unified_kv=settings.unified_kv,
-            kv_tokens=settings.kv_tokens,
-        ),
+        with_defaults(model, settings),
         threads=settings.threads or available_cores(),
         extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
     )
     if not model.backend.on_gpu(settings):
-        require_fit(
-            model,
-            settings.slots,
-            context,
-            memory_now()[1],
-            kv_type=settings.kv_type,
-            batch=settings.batch,
-            unified_kv=settings.unified_kv,
-            device_sampling=settings.device_sampling,
-            reproducible=settings.reproducible,
-            kv_tokens=settings.kv_tokens,
-        )
+        require_fit(model, settings, memory_now()[1])
     return model.backend.open(model, settings)

@@ -11,37 +11,25 @@ Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from dataclasses import asdict, dataclass, replace
 
 from runtimes.errors import OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import KV_TYPES, MOST_SLOTS, KvType, RunnerSettings
+from runtimes.settings import KV_TYPES, MOST_SLOTS, RunnerSettings
 
 DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones are for the asking
 _LEAST_CONTEXT = 64  # a smaller one is no advice
 _BATCH = RunnerSettings().batch
 
 
-class Layout(TypedDict, total=False):
-    """What ``estimate`` takes by name."""
-
-    kv_type: KvType
-    batch: int
-    unified_kv: bool
-    kv_tokens: int | None
-    device_sampling: bool
-    reproducible: bool
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes. ``compute`` is activations and logits; ``overhead`` the tokenizer and the runtime."""
+    """Bytes."""
 
     weights: int
     kv: int
-    compute: int = 0
-    overhead: int = 0
+    compute: int = 0  # activations and logits
+    overhead: int = 0  # the tokenizer and the runtime
 
     @property
     def total(self) -> int:
@@ -50,115 +38,53 @@ class MemoryEstimate:
 
     def to_json(self) -> dict[str, int]:
         """The parts and their sum."""
-        return {
-            "weights": self.weights,
-            "kv": self.kv,
-            "compute": self.compute,
-            "overhead": self.overhead,
-            "total": self.total,
-        }
+        return {**asdict(self), "total": self.total}
 
 
-def estimate(
-    model: ModelFile,
-    slots: int,
-    context: int,
-    *,
-    kv_type: KvType = "f16",
-    batch: int = _BATCH,
-    unified_kv: bool = False,
-    kv_tokens: int | None = None,
-    device_sampling: bool = False,
-    reproducible: bool = False,
-) -> MemoryEstimate:
-    """What ``slots`` slots of ``context`` tokens need, with steps of up to ``batch`` tokens.
-
-    ``kv_type``, ``unified_kv``, ``kv_tokens`` (of all slots together, of a unified cache) and
-    ``device_sampling`` are llama.cpp's; ONNX graphs fix their own. ``reproducible`` rows take more
-    memory on llama.cpp alone. Raises ModelError for an ONNX graph that cannot be read.
+def with_defaults(model: ModelFile, settings: RunnerSettings) -> RunnerSettings:
+    """With a context that the model has, and the most tokens that a step can really have: one of
+    each slot; of prompts no more than fit the cache, a single one where the slots do not share it.
     """
-    settings = RunnerSettings(
-        slots=slots,
-        context=context,
-        batch=longest_step(slots, context, batch, unified_kv=unified_kv, kv_tokens=kv_tokens),
-        unified_kv=unified_kv,
-        kv_type=kv_type,
-        kv_tokens=kv_tokens,
-        device_sampling=device_sampling,
-        reproducible=reproducible,
-    )
-    return model.backend.estimate(model, settings)
+    context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
+    shared = settings.kv_tokens or settings.slots * context
+    room = shared if settings.unified_kv else context
+    return replace(settings, context=context, batch=max(min(settings.batch, room), settings.slots))
 
 
-def longest_step(
-    slots: int, context: int, batch: int, *, unified_kv: bool = False, kv_tokens: int | None = None
-) -> int:
-    """The most tokens that a step of at most ``batch`` can have: one of each slot; of prompts no
-    more than fit the cache, a single one where the slots do not share it.
+def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
+    """What a runner with these settings needs.
+
+    Raises ModelError for an ONNX graph that cannot be read.
     """
-    room = (kv_tokens or slots * context) if unified_kv else context
-    return max(min(batch, room), slots)
-
-
-def estimate_settings(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
-    """``estimate`` of what a runner would be asked for."""
-    return estimate(
-        model,
-        settings.slots,
-        min(settings.context or DEFAULT_CONTEXT, model.context_length),
-        kv_type=settings.kv_type,
-        batch=settings.batch,
-        unified_kv=settings.unified_kv,
-        kv_tokens=settings.kv_tokens,
-        device_sampling=settings.device_sampling,
-        reproducible=settings.reproducible,
-    )
+    return model.backend.estimate(model, with_defaults(model, settings))
 
 
 def largest_slots(
-    model: ModelFile,
-    context: int,
-    available: int,
-    *,
-    most: int = MOST_SLOTS,
-    **layout: Unpack[Layout],
+    model: ModelFile, settings: RunnerSettings, available: int, most: int = MOST_SLOTS
 ) -> int:
     """The most slots, up to ``most``, that fit ``available`` bytes; 0 when not even one does."""
-
-    def fits(slots: int) -> bool:
-        return estimate(model, slots, context, **layout).total <= available
-
-    return _largest(fits, most)
+    return _largest(
+        lambda slots: estimate(model, replace(settings, slots=slots)).total <= available, most
+    )
 
 
-def largest_context(
-    model: ModelFile,
-    slots: int,
-    available: int,
-    **layout: Unpack[Layout],
-) -> int:
+def largest_context(model: ModelFile, settings: RunnerSettings, available: int) -> int:
     """The most tokens a slot, up to the model's own limit, that fit; 0 when not even one does."""
-
-    def fits(context: int) -> bool:
-        return estimate(model, slots, context, **layout).total <= available
-
-    return _largest(fits, model.context_length)
+    return _largest(
+        lambda context: estimate(model, replace(settings, context=context)).total <= available,
+        model.context_length,
+    )
 
 
 def require_fit(
-    model: ModelFile,
-    slots: int,
-    context: int,
-    available: int,
-    *,
-    said: str = "are free",
-    **layout: Unpack[Layout],
+    model: ModelFile, settings: RunnerSettings, available: int, *, said: str = "are free"
 ) -> None:
     """Raise OutOfMemoryError, saying what would fit, if ``available`` bytes are too few.
 
     ``said`` is what the error says of these bytes.
     """
-    need = estimate(model, slots, context, **layout)
+    settings = with_defaults(model, settings)
+    need = estimate(model, settings)
     if need.total <= available:
         return
     if need.weights + need.overhead >= available:
@@ -166,10 +92,11 @@ def require_fit(
             f"{model.path} needs {gib(need.weights + need.overhead)} for its weights alone; "
             f"{gib(available)} of memory {said}"
         )
-    fits = _advice(model, slots, context, available, layout)
+    fits = _advice(model, settings, available)
+    slots = settings.slots
     raise OutOfMemoryError(
-        f"{model.path} with {slots:,} slot{'s' if slots > 1 else ''} x {context:,} tokens needs "
-        f"{gib(need.total)}; {gib(available)} {said}. "
+        f"{model.path} with {slots:,} slot{'s' if slots > 1 else ''} x {settings.context:,} tokens "
+        f"needs {gib(need.total)}; {gib(available)} {said}. "
         + (f"What fits: {', or '.join(fits)}" if fits else "Not even one short slot fits")
     )
 
@@ -179,45 +106,37 @@ def gib(count: int) -> str:
     return f"{count / 2**30:.2f} GiB"
 
 
-def _advice(
-    model: ModelFile, slots: int, context: int, available: int, layout: Layout
-) -> list[str]:
+def _advice(model: ModelFile, settings: RunnerSettings, available: int) -> list[str]:
     """The largest settings that fit: usual steps where they are enough; else a smaller budget, or
     fewer slots, a smaller context, smaller keys and values.
     """
-    kv_type, budget = layout.get("kv_type", "f16"), layout.get("kv_tokens")
+    slots, context, budget = settings.slots, settings.context, settings.kv_tokens
 
-    def fits_with(**changed: Unpack[Layout]) -> bool:
-        return estimate(model, slots, context, **_with(layout, **changed)).total <= available
+    def fits_with(changed: RunnerSettings) -> bool:
+        return estimate(model, changed).total <= available
 
-    step = _largest(lambda tokens: fits_with(batch=tokens), layout.get("batch", _BATCH))
+    step = _largest(lambda tokens: fits_with(replace(settings, batch=tokens)), settings.batch)
     if step >= _BATCH:
         return [f"--batch-tokens {step}"]
     if budget is not None:  # it alone says how large the cache is
-        most = _largest(lambda tokens: fits_with(kv_tokens=tokens), budget)
+        most = _largest(lambda tokens: fits_with(replace(settings, kv_tokens=tokens)), budget)
         return [f"--kv-tokens {most}"] if most >= _LEAST_CONTEXT else []
 
     fits = []
-    fewer = largest_slots(model, context, available, most=slots, **layout)
-    if fewer:
+    alone = replace(settings, slots=1)
+    if fewer := largest_slots(model, settings, available, slots):
         fits.append(f"--slots {fewer} --context {context}")
-    elif (alone := largest_context(model, 1, available, **layout)) >= _LEAST_CONTEXT:
-        fits.append(f"--slots 1 --context {alone}")
-    shorter = largest_context(model, slots, available, **layout)
+    elif (longest := largest_context(model, alone, available)) >= _LEAST_CONTEXT:
+        fits.append(f"--slots 1 --context {longest}")
+    shorter = largest_context(model, settings, available)
     if slots > 1 and shorter >= _LEAST_CONTEXT:
         fits.append(f"--slots {slots} --context {shorter}")
     if "kv_type" in model.backend.knows and model.head_dim % 32 == 0:
-        for smaller in KV_TYPES[KV_TYPES.index(kv_type) + 1 :]:
-            if fits_with(kv_type=smaller):
+        for smaller in KV_TYPES[KV_TYPES.index(settings.kv_type) + 1 :]:
+            if fits_with(replace(settings, kv_type=smaller)):
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")
                 break
     return fits
-
-
-def _with(layout: Layout, **changed: Unpack[Layout]) -> Layout:
-    changing = layout.copy()
-    changing.update(changed)
-    return changing
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:

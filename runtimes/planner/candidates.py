@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from runtimes.models.memory import (
-    DEFAULT_CONTEXT,
-    Layout,
-    MemoryEstimate,
-    estimate,
-    gib,
-    largest_slots,
-    require_fit,
-)
+from runtimes.models.memory import DEFAULT_CONTEXT, estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.plan import Alternative, PlanWorkload, Profile
 from runtimes.settings import KvType, RunnerSettings
@@ -25,7 +19,7 @@ _SHARE = 0.75  # of the free memory; the prefix cache and the rest of the machin
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the user has fixed; None leaves it to the planner."""
+    """What the user has fixed of RunnerSettings; None leaves it to the planner."""
 
     slots: int | None = None
     context: int | None = None
@@ -40,12 +34,12 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is planned for, and on what: ``cores`` that may be used, ``free`` bytes of memory."""
+    """What is planned for, and on what."""
 
     workload: PlanWorkload
     profile: Profile
-    cores: int
-    free: int
+    cores: int  # that may be used
+    free: int  # bytes of memory
     has_gpu: bool = False
     overrides: Overrides = Overrides()
 
@@ -80,94 +74,78 @@ class Candidate:
     """One file with the settings that change its speed."""
 
     model: ModelFile
-    threads: int
-    unified_kv: bool = False
-    kv_type: KvType = "f16"
-    gpu_layers: int = -1
-    device_sampling: bool = False
+    settings: RunnerSettings  # slots, context and batch are chosen later
 
-    def settings(self, slots: int, context: int, batch: int | None = None) -> RunnerSettings:
-        """What a runner is asked for."""
-        return RunnerSettings(
+    def sized(self, task: Task, slots: int, batch: int | None = None) -> RunnerSettings:
+        """The settings with this many slots, and ``batch`` tokens a step if it is known."""
+        fixed = task.overrides
+        return replace(
+            self.settings,
             slots=slots,
-            context=context,
-            batch=batch or RunnerSettings().batch,
-            threads=self.threads,
-            gpu_layers=self.gpu_layers,
-            unified_kv=self.unified_kv,
-            kv_type=self.kv_type,
-            device_sampling=self.device_sampling,
+            context=task.context(self.model),
+            batch=batch or fixed.batch or self.settings.batch,
+            kv_tokens=fixed.kv_tokens,
         )
 
-    def memory(self, task: Task, slots: int, batch: int | None = None) -> MemoryEstimate:
-        """What it needs with this many slots, and ``batch`` tokens a step if it is known."""
-        layout = self._layout(task)
-        layout["batch"] = batch or layout["batch"]
-        return estimate(self.model, slots, task.context(self.model), **layout)
+    def memory(self, task: Task, slots: int, batch: int | None = None) -> int:
+        """Bytes that it needs, all in all."""
+        return estimate(self.model, self.sized(task, slots, batch)).total
 
     def slots_that_fit(self, task: Task, most: int) -> int:
         """At most ``most``; 0 when not even one fits. A GPU's memory is not counted."""
-        if task.has_gpu and self.gpu_layers:
+        if task.has_gpu and self.settings.gpu_layers:
             return most
-        return largest_slots(
-            self.model, task.context(self.model), task.usable, most=most, **self._layout(task)
-        )
-
-    def require_fit(self, task: Task, slots: int) -> None:
-        """Raises OutOfMemoryError, with what would fit, where ``slots`` do not."""
-        require_fit(
-            self.model,
-            slots,
-            task.context(self.model),
-            task.usable,
-            said=f"may be used: three quarters of the {gib(task.free)} that are free",
-            **self._layout(task),
-        )
-
-    def _layout(self, task: Task) -> Layout:
-        return Layout(
-            kv_type=self.kv_type,
-            batch=task.overrides.batch or RunnerSettings().batch,
-            unified_kv=self.unified_kv,
-            kv_tokens=task.overrides.kv_tokens,
-            device_sampling=self.device_sampling,
-        )
+        return largest_slots(self.model, self.sized(task, 1), task.usable, most)
 
     def describe(self) -> Alternative:
         """This candidate without figures."""
-        return Alternative(
-            self.model.path.name,
-            self.model.runtime,
-            self.threads,
-            self.unified_kv,
-            self.kv_type,
-            self.gpu_layers,
-            self.device_sampling,
-        )
+        return Alternative(self.model.path.name, self.model.runtime, self.settings)
 
 
 def candidates(models: Iterable[ModelFile], task: Task) -> list[Candidate]:
     """Every file with every layout, on all cores. What was fixed is fixed in all of them."""
-    fixed = task.overrides
+    # With one row the two layouts are the same thing.
+    layouts = (False, True) if task.row_counts[-1] > 1 else (False,)
     found = []
     for model in models:
-        device = bool("device_sampling" in model.backend.knows and fixed.device_sampling)
-        for unified in _layouts(model, task):
-            for kv_type in _kv_types(model, task):
-                for layers in _offloads(model, task):
-                    threads = fixed.threads or task.cores
-                    found.append(Candidate(model, threads, unified, kv_type, layers, device))
+        packed = task.profile == "memory" and model.head_dim % 32 == 0
+        choices = itertools.product(
+            _values(model, task, "unified_kv", False, layouts),
+            _values(model, task, "kv_type", "f16", ("q8_0",) if packed else ("f16",)),
+            _values(model, task, "gpu_layers", 0, (-1, 0) if task.has_gpu else (0,)),
+            _values(model, task, "device_sampling", False, (False,)),
+        )
+        for unified, kv_type, layers, device in choices:
+            settings = RunnerSettings(
+                threads=task.overrides.threads or task.cores,
+                unified_kv=unified,
+                kv_type=kv_type,
+                gpu_layers=layers,
+                device_sampling=device,
+            )
+            found.append(Candidate(model, settings))
     return found
+
+
+def _values(
+    model: ModelFile, task: Task, name: str, unknown: Any, free: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """What to try of a setting: ``unknown`` where the runtime does not have it, what was fixed, or
+    all that is ``free``."""
+    if name not in model.backend.knows:
+        return (unknown,)
+    fixed = getattr(task.overrides, name)
+    return free if fixed is None else (fixed,)
 
 
 def sampling_variants(candidate: Candidate, task: Task) -> list[Candidate]:
     """The same with tokens chosen on the GPU, where the model runs on one and nothing is fixed."""
     able = "device_sampling" in candidate.model.backend.knows
-    if not (able and task.has_gpu and candidate.gpu_layers):
+    if not (able and task.has_gpu and candidate.settings.gpu_layers):
         return []
     if task.overrides.device_sampling is not None:
         return []
-    return [replace(candidate, device_sampling=True)]
+    return [_changed(candidate, device_sampling=True)]
 
 
 def thread_variants(candidate: Candidate, task: Task) -> list[Candidate]:
@@ -179,7 +157,11 @@ def thread_variants(candidate: Candidate, task: Task) -> list[Candidate]:
     if task.overrides.threads or task.cores <= 2:
         return []
     fewer = sorted({task.cores - 1, max(1, task.cores // 2)}, reverse=True)
-    return [replace(candidate, threads=threads) for threads in fewer]
+    return [_changed(candidate, threads=threads) for threads in fewer]
+
+
+def _changed(candidate: Candidate, **settings: Any) -> Candidate:
+    return replace(candidate, settings=replace(candidate.settings, **settings))
 
 
 def split_by_memory(
@@ -192,32 +174,6 @@ def split_by_memory(
         if candidate.slots_that_fit(task, least) == least:
             fit.append(candidate)
         else:
-            need = candidate.memory(task, least).total
+            need = candidate.memory(task, least)
             refused.append((candidate, f"needs {gib(need)}; {gib(task.usable)} may be used"))
     return fit, refused
-
-
-def _layouts(model: ModelFile, task: Task) -> tuple[bool, ...]:
-    if "unified_kv" not in model.backend.knows:
-        return (False,)
-    if task.overrides.unified_kv is not None:
-        return (task.overrides.unified_kv,)
-    # With one row the two are the same thing.
-    return (False, True) if task.row_counts[-1] > 1 else (False,)
-
-
-def _kv_types(model: ModelFile, task: Task) -> tuple[KvType, ...]:
-    if "kv_type" not in model.backend.knows:
-        return ("f16",)
-    if task.overrides.kv_type:
-        return (task.overrides.kv_type,)
-    blocks = model.head_dim % 32 == 0
-    return ("q8_0",) if task.profile == "memory" and blocks else ("f16",)
-
-
-def _offloads(model: ModelFile, task: Task) -> tuple[int, ...]:
-    if "gpu_layers" not in model.backend.knows:
-        return (0,)
-    if task.overrides.gpu_layers is not None:
-        return (task.overrides.gpu_layers,)
-    return (-1, 0) if task.has_gpu else (0,)

@@ -17,11 +17,11 @@ BUSY = 0.2  # samples that scatter more than this say that something else was ru
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A candidate, what was measured of it, and the most slots that memory allows it."""
+    """A candidate, and what was measured of it."""
 
     candidate: Candidate
     figures: Figures
-    most_slots: int
+    most_slots: int  # that memory allows
 
 
 def score(figures: Figures, task: Task, rows: Iterable[int] | None = None) -> float:
@@ -45,7 +45,7 @@ def best_of(measured: Sequence[Measured], task: Task) -> Measured:
         return ranked[0][1]
     enough = _HALF_SPEED * ranked[0][0]
     good = [one for speed, one in ranked if speed >= enough]
-    return min(good, key=lambda one: one.candidate.memory(task, slots_for(one, task)).total)
+    return min(good, key=lambda one: one.candidate.memory(task, slots_for(one, task)))
 
 
 def slots_for(one: Measured, task: Task) -> int:
@@ -110,10 +110,11 @@ def _speed_line(chosen: Measured, beside: Measured, others: Sequence[Measured], 
     pairs = [(speeds([beside, other], task), other) for other in rest]
     (own, its), second = min(pairs, key=lambda pair: pair[0][0] / pair[0][1])
     other = second.candidate.describe()
-    layout = " with one shared cache" if other.unified_kv else ""
+    threads = other.settings.threads or 0
+    layout = " with one shared cache" if other.settings.unified_kv else ""
     return (
-        f"{speed}; {own / its:.2f} times as fast as {other.file}{layout} on {other.threads} "
-        f"thread{'s' if other.threads > 1 else ''}, the {'next' if own >= its else 'very'} best"
+        f"{speed}; {own / its:.2f} times as fast as {other.file}{layout} on {threads} "
+        f"thread{'s' if threads > 1 else ''}, the {'next' if own >= its else 'very'} best"
     )
 
 
@@ -138,7 +139,7 @@ def _slots_line(chosen: Measured, task: Task, slots: int) -> str:
 def _threads_line(chosen: Measured, task: Task) -> str | None:
     if task.overrides.threads:
         return None
-    threads = chosen.candidate.threads
+    threads = chosen.candidate.settings.threads or task.cores
     if threads == task.cores:
         return f"{threads} thread{'s' if threads > 1 else ''}: one a core that may be used"
     return f"{threads} threads were faster than one on each of {task.cores} cores"
@@ -148,9 +149,9 @@ def _kv_line(chosen: Measured, task: Task) -> str | None:
     candidate = chosen.candidate
     if "kv_type" not in candidate.model.backend.knows or task.overrides.kv_type:
         return None
-    if candidate.kv_type == "f16":
+    if candidate.settings.kv_type == "f16":
         return "keys and values f16: smaller types change answers and are used only with --kv-type"
-    return f"keys and values {candidate.kv_type}, about half of what f16 takes"
+    return f"keys and values {candidate.settings.kv_type}, about half of what f16 takes"
 
 
 def spread(values: Sequence[float]) -> float:

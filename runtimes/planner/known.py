@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def load_plan(models: Sequence[ModelFile], task: Task) -> Plan | None:
         return None
     if plan.memory > task.free:
         return None
-    return Plan.from_json({**plan.to_json(), "path": path})
+    return replace(plan, path=path)
 
 
 def save_plan(models: Sequence[ModelFile], task: Task, plan: Plan) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runtimes.backend import RuntimeName
-from runtimes.settings import KvType, RunnerSettings, SchedulerSettings
+from runtimes.settings import RunnerSettings, SchedulerSettings
 
 PlanWorkload = Literal["chat", "batch"]
 Profile = Literal["latency", "balanced", "throughput", "memory"]
@@ -65,50 +65,38 @@ class Alternative:
 
     file: str
     runtime: RuntimeName
-    threads: int
-    unified_kv: bool
-    kv_type: KvType
-    gpu_layers: int
-    device_sampling: bool = False
+    settings: RunnerSettings
     figures: Figures | None = None
     failure: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Its settings beside its other fields."""
+        values = asdict(self)
+        settings = values.pop("settings")
+        names = {"file": self.file, "runtime": self.runtime}
+        return {**names, **{name: settings[name] for name in _COMPARED}, **values}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Alternative:
+        """The reverse; raises as ``Plan.from_json``."""
+        values = _nested(data, _COMPARED)
+        values["figures"] = _figures(data["figures"]) if data["figures"] else None
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that an engine is loaded with. ``memory`` is the estimate in bytes."""
+    """Everything that an engine is loaded with."""
 
     workload: PlanWorkload
     profile: Profile
     runtime: RuntimeName
     path: str
-    threads: int
-    slots: int
-    context: int
-    batch: int
-    kv_type: KvType
-    unified_kv: bool
-    gpu_layers: int
-    extra_buffers: bool
-    memory: int
+    settings: RunnerSettings
+    memory: int  # the estimate in bytes
     figures: Figures
-    device_sampling: bool = False
     reasons: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = field(default=(), repr=False)
-
-    def settings(self) -> RunnerSettings:
-        """What the engine asks of the runner."""
-        return RunnerSettings(
-            slots=self.slots,
-            context=self.context,
-            batch=self.batch,
-            threads=self.threads,
-            gpu_layers=self.gpu_layers,
-            extra_buffers=self.extra_buffers,
-            unified_kv=self.unified_kv,
-            kv_type=self.kv_type,
-            device_sampling=self.device_sampling,
-        )
 
     def scheduling(self) -> SchedulerSettings:
         """How the engine schedules: the profile says how long prefill may hold decoding up."""
@@ -120,20 +108,44 @@ class Plan:
         return Path(self.path).name
 
     def to_json(self) -> dict[str, Any]:
-        """What ``from_json`` reads."""
-        return asdict(self)
+        """What ``from_json`` reads: the settings beside the other fields."""
+        settings = asdict(self.settings)
+        return {
+            "workload": self.workload,
+            "profile": self.profile,
+            "runtime": self.runtime,
+            "path": self.path,
+            **{name: settings[name] for name in _PLANNED if name != "device_sampling"},
+            "memory": self.memory,
+            "figures": asdict(self.figures),
+            "device_sampling": self.settings.device_sampling,
+            "reasons": self.reasons,
+            "alternatives": [one.to_json() for one in self.alternatives],
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """The plan again; raises KeyError, TypeError or ValueError for anything else."""
-        values = dict(data)
-        values["figures"] = _figures(values["figures"])
-        values["reasons"] = tuple(str(reason) for reason in values["reasons"])
-        values["alternatives"] = tuple(
-            Alternative(**{**a, "figures": _figures(a["figures"]) if a["figures"] else None})
-            for a in values["alternatives"]
-        )
+        values = _nested(data, _PLANNED)
+        values["figures"] = _figures(data["figures"])
+        values["reasons"] = tuple(str(reason) for reason in data["reasons"])
+        values["alternatives"] = tuple(map(Alternative.from_json, data["alternatives"]))
         return cls(**values)
+
+
+# The settings in which candidates differ, and those that a plan says.
+_COMPARED = ("threads", "unified_kv", "kv_type", "gpu_layers", "device_sampling")
+_PLANNED = (
+    *("threads", "slots", "context", "batch", "kv_type", "unified_kv", "gpu_layers"),
+    *("extra_buffers", "device_sampling"),
+)
+
+
+def _nested(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """``data`` with its settings under one name."""
+    values = {name: value for name, value in data.items() if name not in names}
+    settings = {name: data[name] for name in names if name in data}
+    return {**values, "settings": RunnerSettings(**settings)}
 
 
 def _figures(data: dict[str, Any]) -> Figures:

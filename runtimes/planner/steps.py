@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtimes.planner.candidates import Candidate, Task
 from runtimes.planner.trial import Trial, TrialError
@@ -19,18 +19,18 @@ logger = logging.getLogger(__name__)
 
 _SIZES = (128, 256, 512)
 _GPU_SIZES = (*_SIZES, 1024, 2048)
-_LAPS = 3
+_ROUNDS = 3
 _SAMPLE_S = 2.5  # a prompt that takes longer is too long to be tried three times
 _ENOUGH = 0.98  # of the best speed
 
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """The choice: ``tokens`` of a step. ``prefill_tps`` is what a prompt of the largest size does
-    in steps of each size, the median of the laps; empty where nothing was measured."""
+    """The choice."""
 
-    tokens: int
-    prefill_tps: dict[int, float]
+    tokens: int  # of a step
+    # What a prompt of the largest size does in steps of each size, the median of the rounds.
+    prefill_tps: dict[int, float]  # empty where nothing was measured
 
     def reason(self) -> str | None:
         """Why, with the figures; None where nothing was measured."""
@@ -67,7 +67,7 @@ def sizes_to_try(
     candidate: Candidate, task: Task, slots: int, prefill_tps: float
 ) -> tuple[int, ...]:
     """Those that have room for a token of every row, fit a slot, and take no more than seconds."""
-    sizes = _GPU_SIZES if task.has_gpu and candidate.gpu_layers else _SIZES
+    sizes = _GPU_SIZES if task.has_gpu and candidate.settings.gpu_layers else _SIZES
     most = min(task.context(candidate.model), int(_SAMPLE_S * prefill_tps))
     return tuple(size for size in sizes if slots <= size <= most)
 
@@ -83,9 +83,10 @@ def choose_size(prefill_tps: dict[int, float], usual: int) -> int:
 def _measure(candidate: Candidate, sizes: Sequence[int]) -> dict[int, float]:
     """One prompt of the largest size, in turn by steps of each. Raises TrialError."""
     prompt = sizes[-1]
-    laps: dict[int, list[float]] = {size: [] for size in sizes}
-    with Trial(candidate.model.path, candidate.settings(1, prompt + 8, prompt)) as trial:
-        for _ in range(_LAPS):
+    samples: dict[int, list[float]] = {size: [] for size in sizes}
+    asked = replace(candidate.settings, slots=1, context=prompt + 8, batch=prompt)
+    with Trial(candidate.model.path, asked) as trial:
+        for _ in range(_ROUNDS):
             for size in sizes:
-                laps[size].append(trial.prefill(prompt, size))
-    return {size: statistics.median(lap) for size, lap in laps.items()}
+                samples[size].append(trial.prefill(prompt, size))
+    return {size: statistics.median(taken) for size, taken in samples.items()}

@@ -14,6 +14,7 @@ from runtimes.machine.linechild import LineChild, LineChildError
 from runtimes.planner.trial_child import DECODE_STEPS, SHORT_PROMPT
 from runtimes.settings import RunnerSettings
 
+PROMPT = 128  # tokens of the timed prefill: enough for every kernel's large tiles
 # Longer than any trial takes whose candidate one would want to choose.
 _LOAD_S, _SAMPLE_S = 120.0, 60.0
 
@@ -31,9 +32,7 @@ class Sample:
     decode_tps: float
 
 
-def trial_context(prompt: int) -> int:
-    """Tokens that a slot needs for a sample."""
-    return max(prompt, SHORT_PROMPT + DECODE_STEPS) + 8
+CONTEXT = max(PROMPT, SHORT_PROMPT + DECODE_STEPS) + 8  # tokens that a slot needs for a sample
 
 
 class Trial:

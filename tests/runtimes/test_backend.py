@@ -87,7 +87,7 @@ def test_the_engine_runs_it(toy: Path) -> None:
 def test_the_planner_measures_it(toy: Path) -> None:
     task = Task("batch", "memory", cores=1, free=1 << 30)
     plan = make_plan([ModelFile.read(toy)], task)
-    assert (plan.runtime, plan.kv_type, plan.gpu_layers) == ("toy", "f16", 0)
+    assert (plan.runtime, plan.settings.kv_type, plan.settings.gpu_layers) == ("toy", "f16", 0)
     assert plan.figures.prefill_tps > 0
 
 

@@ -19,7 +19,7 @@ from runtimes.api import EngineApi
 from runtimes.errors import OutOfMemoryError, RequestError
 from runtimes.machine.gpus import Gpu, find_gpus
 from runtimes.machine.topology import Core, cores, shares
-from runtimes.models.memory import estimate_settings, gib
+from runtimes.models.memory import estimate, gib
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.placement import Placement
@@ -94,7 +94,7 @@ def require_room(choice: Choice, settings: RunnerSettings, seated: Sequence[Seat
     the engines together. A single one is checked where it is loaded."""
     if len(seated) == 1:
         return
-    need = estimate_settings(choice.file, settings).total
+    need = estimate(choice.file, settings).total
     gpus = visible_gpus()
     if any(seat.gpu is not None for seat in seated):
         if settings.gpu_layers >= 0:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from app.models.planning import Choice
 from runtimes.machine.hardware import memory_now
-from runtimes.models.memory import DEFAULT_CONTEXT, largest_slots
+from runtimes.models.memory import largest_slots
 from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
 
 MOST = 16
 # What the model may take of the free memory: prefixes that are kept for later, and whatever else
@@ -21,34 +22,12 @@ def slots_for(choice: Choice, rows: int, *, fixed: bool, engines: int = 1) -> in
     rows = -(-rows // engines)
     if choice.planned:
         return max(1, min(choice.settings.slots, rows))
-    free = free_memory() // engines
-    return default_slots(
-        choice.file,
-        choice.settings.context,
-        rows,
-        free,
-        reproducible=choice.settings.reproducible,
-    )
+    return default_slots(choice.file, choice.settings, rows, free_memory() // engines)
 
 
-def default_slots(
-    model: ModelFile,
-    context: int | None,
-    rows: int,
-    free_bytes: int,
-    *,
-    reproducible: bool = False,
-) -> int:
+def default_slots(model: ModelFile, settings: RunnerSettings, rows: int, free_bytes: int) -> int:
     """As many slots as there are rows, up to 16, as long as all of it fits ``free_bytes``."""
-    tokens = min(context or DEFAULT_CONTEXT, model.context_length)
-    fit = largest_slots(
-        model,
-        tokens,
-        int(free_bytes * _SHARE),
-        most=min(MOST, rows),
-        reproducible=reproducible,
-    )
-    return max(1, fit)
+    return max(1, largest_slots(model, settings, int(free_bytes * _SHARE), min(MOST, rows)))
 
 
 def free_memory() -> int:

@@ -112,13 +112,12 @@ def test_the_time_is_the_plans(
     from app.options import ModelOptions
     from runtimes.planner.known import save_plan
     from runtimes.planner.plan import Figures, Plan
+    from runtimes.settings import RunnerSettings
 
     files = plan_files(str(gguf_file), ModelOptions(), None).models
     figures = Figures(prefill_tps=1000.0, decode_tps={1: 10.0, 4: 25.0, 8: 40.0})
-    plan = Plan(
-        "batch", "balanced", "llamacpp", str(gguf_file), 1, 4, 512, 512, "f16", True, 0, False, 1,
-        figures,
-    )  # fmt: skip
+    settings = RunnerSettings(threads=1, slots=4, context=512, unified_kv=True, gpu_layers=0)
+    plan = Plan("batch", "balanced", "llamacpp", str(gguf_file), settings, 1, figures)
     save_plan(files, task_for("batch", "balanced"), plan)
     assert main([*command, "--json", "--max-tokens", "20"]) == 0
     report = json.loads(capfd.readouterr().out)

@@ -21,6 +21,7 @@ from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.known import save_plan
 from runtimes.planner.plan import Figures, Plan
+from runtimes.settings import RunnerSettings
 
 SMALL = {"context": 256, "threads": 1}
 
@@ -141,14 +142,7 @@ def test_it_loads_what_was_planned(fresh: EngineHost, pebble_built: Path) -> Non
         profile="balanced",
         runtime="onnx",
         path=chosen,
-        threads=1,
-        slots=4,
-        context=320,
-        batch=64,
-        kv_type="f16",
-        unified_kv=False,
-        gpu_layers=0,
-        extra_buffers=True,
+        settings=RunnerSettings(threads=1, slots=4, context=320, batch=64, gpu_layers=0),
         memory=1000,
         figures=Figures(100.0, {1: 10.0}),
     )

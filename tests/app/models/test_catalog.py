@@ -25,6 +25,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.planner import known
 from runtimes.planner.candidates import Task
 from runtimes.planner.plan import Alternative, Figures, Plan
+from runtimes.settings import RunnerSettings
 
 RECIPES = ["onnx-int4", "onnx-int8", "q4_k_m", "q8_0"]
 
@@ -91,12 +92,12 @@ def test_a_speed_from_a_busy_machine_says_so(built: Path):
 
 def plan_of(model: ModelFile, other: str) -> Plan:
     return Plan(
-        workload="chat", profile="balanced", runtime=model.runtime, path=str(model.path), threads=2,
-        slots=1, context=1024, batch=512, kv_type="f16", unified_kv=False, gpu_layers=0,
-        extra_buffers=True, memory=1, figures=Figures(100.0, {1: 40.0}),
+        workload="chat", profile="balanced", runtime=model.runtime, path=str(model.path),
+        settings=RunnerSettings(slots=1, context=1024, threads=2, gpu_layers=0),
+        memory=1, figures=Figures(100.0, {1: 40.0}),
         alternatives=(
-            Alternative(other, "onnx", 2, False, "f16", 0, figures=Figures(90.0, {1: 30.0})),
-            Alternative("pebble-q8_0.gguf", "llamacpp", 2, False, "f16", 0, failure="too slow"),
+            Alternative(other, "onnx", RunnerSettings(), figures=Figures(90.0, {1: 30.0})),
+            Alternative("pebble-q8_0.gguf", "llamacpp", RunnerSettings(), failure="too slow"),
         ),
     )  # fmt: skip
 

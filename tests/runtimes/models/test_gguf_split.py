@@ -37,7 +37,8 @@ def test_a_split_model_is_the_whole_model(q8: Path, tmp_path: Path, counts: tupl
     assert model.nbytes == sum(part.stat().st_size for part in parts)
     assert model.quantization == whole.quantization
     extra = model.nbytes - whole.nbytes
-    assert estimate(model, 2, 256).total == estimate(whole, 2, 256).total + extra
+    asked = RunnerSettings(slots=2, context=256)
+    assert estimate(model, asked).total == estimate(whole, asked).total + extra
     params, prompts = SamplingParams(max_tokens=24), [[5, 6, 7, 8], [1, 100, 200]]
     settings = RunnerSettings(slots=2, context=256, reproducible=True)
     with Engine.load(q8, settings) as engine, Engine.load(first, settings) as other:

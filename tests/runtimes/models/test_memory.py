@@ -6,6 +6,7 @@ import logging
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,6 @@ from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp import memory as memory_llamacpp
 from runtimes.models.memory import (
     estimate,
-    estimate_settings,
     largest_context,
     largest_slots,
     require_fit,
@@ -171,70 +171,73 @@ def test_a_window_that_llama_cpp_ignores_does_not_count(tmp_path: Path) -> None:
     assert model.window_elements == 2 * model.kv_elements
 
 
+def asked(slots: int, context: int, **more: Any) -> RunnerSettings:
+    return RunnerSettings(slots=slots, context=context, **more)
+
+
 def test_more_of_anything_takes_more(pebble_file: Path) -> None:
     model = ModelFile.read(pebble_file)
-    least = estimate(model, 1, 256, batch=32).total
-    assert estimate(model, 2, 256, batch=32).total > least
-    assert estimate(model, 1, 512, batch=32).total > least
-    assert estimate(model, 1, 256, batch=64).total > least
-    assert estimate_settings(model, RunnerSettings(slots=2, context=256, batch=32)) == estimate(
-        model, 2, 256, batch=32
-    )
+    least = estimate(model, asked(1, 256, batch=32)).total
+    assert estimate(model, asked(2, 256, batch=32)).total > least
+    assert estimate(model, asked(1, 512, batch=32)).total > least
+    assert estimate(model, asked(1, 256, batch=64)).total > least
 
 
 def test_a_budget_for_all_slots_is_what_counts(gguf: Path) -> None:
     model = ModelFile.read(gguf)
-    whole = estimate(model, 8, 512, unified_kv=True)
-    half = estimate(model, 8, 512, unified_kv=True, kv_tokens=2048)
+    shared = asked(8, 512, unified_kv=True)
+    whole = estimate(model, shared)
+    half = estimate(model, replace(shared, kv_tokens=2048))
     assert half.kv * 2 == pytest.approx(whole.kv, rel=0.01)
-    assert estimate(model, 8, 512, kv_tokens=2048) == estimate(model, 8, 512)
+    assert estimate(model, asked(8, 512, kv_tokens=2048)) == estimate(model, asked(8, 512))
     with pytest.raises(OutOfMemoryError, match="--kv-tokens") as caught:
-        require_fit(model, 8, 512, half.total, unified_kv=True, kv_tokens=4096)
+        require_fit(model, replace(shared, kv_tokens=4096), half.total)
     fits = int(re.findall(r"--kv-tokens (\d+)", str(caught.value))[0])
     assert 2048 <= fits < 4096
-    assert estimate(model, 8, 512, unified_kv=True, kv_tokens=fits).total <= half.total
+    assert estimate(model, replace(shared, kv_tokens=fits)).total <= half.total
 
 
 def test_the_largest_settings_fit_and_one_more_does_not(pebble_file: Path) -> None:
     model = ModelFile.read(pebble_file)
-    free = estimate(model, 6, 700).total + 1000
-    slots = largest_slots(model, 700, free)
+    free = estimate(model, asked(6, 700)).total + 1000
+    slots = largest_slots(model, asked(1, 700), free)
     assert slots == 6
-    context = largest_context(model, 3, free)
-    assert estimate(model, 3, context).total <= free
-    if context < model.context_length:
-        assert estimate(model, 3, context + 256).total > free
-    assert largest_slots(model, 700, 1000) == largest_context(model, 1, 1000) == 0
+    context = largest_context(model, asked(3, 700), free)
+    assert estimate(model, asked(3, context)).total <= free
+    if context + 256 < model.context_length:
+        assert estimate(model, asked(3, context + 256)).total > free
+    assert largest_slots(model, asked(1, 700), 1000) == 0
+    assert largest_context(model, asked(1, 700), 1000) == 0
 
 
 def test_what_fits_is_said_as_flags_and_is_true(pebble_file: Path) -> None:
     model = ModelFile.read(pebble_file)
-    free = estimate(model, 4, 1000).total
-    require_fit(model, 4, 1000, free)
+    free = estimate(model, asked(4, 1000)).total
+    require_fit(model, asked(4, 1000), free)
     with pytest.raises(OutOfMemoryError, match="What fits") as caught:
-        require_fit(model, 8, 1000, free)
+        require_fit(model, asked(8, 1000), free)
     advice = re.findall(r"--slots (\d+) --context (\d+)(?: --kv-type (\w+))?", str(caught.value))
     assert len(advice) >= 2
     assert ("4", "1000", "") in advice
     for slots, context, kv_type in advice:
-        need = estimate(model, int(slots), int(context), kv_type=kv_type or "f16")
-        assert need.total <= free
+        settings = asked(int(slots), int(context), kv_type=kv_type or "f16")
+        assert estimate(model, settings).total <= free
     if model.runtime == "llamacpp":
         assert any(kv_type for _, _, kv_type in advice)
     with pytest.raises(OutOfMemoryError, match="weights alone"):
-        require_fit(model, 1, 64, model.nbytes // 2)
+        require_fit(model, asked(1, 64), model.nbytes // 2)
 
 
 def test_steps_that_are_too_long_are_what_is_to_be_lowered(gguf: Path) -> None:
     model = ModelFile.read(gguf)
-    free = estimate(model, 1, 1024).total + 10**6
+    free = estimate(model, asked(1, 1024)).total + 10**6
     with pytest.raises(OutOfMemoryError, match="--batch-tokens") as caught:
-        require_fit(model, 1, 1024, free, batch=10**8)
+        require_fit(model, asked(1, 1024, batch=10**8), free)
     step = int(re.findall(r"--batch-tokens (\d+)", str(caught.value))[0])
     assert 512 <= step < 1024
-    require_fit(model, 1, 1024, free, batch=step)
+    require_fit(model, asked(1, 1024, batch=step), free)
     with pytest.raises(OutOfMemoryError):
-        require_fit(model, 1, 1024, free, batch=step + 1)
+        require_fit(model, asked(1, 1024, batch=step + 1), free)
 
 
 def test_a_graph_that_is_none(tmp_path: Path, onnx: Path) -> None:

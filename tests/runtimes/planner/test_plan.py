@@ -35,10 +35,11 @@ from runtimes.planner.choose import (
 )
 from runtimes.planner.known import fingerprint_of, load_plan, save_plan
 from runtimes.planner.plan import PROFILES, Figures, Plan
-from runtimes.planner.race import Lap, contenders, figures_of, is_settled, without_drift
+from runtimes.planner.race import Round, figures_of, is_settled, remaining, without_drift
 from runtimes.planner.search import make_plan
 from runtimes.planner.steps import choose_size, sizes_to_try, step_size
-from runtimes.planner.trial import Trial, TrialError, trial_context
+from runtimes.planner.trial import CONTEXT, Trial, TrialError
+from runtimes.settings import RunnerSettings
 
 PLENTY = 2**40
 
@@ -63,24 +64,24 @@ def measured(candidate: Candidate, prefill: float, decode: dict[int, float], mos
 def test_what_is_tried(models) -> None:
     gguf, onnx = models
     found = candidates(models, task())
-    assert {(c.model.path, c.unified_kv) for c in found} == {
+    assert {(c.model.path, c.settings.unified_kv) for c in found} == {
         (gguf.path, False),
         (gguf.path, True),
         (onnx.path, False),
     }
-    assert {c.threads for c in found} == {2}
+    assert {c.settings.threads for c in found} == {2}
     # One row has no use for a shared cache; without a GPU nothing is offloaded.
-    assert [c.unified_kv for c in candidates(models, task("chat"))] == [False, False]
-    assert {c.gpu_layers for c in found} == {0}
+    assert [c.settings.unified_kv for c in candidates(models, task("chat"))] == [False, False]
+    assert {c.settings.gpu_layers for c in found} == {0}
     with_gpu = candidates(models, task("chat", has_gpu=True))
-    assert {(c.model.runtime, c.gpu_layers) for c in with_gpu} == {
+    assert {(c.model.runtime, c.settings.gpu_layers) for c in with_gpu} == {
         ("llamacpp", -1),
         ("llamacpp", 0),
         ("onnx", 0),
     }
-    assert {c.kv_type for c in candidates([gguf], task(profile="memory"))} == {"q8_0"}
+    assert {c.settings.kv_type for c in candidates([gguf], task(profile="memory"))} == {"q8_0"}
     assert thread_variants(found[0], task(cores=2)) == []
-    assert [c.threads for c in thread_variants(found[0], task(cores=8))] == [7, 4]
+    assert [c.settings.threads for c in thread_variants(found[0], task(cores=8))] == [7, 4]
 
 
 def test_what_is_fixed_is_fixed_everywhere(models) -> None:
@@ -89,11 +90,11 @@ def test_what_is_fixed_is_fixed_everywhere(models) -> None:
     )
     asked = task(overrides=fixed, cores=8, has_gpu=True)
     for candidate in candidates(models, asked):
-        assert candidate.threads == 1
+        assert candidate.settings.threads == 1
         assert thread_variants(candidate, asked) == []
         if candidate.model.runtime == "llamacpp":
-            assert (candidate.kv_type, candidate.unified_kv) == ("q4_0", True)
-            assert candidate.gpu_layers == 3
+            assert (candidate.settings.kv_type, candidate.settings.unified_kv) == ("q4_0", True)
+            assert candidate.settings.gpu_layers == 3
         one = measured(candidate, 100, {6: 100})
         assert slots_for(one, asked) == 6
         assert asked.row_counts == (6,)
@@ -122,10 +123,10 @@ def test_every_choice_keeps_to_the_limits(models, data) -> None:
     best = max(ranking.values())
     if asked.profile == "memory":
         assert ranking[id(chosen)] >= 0.5 * best
-        need = chosen.candidate.memory(asked, slots).total
+        need = chosen.candidate.memory(asked, slots)
         for other in found:
             if ranking[id(other)] >= 0.5 * best:
-                assert need <= other.candidate.memory(asked, slots_for(other, asked)).total
+                assert need <= other.candidate.memory(asked, slots_for(other, asked))
     else:
         assert ranking[id(chosen)] == best
         assert chosen in finalists(found, asked)
@@ -139,7 +140,7 @@ def test_every_choice_keeps_to_the_limits(models, data) -> None:
 
 def test_memory_decides_what_is_tried(models) -> None:
     gguf, onnx = models
-    small = estimate(gguf, 1, gguf.context_length).total / 0.75 + 1000
+    small = estimate(gguf, RunnerSettings(slots=1)).total / 0.75 + 1000
     asked = task(free=int(small))
     fit, refused = split_by_memory(candidates(models, asked), asked)
     assert {c.model.path for c in fit} == {gguf.path}
@@ -155,7 +156,8 @@ def test_what_is_said_to_fit_is_what_a_plan_would_take(models, which) -> None:
     model = models[which]
     fixed = Overrides(slots=64, context=512, batch=256)
     # What fits the free memory, though not the part of it that a plan may take.
-    asked = task("batch", free=estimate(model, 64, 512, batch=256).total + 1000, overrides=fixed)
+    need = estimate(model, RunnerSettings(slots=64, context=512, batch=256)).total
+    asked = task("batch", free=need + 1000, overrides=fixed)
     with pytest.raises(OutOfMemoryError, match="three quarters") as caught:
         make_plan([model], asked)
     slots, context = map(int, re.findall(r"--slots (\d+) --context (\d+)", str(caught.value))[0])
@@ -163,7 +165,9 @@ def test_what_is_said_to_fit_is_what_a_plan_would_take(models, which) -> None:
     found = candidates(
         [model], dataclasses.replace(asked, overrides=Overrides(slots, context, batch=256))
     )
-    assert all(one.slots_that_fit(asked, 256) == slots for one in found if not one.unified_kv)
+    assert all(
+        one.slots_that_fit(asked, 256) == slots for one in found if not one.settings.unified_kv
+    )
     assert 40 < slots < 60
 
 
@@ -185,45 +189,45 @@ def test_candidates_are_compared_at_the_rows_that_all_were_measured_with(models)
 
 
 @given(st.data())
-def test_what_slows_a_whole_lap_changes_no_choice(models, data) -> None:
+def test_what_slows_a_whole_round_changes_no_choice(models, data) -> None:
     first, second, *_ = candidates(models, task())
     speeds = {(first, 8): 100.0, (first, 16): 150.0, (second, 8): 110.0, (second, 16): 140.0}
     slowness = data.draw(st.lists(st.floats(0.2, 1), min_size=3, max_size=6))
-    laps = [
-        Lap(
+    rounds = [
+        Round(
             {first: 1000 * part, second: 1000 * part},
-            {arm: tps * part for arm, tps in speeds.items()},
+            {who: tps * part for who, tps in speeds.items()},
         )
         for part in slowness
     ]
     usual = sorted(slowness)[len(slowness) // 2]
-    for lap in without_drift(laps):
-        same = lap.decode[first, 8] / 100
-        assert lap.decode == pytest.approx({arm: tps * same for arm, tps in speeds.items()})
-    ranked = contenders(laps, list(speeds), task())
+    for one in without_drift(rounds):
+        same = one.decode[first, 8] / 100
+        assert one.decode == pytest.approx({who: tps * same for who, tps in speeds.items()})
+    ranked = remaining(rounds, list(speeds), task())
     assert ranked[:2] == [(first, 16), (second, 16)]
-    assert is_settled(without_drift(laps), ranked, task())
+    assert is_settled(without_drift(rounds), ranked, task())
     if len(slowness) % 2:
-        assert figures_of(first, laps).decode_tps == pytest.approx(
+        assert figures_of(first, rounds).decode_tps == pytest.approx(
             {8: 100 * usual, 16: 150 * usual}
         )
 
 
-def test_laps_go_on_while_two_take_turns_in_front(models) -> None:
+def test_rounds_go_on_while_two_take_turns_in_front(models) -> None:
     first, second, *_ = candidates(models, task())
-    arms = [(first, 16), (second, 16)]
+    two = [(first, 16), (second, 16)]
 
-    def laps(*pairs: tuple[float, float]) -> list[Lap]:
+    def rounds(*pairs: tuple[float, float]) -> list[Round]:
         prefill = dict.fromkeys((first, second), 1e9)
-        return [Lap(prefill, dict(zip(arms, pair, strict=True))) for pair in pairs]
+        return [Round(prefill, dict(zip(two, pair, strict=True))) for pair in pairs]
 
-    turns = laps((100, 130), (130, 100), (100, 125), (120, 100))
-    assert set(contenders(turns, arms, task())) == set(arms)
-    assert not is_settled(turns, arms, task())
-    ahead = laps((120, 100), (130, 112), (110, 100), (119, 102))
-    assert is_settled(ahead, contenders(ahead, arms, task()), task())
-    far = laps((120, 50), (130, 60), (110, 50))
-    assert contenders(far, arms, task()) == [arms[0]]
+    turns = rounds((100, 130), (130, 100), (100, 125), (120, 100))
+    assert set(remaining(turns, two, task())) == set(two)
+    assert not is_settled(turns, two, task())
+    ahead = rounds((120, 100), (130, 112), (110, 100), (119, 102))
+    assert is_settled(ahead, remaining(ahead, two, task()), task())
+    far = rounds((120, 50), (130, 60), (110, 50))
+    assert remaining(far, two, task()) == [two[0]]
 
 
 def test_a_busy_machine_is_told(models) -> None:
@@ -240,7 +244,7 @@ def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
     assert load_plan(models, asked) is None
     plan = make_plan(models, asked)
     assert plan.path in {str(model.path) for model in models}
-    assert (plan.slots, plan.context, plan.threads) == (1, 256, 2)
+    assert (plan.settings.slots, plan.settings.context, plan.settings.threads) == (1, 256, 2)
     assert plan.figures.prefill_tps > 0
     assert {a.file for a in plan.alternatives} == {model.path.name for model in models}
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
@@ -252,7 +256,6 @@ def test_a_real_plan_is_remembered(models, tmp_path, monkeypatch) -> None:
     assert load_plan(models[:1], asked) is None
     assert load_plan(models, dataclasses.replace(asked, cores=1)) is None
     assert load_plan(models, dataclasses.replace(asked, free=plan.memory - 1)) is None
-    assert plan.settings().context == 256
     assert plan.scheduling().max_stall_s == 0.5
     fast = dataclasses.replace(plan, profile="throughput")
     assert fast.scheduling().max_stall_s is None
@@ -287,8 +290,8 @@ def test_reasons_compare_what_was_measured_in_one_round(models) -> None:
         return Measured(candidate, Figures(100 * tps, {1: tps}), 1)
 
     # The machine became slower after the first round, in which the chosen one was far ahead.
-    heats = [measured(fast, 300), measured(slow, 100)]
-    said = reasons(measured(fast, 50), heats, asked, 1, heats[0])
+    screened = [measured(fast, 300), measured(slow, 100)]
+    said = reasons(measured(fast, 50), screened, asked, 1, screened[0])
     assert f"3.00 times as fast as {models[1].path.name}" in said[0]
     assert "2.61 s for 256 prompt tokens and 128 of answer" in said[0]
 
@@ -308,7 +311,8 @@ def test_a_file_that_does_not_run_is_listed_and_another_is_chosen(models, tmp_pa
 
 
 def test_a_trial_that_dies_says_of_what(models) -> None:
-    asked = candidates(models, task())[0].settings(2, trial_context(16))
+    found = candidates(models, task())[0].settings
+    asked = dataclasses.replace(found, slots=2, context=CONTEXT)
     with Trial(models[0].path, asked) as trial:
         assert trial.sample(16, 2).decode_tps > 0
         assert trial.sample(0, 1).prefill_tps is None
@@ -319,7 +323,7 @@ def test_a_trial_that_dies_says_of_what(models) -> None:
 
 def test_the_size_of_a_step_is_measured_where_there_is_a_choice(pebble_built):
     [model] = [ModelFile.read(path) for path in pebble_built.glob("*q8_0.gguf")]
-    candidate = Candidate(model, 2, gpu_layers=0)
+    candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=0))
     found = step_size(candidate, task(), slots=4, prefill_tps=5000.0)
     assert list(found.prefill_tps) == [128, 256, 512]
     assert all(tps > 0 for tps in found.prefill_tps.values())
@@ -334,7 +338,7 @@ def test_the_size_of_a_step_is_measured_where_there_is_a_choice(pebble_built):
     assert sizes_to_try(candidate, short, 4, prefill_tps=5000.0) == (128,)
     assert sizes_to_try(candidate, task(), 200, prefill_tps=5000.0) == (256, 512)
     on_gpu = task(has_gpu=True, overrides=Overrides(context=4096))
-    offloaded = dataclasses.replace(candidate, gpu_layers=-1)
+    offloaded = Candidate(model, RunnerSettings(threads=2, gpu_layers=-1))
     assert sizes_to_try(offloaded, on_gpu, 4, prefill_tps=5000.0)[-1] == min(
         2048, model.context_length
     )

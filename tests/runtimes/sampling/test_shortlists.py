@@ -166,12 +166,11 @@ def test_answers_do_not_depend_on_who_looks_for_the_largest(q8_0):
 def test_the_planner_tries_it_on_a_gpu_only(q8_0):
     model = ModelFile.read(q8_0)
     task = Task("chat", "balanced", cores=2, free=2**40, has_gpu=True)
-    candidate = Candidate(model, 2, gpu_layers=-1)
+    candidate = Candidate(model, RunnerSettings(threads=2, gpu_layers=-1))
     [other] = sampling_variants(candidate, task)
-    assert other.device_sampling
-    assert other.settings(2, 64).device_sampling
-    assert other.memory(task, 2).total > candidate.memory(task, 2).total
-    assert sampling_variants(Candidate(model, 2, gpu_layers=0), task) == []
+    assert other.settings.device_sampling
+    assert other.memory(task, 2) > candidate.memory(task, 2)
+    assert sampling_variants(Candidate(model, RunnerSettings(threads=2, gpu_layers=0)), task) == []
     fixed = Task(
         "chat",
         "balanced",

@@ -162,7 +162,7 @@ def test_seats_share_the_cores(choice: Choice, monkeypatch: pytest.MonkeyPatch) 
 
 def test_seats_share_the_gpus(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RunnerSettings(slots=4, context=1024)
-    need = engines.estimate_settings(choice.file, settings).total
+    need = engines.estimate(choice.file, settings).total
     gpus = tuple(Gpu(i, "a GPU", 4 * need, (i + 1) * need, "9.0", "1") for i in range(3))
     monkeypatch.setattr(engines, "cores", lambda: (Core((0,)), Core((1,))))
     monkeypatch.setattr(engines, "find_gpus", lambda: gpus)
@@ -189,7 +189,7 @@ def test_memory_is_checked_for_all_together(
     monkeypatch.setattr(engines, "find_gpus", lambda: ())
     monkeypatch.setattr(engines, "cores", lambda: tuple(Core((i,)) for i in range(8)))
     settings = RunnerSettings(slots=4, context=1024)
-    need = engines.estimate_settings(choice.file, settings).total
+    need = engines.estimate(choice.file, settings).total
     monkeypatch.setattr(engines, "free_memory", lambda: 3 * need + need // 2)
     require_room(choice, settings, seats(3, choice))
     with pytest.raises(OutOfMemoryError, match="What fits: --engines 3;") as caught:

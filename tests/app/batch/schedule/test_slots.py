@@ -9,6 +9,7 @@ import pytest
 from app.batch.schedule.slots import default_slots
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
 
 
 @pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
@@ -16,13 +17,14 @@ def test_slots_follow_rows_and_memory(kind: str, request: pytest.FixtureRequest)
     path: Path = request.getfixturevalue(kind)
     model = ModelFile.read(path)
     plenty = 2**40
-    assert default_slots(model, None, 1000, plenty) == 16
-    assert default_slots(model, None, 3, plenty) == 3
-    assert default_slots(model, None, 1000, 0) == 1
+    assert default_slots(model, RunnerSettings(), 1000, plenty) == 16
+    assert default_slots(model, RunnerSettings(), 3, plenty) == 3
+    assert default_slots(model, RunnerSettings(), 1000, 0) == 1
 
     # A quarter of the free memory is left alone.
     for slots in (4, 5):
-        need = estimate(model, slots, model.context_length).total
-        assert default_slots(model, None, 1000, int(need / 0.75) + 2) == slots
-        assert default_slots(model, None, 1000, int(need / 0.75) - 2) == slots - 1
-    assert default_slots(model, model.context_length // 2, 1000, int(need / 0.75) + 2) >= 7
+        need = estimate(model, RunnerSettings(slots=slots)).total
+        assert default_slots(model, RunnerSettings(), 1000, int(need / 0.75) + 2) == slots
+        assert default_slots(model, RunnerSettings(), 1000, int(need / 0.75) - 2) == slots - 1
+    short = RunnerSettings(context=model.context_length // 2)
+    assert default_slots(model, short, 1000, int(need / 0.75) + 2) >= 7
