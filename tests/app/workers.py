@@ -28,11 +28,3 @@ def step(process: Any) -> None:
             worker.resume()
             time.sleep(0.02)
             worker.suspend()
-
-
-def go_on(process: Any) -> None:
-    """Let it run again."""
-    worker = worker_of(process)
-    if worker is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            worker.resume()

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from app.batch.journal.journal import Journal, journal_path
-from tests.app.workers import go_on, step
+from tests.app import stopping
+from tests.app.workers import worker_of
 
 ROWS = 160
 SLOTS = 8
@@ -90,18 +91,19 @@ def test_signals(
 ) -> None:
     out = tmp_path / "out.jsonl"
     command = ["batch", rows, out, "--model", gguf_file, *FLAGS]
-    process = ingot.start(*command)
-    while journaled(out) < 1 and process.poll() is None:
-        step(process)
-    process.send_signal(signal.SIGSTOP)  # however long this test is kept from running
-    held = journaled(out)
-    assert held < ROWS - 64 - 2 * SLOTS, "the job was too short to be interrupted"
+    held = 2 * SLOTS
+    process = ingot.start(*command, env=stopping.after_rows(tmp_path / "held", held))
+    stopping.wait_stopped(process)
+    worker = worker_of(process)
+    assert worker is not None
+    worker.suspend()  # what runs is not finished before the last signal
     process.send_signal(number)
     process.send_signal(signal.SIGCONT)
-    for _ in range(times - 1):  # before what runs can have been finished
-        time.sleep(0.05)
+    if times == 2:  # two that come together count as one
+        while b"finishing the running rows" not in process.stdout.readline():
+            assert process.poll() is None
         process.send_signal(number)
-    go_on(process)
+    worker.resume()
     text, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert b"Traceback" not in err
@@ -111,7 +113,7 @@ def test_signals(
     assert journaled(out) == report["answered"] == ROWS - report["unfinished"]
     if times == 1:
         # What ran was finished: more than was there, but nothing new was begun.
-        assert held < report["answered"] <= held + 64 + 2 * SLOTS
+        assert held < report["answered"] <= held + 2 * SLOTS
     assert not out.exists()
 
     assert ingot(*command).returncode == 0

@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,23 @@ import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.command import Command
 from app.batch.watch.form import check
 from app.batch.watch.job import Job, JobError, attach, start_job
 from app.batch.watch.preview import open_row
 from app.batch.watch.records import Record, known_jobs
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
+from tests.app import stopping
 from tests.app.batch.watch.conftest import finish, form_for, wait, write_rows
 from tests.app.batch.watch.leftovers import kill_jobs
-from tests.app.workers import go_on, step
+from tests.app.workers import worker_of
 
 ROWS = 24
 
 
-def started(folder: Path, model: Path, rows: int = ROWS, bad: int = 0, least: int = 0) -> Job:
-    """A job whose answers have at least so many tokens, to have time to look at it."""
-    source = write_rows(folder / "in.jsonl", rows, bad=bad)
-    command = check(form_for(source, model, max_tokens=str(max(least, 16))), folder)
-    more = (f"--min-tokens={least}",) if least else ()
-    return start_job(Command((*command.arguments, *more), folder))
+def started(folder: Path, model: Path, bad: int = 0) -> Job:
+    source = write_rows(folder / "in.jsonl", ROWS, bad=bad)
+    return start_job(check(form_for(source, model), folder))
 
 
 def process_of(out: Path) -> psutil.Process:
@@ -46,17 +43,50 @@ def process_of(out: Path) -> psutil.Process:
     return psutil.Process(record.pid)
 
 
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Jobs that are started from then on stop after so many rows of their own; see ``stopping``."""
+
+    def set_places(rows: int, **places: bool) -> None:
+        for name, value in stopping.after_rows(tmp_path / "held", rows, **places).items():
+            monkeypatch.setenv(name, value)
+
+    return set_places
+
+
+def go_on(process: psutil.Process) -> None:
+    process.send_signal(signal.SIGCONT)
+
+
 def answered(out: Path) -> Counter[int]:
     """How often the journal has an answer for each row."""
     lines = [json.loads(line) for line in journal_path(out).read_text().splitlines()]
     return Counter(line["index"] for line in lines if line.get("ok"))
 
 
-def test_a_job_is_told_from_begin_to_end(gguf_file: Path, tmp_path: Path) -> None:
+def test_a_job_is_told_from_begin_to_end(
+    gguf_file: Path, tmp_path: Path, hold: Callable[..., None]
+) -> None:
+    hold(2, loading=True)
     job = started(tmp_path, gguf_file, bad=1)
-    seen = []
+    seen: list[Phase] = []
+
+    def look() -> Phase:
+        seen.append(job.view().phase)
+        return seen[-1]
+
     runs = process_of(job.output)
-    wait(job, lambda: seen.append(job.view().phase) or not job.view().phase.active or step(runs))
+    wait(job, lambda: look() is Phase.LOADING)
+    wait(job, lambda: worker_of(runs) is not None)
+    worker = worker_of(runs)
+    assert worker is not None
+    stopping.wait_stopped(worker)
+    go_on(worker)
+    stopping.wait_stopped(runs)
+    wait(job, lambda: look() is Phase.RUNNING)
+    assert job.view().done == 3
+    go_on(runs)
+    wait(job, lambda: not look().active)
     order = [Phase.STARTING, Phase.LOADING, Phase.RUNNING, Phase.WRITING, Phase.DONE]
     phases = list(dict.fromkeys(seen))
     assert phases == [phase for phase in order if phase in phases]
@@ -109,10 +139,15 @@ def test_a_job_is_told_from_begin_to_end(gguf_file: Path, tmp_path: Path) -> Non
     assert open_row(job, 1).answers
 
 
-def test_pause_and_resume_compute_each_row_once(gguf_file: Path, tmp_path: Path) -> None:
-    job = started(tmp_path, gguf_file, least=64)
+def test_pause_and_resume_compute_each_row_once(
+    gguf_file: Path, tmp_path: Path, hold: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(4)
+    job = started(tmp_path, gguf_file)
     runs = process_of(job.output)
-    wait(job, lambda: job.view().done >= 4 or step(runs))
+    stopping.wait_stopped(runs)
+    monkeypatch.delenv("PYTHONPATH")
+    wait(job, lambda: job.view().done == 4)
     job.pause()
     assert job.state(0) in (RowState.DONE, RowState.RUNNING, RowState.WAITING)
     go_on(runs)
@@ -146,17 +181,21 @@ def test_pause_and_resume_compute_each_row_once(gguf_file: Path, tmp_path: Path)
 
 
 def test_a_job_started_elsewhere_is_watched_and_its_death_told(
-    gguf_file: Path, tmp_path: Path, ingot: Any
+    gguf_file: Path,
+    tmp_path: Path,
+    ingot: Any,
+    hold: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    hold(5)  # more rows than the engine has at a time: figures were told before the last one
     source, out = write_rows(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
-    options = ("--model", gguf_file, "--slots", "2", "--max-tokens", "64")
-    process = ingot.start("batch", source, out, *options, "--min-tokens", "64", "--quiet")
-    while not journal_path(out).is_file():
-        assert process.poll() is None
-        time.sleep(0.02)
+    options = ("--model", gguf_file, "--slots", "2", "--max-tokens", "16", "--quiet")
+    process = ingot.start("batch", source, out, *options)
+    stopping.wait_stopped(process)
     job = attach(out)
     assert out in [known.output for known in known_jobs() if known.state == "running"]
-    wait(job, lambda: (job.view().phase is Phase.RUNNING and job.view().done >= 2) or step(process))
+    wait(job, lambda: job.view().done == 5)
+    assert job.view().phase is Phase.RUNNING
     view = job.view()
     assert not view.own
     assert view.slots is None
@@ -173,10 +212,12 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     # The journal says how it was started: it is gone on with from here.
     job.resume()
     runs = process_of(out)
-    wait(job, lambda: job.view().phase is Phase.RUNNING or step(runs))
+    stopping.wait_stopped(runs)
+    monkeypatch.delenv("PYTHONPATH")
+    wait(job, lambda: job.view().phase is Phase.RUNNING)
     # As a later session finds it: its process is no child of the one that looks.
     later = attach(out)
-    wait(later, lambda: later.view().slots is not None or step(runs))
+    wait(later, lambda: later.view().slots is not None)
     assert later.own
     runs.kill()
     finish(job)
