@@ -97,12 +97,10 @@ class CommandRunner:
                 assert_never(command)
 
     async def _compare(self) -> None:
-        from app.tui.screens.compare import CompareScreen
-
-        await self._screen.app.run_action("app.switch_mode('compare')")
-        shown = self._screen.app.screen
-        if self._screen.path and isinstance(shown, CompareScreen):
-            shown.call_after_refresh(shown.action_from_chat)
+        app = self._screen.app
+        await app.run_action("app.switch_mode('compare')")
+        if self._screen.path:
+            app.screen.call_after_refresh(app.run_action, "screen.from_chat")
 
     def _set(self, command: slash.Set) -> None:
         screen, conversation = self._screen, self._screen.session.conversation
