@@ -13,7 +13,7 @@ from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import load_model
 from runtimes.llamacpp.native import library, recent_errors
-from runtimes.llamacpp.spinning import Spinning
+from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
@@ -41,8 +41,8 @@ def compute(model: str, text: str, out: str, fewest: int) -> int:
     collector = Collector()
     context = _context(native, collector, len(chunks[0]))
     batch = Batch(_STEP)
-    spinning = Spinning(available_cores())
-    spinning.begin()
+    omp_wait = OmpWaitPolicy(available_cores())
+    omp_wait.begin()
     done = 0
     for chunk in chunks:
         _forget(context)
@@ -50,7 +50,7 @@ def compute(model: str, text: str, out: str, fewest: int) -> int:
             _run(context, batch, chunk[start : start + _STEP], start, collector)
         done += len(chunk)
         report_progress(done, sum(map(len, chunks)), "tokens")
-    spinning.close()
+    omp_wait.close()
     matrix = ImportanceMatrix(collector.entries(), source.name, len(chunks), len(chunks[0]))
     write_matrix(Path(out), matrix)
     return len(tokens)

@@ -34,9 +34,9 @@ from runtimes.llamacpp.context import (
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
 from runtimes.llamacpp.shortlists import Shortlists
-from runtimes.llamacpp.spinning import Spinning
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
@@ -49,9 +49,9 @@ _NO_SLOT, _OUT_OF_MEMORY = 1, -2
 
 
 def _free(
-    lib: Any, context: Any, model: Any, spinning: Spinning, shortlists: Shortlists | None
+    lib: Any, context: Any, model: Any, omp_wait: OmpWaitPolicy, shortlists: Shortlists | None
 ) -> None:
-    spinning.close()
+    omp_wait.close()
     lib.llama_free(context)
     if shortlists:
         shortlists.close()
@@ -77,7 +77,7 @@ class LlamaRunner:
         capabilities: Capabilities,
         most_holes: int,
         outputs: int,
-        spinning: Spinning,
+        omp_wait: OmpWaitPolicy,
         shortlists: Shortlists | None,
     ) -> None:
         self._lib = library()
@@ -86,14 +86,14 @@ class LlamaRunner:
         self._batch = Batch(max(capabilities.batch, outputs))
         self._capabilities = capabilities
         self._tokenizer = tokenizer
-        self._spinning = spinning
+        self._omp_wait = omp_wait
         self._outputs = outputs  # rows of logits that a call may ask for
         self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
         self._views: dict[tuple[int, int], Logits] = {}
         self._shortlists = shortlists
         self._alike: Alike | None = None
         self._finalizer = weakref.finalize(
-            self, _free, self._lib, context, model, spinning, shortlists
+            self, _free, self._lib, context, model, omp_wait, shortlists
         )
 
     @classmethod
@@ -142,9 +142,9 @@ class LlamaRunner:
         # A recurrent state cannot forget the token that fills a hole.
         outputs = outputs_at_once(settings, caches)
         holes = 0 if keeps_state(model) else 2
-        spinning = Spinning(settings.threads or available_cores())
+        omp_wait = OmpWaitPolicy(settings.threads or available_cores())
         runner = cls(
-            model, context, kv, tokenizer, capabilities, holes, outputs, spinning, shortlists
+            model, context, kv, tokenizer, capabilities, holes, outputs, omp_wait, shortlists
         )
         if settings.reproducible:
             # Kernels of a GPU choose how to add up by more than the number of rows.
@@ -284,9 +284,9 @@ class LlamaRunner:
         self._finalizer()
 
     def _decode(self) -> None:
-        self._spinning.begin()
+        self._omp_wait.begin()
         code = self._lib.llama_decode(self._context, self._batch.native)
-        self._spinning.end()
+        self._omp_wait.end()
         if code == 0:
             self._kv.stepped()
             return

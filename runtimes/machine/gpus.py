@@ -6,18 +6,20 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU; bytes of memory."""
+    """What a GPU is."""
 
     index: int
     name: str
-    memory_total: int
+    memory_total: int  # bytes
     memory_free: int
     compute_capability: str
     driver: str
@@ -25,12 +27,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """How busy a GPU is: percent of the last sample period, bytes, watts (None: not told)."""
+    """How busy a GPU is; None where it does not tell."""
 
     index: int
     name: str
-    percent: float | None
-    memory_used: int
+    percent: float | None  # of the last sample period
+    memory_used: int  # bytes
     memory_total: int
     watts: float | None
 
@@ -66,9 +68,16 @@ class GpuReader:
             self.missing = "the driver reports no GPU"
 
     def read(self) -> tuple[GpuUse, ...]:
-        """All of them now; takes a few milliseconds each."""
+        """How busy all of them are now; takes a few milliseconds each."""
+        return self._each(self._use)
+
+    def describe(self) -> tuple[Gpu, ...]:
+        """What all of them are."""
+        return self._each(self._describe)
+
+    def _each(self, ask: Callable[[int], T]) -> tuple[T, ...]:
         try:
-            return tuple(self._use(index) for index in range(len(self._handles)))
+            return tuple(ask(index) for index in range(len(self._handles)))
         except Exception as error:
             if self._nvml is None or not isinstance(error, self._nvml.NVMLError):
                 raise
@@ -94,6 +103,14 @@ class GpuReader:
         watts = self._told(lambda: self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
         return GpuUse(index, name, percent, int(memory.used), int(memory.total), watts)
 
+    def _describe(self, index: int) -> Gpu:
+        handle, name = self._handles[index]
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        driver = _text(self._nvml.nvmlSystemGetDriverVersion())
+        total, free = int(memory.total), int(memory.free)
+        return Gpu(index, name, total, free, f"{major}.{minor}", driver)
+
     def _told(self, ask: Callable[[], float]) -> float | None:
         """None for what this GPU, or a part of one, does not tell."""
         try:
@@ -104,37 +121,11 @@ class GpuReader:
 
 def find_gpus() -> tuple[Gpu, ...]:
     """Every GPU that the driver reports; empty without a driver or its Python binding."""
+    reader = GpuReader()
     try:
-        import pynvml
-    except ImportError:
-        return ()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        log.debug("no NVIDIA driver: %s", error)
-        return ()
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        return tuple(_describe(pynvml, index) for index in range(count))
-    except pynvml.NVMLError as error:
-        log.warning("the NVIDIA driver does not answer: %s", error)
-        return ()
+        return reader.describe()
     finally:
-        pynvml.nvmlShutdown()
-
-
-def _describe(pynvml: Any, index: int) -> Gpu:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return Gpu(
-        index=index,
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
-        memory_total=int(memory.total),
-        memory_free=int(memory.free),
-        compute_capability=f"{major}.{minor}",
-        driver=_text(pynvml.nvmlSystemGetDriverVersion()),
-    )
+        reader.close()
 
 
 def _text(value: str | bytes) -> str:

@@ -6,7 +6,7 @@ is https://protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -22,6 +22,10 @@ PRUNED = "/lm_head/prune"  # how the builder names the nodes that keep a prompt'
 # A constant that a session may override: the first position that logits are wanted after. Negative
 # numbers count from the end; without an override it is -1, the last position.
 LOGITS_FROM = "logits_from"
+
+
+# A message: the values of each field, numbers or, where they have a length, bytes.
+Fields = defaultdict[int, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """``cache_bytes`` is the size of one element of the keys and values; ``pruned`` whether logits
-    come for a prompt's last position only."""
+    """What a graph is made of."""
 
     nodes: tuple[Node, ...]
     initializers: dict[str, Initializer] = field(repr=False)
-    cache_bytes: int
-    pruned: bool
+    cache_bytes: int  # of one element of the keys and values
+    pruned: bool  # logits come for a prompt's last position only
 
 
 def shares_buffers(config: dict[str, Any]) -> bool:
@@ -71,103 +74,70 @@ def read_graph(path: Path) -> OnnxGraph:
 @lru_cache(maxsize=32)
 def _read(path: Path, _changed: int, _size: int) -> OnnxGraph:
     try:
-        data = memoryview(path.read_bytes())
-        graph = next(value for number, value in _messages(data) if number == 7)
-        return _describe(graph)
-    except (OSError, ValueError, IndexError, StopIteration) as error:
+        model = _fields(memoryview(path.read_bytes()))
+        return _describe(_fields(model[7][0]))
+    except (OSError, ValueError, IndexError, TypeError) as error:
         raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
 
 
-def _describe(graph: memoryview) -> OnnxGraph:
-    nodes: list[Node] = []
-    initializers: dict[str, Initializer] = {}
-    cache_bytes = _DEFAULT_ELEMENT_BYTES
-    for number, value in _messages(graph):
-        if number == 1:
-            nodes.append(_node(value))
-        elif number == 5:
-            tensor = _initializer(value)
-            initializers[tensor.name] = tensor
-        elif number == 11:
-            name, element = _input(value)
-            if name.startswith("past") and element in _ELEMENT_BYTES:
-                cache_bytes = _ELEMENT_BYTES[element]
-    pruned = any(node.name.startswith(PRUNED) for node in nodes)
-    return OnnxGraph(tuple(nodes), initializers, cache_bytes, pruned)
+def _describe(graph: Fields) -> OnnxGraph:
+    nodes = tuple(_node(_fields(value)) for value in graph[1])
+    initializers = [_initializer(_fields(value)) for value in graph[5]]
+    cached = (_element_type(value) for value in map(_fields, graph[11]) if _is_past(value))
+    return OnnxGraph(
+        nodes,
+        {tensor.name: tensor for tensor in initializers},
+        _ELEMENT_BYTES.get(next(cached, 0), _DEFAULT_ELEMENT_BYTES),
+        pruned=any(node.name.startswith(PRUNED) for node in nodes),
+    )
 
 
-def _node(data: memoryview) -> Node:
-    inputs: list[str] = []
-    outputs: list[str] = []
-    name = kind = ""
-    for number, value in _messages(data):
-        if number == 1:
-            inputs.append(_text(value))
-        elif number == 2:
-            outputs.append(_text(value))
-        elif number == 3:
-            name = _text(value)
-        elif number == 4:
-            kind = _text(value)
-    return Node(name, kind, tuple(inputs), tuple(outputs))
+def _node(node: Fields) -> Node:
+    inputs, outputs = (tuple(map(_text, node[number])) for number in (1, 2))
+    return Node(_last_text(node[3]), _last_text(node[4]), inputs, outputs)
 
 
-def _initializer(data: memoryview) -> Initializer:
-    name, shape, element, raw, external = "", [], 1, 0, 0
-    for number, value in _fields(data):
-        if isinstance(value, int):
-            if number == 1:
-                shape.append(value)
-            elif number == 2:
-                element = value
-        elif number == 1:
-            shape += _varints(value)
-        elif number == 8:
-            name = _text(value)
-        elif number == 9:
-            raw = len(value)
-        elif number == 13:
-            key, text = (_text(part) for _, part in _messages(value))
-            external = int(text) if key == "length" else external
+def _initializer(tensor: Fields) -> Initializer:
+    shape: list[int] = []
+    for value in tensor[1]:  # one by one, or packed
+        shape += [value] if isinstance(value, int) else _varints(value)
+    element = tensor[2][-1] if tensor[2] else 1
+    raw = len(tensor[9][-1]) if tensor[9] else 0
+    entries = map(_fields, tensor[13])
+    external = {_last_text(entry[1]): _last_text(entry[2]) for entry in entries}
     computed = prod(shape) * _ELEMENT_BYTES.get(element, _DEFAULT_ELEMENT_BYTES)
-    return Initializer(name, tuple(shape), external or raw or computed)
+    nbytes = int(external.get("length", 0)) or raw or computed
+    return Initializer(_last_text(tensor[8]), tuple(shape), nbytes)
 
 
-def _input(data: memoryview) -> tuple[str, int]:
-    """An input's name and the type of its elements; 0 for what is no tensor."""
-    name, element = "", 0
-    for number, value in _messages(data):
-        if number == 1:
-            name = _text(value)
-        elif number == 2:
-            for _, tensor in _messages(value):
-                kinds = (v for n, v in _fields(tensor) if n == 1 and isinstance(v, int))
-                element = next(kinds, 0)
-    return name, element
+def _is_past(value: Fields) -> bool:
+    return _last_text(value[1]).startswith("past")
 
 
-def _messages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields that have a length: strings, bytes and messages."""
-    for number, value in _fields(data):
-        if not isinstance(value, int):
-            yield number, value
+def _element_type(value: Fields) -> int:
+    """Of an input that is a tensor; 0 for what is none."""
+    kinds = _fields(value[2][0])[1] if value[2] else []
+    types = _fields(kinds[0])[1] if kinds else []
+    return int(types[0]) if types else 0
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def _fields(data: memoryview) -> Fields:
+    found: Fields = defaultdict(list)
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
         kind = key & 7
         if kind == 0:
             value, at = _varint(data, at)
-            yield key >> 3, value
+            found[key >> 3].append(value)
             continue
         size, at = _varint(data, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, -1), at)
         if size < 0 or at + size > len(data):
             raise ValueError("a field runs past its end")
         if kind == 2:
-            yield key >> 3, data[at : at + size]
+            found[key >> 3].append(data[at : at + size])
         at += size
+    return found
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -189,5 +159,9 @@ def _varints(data: memoryview) -> list[int]:
     return values
 
 
+def _last_text(values: list[Any]) -> str:
+    return _text(values[-1]) if values else ""
+
+
 def _text(data: memoryview) -> str:
-    return bytes(data).decode("utf-8", errors="replace")
+    return str(data, "utf-8", errors="replace")

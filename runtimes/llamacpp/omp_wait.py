@@ -34,7 +34,7 @@ def excess(threads: int, others: float, cores: int) -> float:
     return min(threads, cores) + others - cores
 
 
-class Spinning:
+class OmpWaitPolicy:
     """Watches the machine while steps run, on a thread of its own.
 
     ``threads`` are those of an engine. Does nothing for one thread, without GNU OpenMP, or where
@@ -49,10 +49,10 @@ class Spinning:
         self._asleep: _IdleTeam | None = None
         chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
         if threads > 1 and not chosen and _openmp() is not None:
-            threading.Thread(target=self._watch, name="ingot-spinning", daemon=True).start()
+            threading.Thread(target=self._watch, name="ingot-omp-wait", daemon=True).start()
 
     @property
-    def calm(self) -> bool:
+    def sleeping(self) -> bool:
         """Whether waiting threads sleep now."""
         return self._asleep is not None
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runtimes.llamacpp import spinning
-from runtimes.llamacpp.spinning import Spinning, excess
+from runtimes.llamacpp import omp_wait
+from runtimes.llamacpp.omp_wait import OmpWaitPolicy, excess
 
 
 def test_crowded_is_when_all_together_want_more_than_there_is() -> None:
@@ -32,7 +32,7 @@ def wait_until(seen: Callable[[], bool], seconds: float = 60) -> bool:
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    if spinning._openmp() is None:
+    if omp_wait._openmp() is None:
         pytest.skip("GNU OpenMP is not here")
 
 
@@ -41,20 +41,20 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     others = [0.0]
-    monkeypatch.setattr(spinning._Usage, "others_since", lambda *_: others[0])
-    watch = Spinning(threads=spinning._cores() + 1)
+    monkeypatch.setattr(omp_wait._Usage, "others_since", lambda *_: others[0])
+    watch = OmpWaitPolicy(threads=omp_wait._cores() + 1)
     try:
-        assert not wait_until(lambda: watch.calm, 0.6)
+        assert not wait_until(lambda: watch.sleeping, 0.6)
         watch.begin()
-        assert not wait_until(lambda: watch.calm, 0.6)
+        assert not wait_until(lambda: watch.sleeping, 0.6)
         others[0] = 1.0
-        assert wait_until(lambda: watch.calm)
+        assert wait_until(lambda: watch.sleeping)
         others[0] = 0.0
-        assert wait_until(lambda: not watch.calm)
+        assert wait_until(lambda: not watch.sleeping)
         watch.end()
         assert wait_until(lambda: not watch._work.is_set())  # a look may have been under way
         others[0] = 1.0  # as when another engine goes on where this one has ended
-        assert not wait_until(lambda: watch.calm, 0.6)  # nothing runs, nothing is watched
+        assert not wait_until(lambda: watch.sleeping, 0.6)  # nothing runs, nothing is watched
     finally:
         watch.close()
 
@@ -62,12 +62,12 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
 def test_others_are_what_this_process_does_not_do() -> None:
     pytest.importorskip("psutil")
     began = time.monotonic()
-    before = spinning._Usage()
+    before = omp_wait._Usage()
     own = time.process_time()
     while time.process_time() - own < 0.3:
         pass
-    after = spinning._Usage()
-    most = spinning._cores() * (time.monotonic() - began)
+    after = omp_wait._Usage()
+    most = omp_wait._cores() * (time.monotonic() - began)
     assert after.own - before.own >= 0.3
     span = after.at - before.at
     everything = (after.all - before.all) / span
@@ -76,24 +76,24 @@ def test_others_are_what_this_process_does_not_do() -> None:
     )
     # Only what runs on cores that this process may use; each of a core's five counters may be a
     # hundredth of a second apart.
-    assert after.all - before.all <= most + 0.05 * spinning._cores()
+    assert after.all - before.all <= most + 0.05 * omp_wait._cores()
 
 
 @pytest.mark.usefixtures("unset")
 def test_a_team_that_sleeps_costs_nothing_and_goes_away() -> None:
     tasks = f"/proc/{os.getpid()}/task"
     before = set(os.listdir(tasks))
-    team = spinning._IdleTeam()
-    assert wait_until(lambda: len(set(os.listdir(tasks)) - before) > spinning._cores())
+    team = omp_wait._IdleTeam()
+    assert wait_until(lambda: len(set(os.listdir(tasks)) - before) > omp_wait._cores())
     team.end()
     assert wait_until(lambda: set(os.listdir(tasks)) <= before)
 
 
 def test_what_the_environment_says_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "5000")
-    before = set(spinning.threading.enumerate())
-    watch = Spinning(threads=64)
+    before = set(omp_wait.threading.enumerate())
+    watch = OmpWaitPolicy(threads=64)
     watch.begin()
-    assert set(spinning.threading.enumerate()) <= before
-    assert not watch.calm
+    assert set(omp_wait.threading.enumerate()) <= before
+    assert not watch.sleeping
     watch.close()
