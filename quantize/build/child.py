@@ -1,24 +1,24 @@
 """The child's side of `process.run_child`: call one function, hand its result back.
 
-``python -m quantize.build.child PARENT REPORTS MODULE FUNCTION RESULT`` reads the arguments as a
-JSON object from stdin and writes ``{"value": ...}`` or ``{"error": ..., "kind": ...}`` to the file
-RESULT. REPORTS is the file that takes progress, in lines of JSON.
+The parent and the child share a folder: ``call`` is what to do, as a pickle, ``result`` what came
+of it, ``reports`` the progress in lines of JSON, ``log`` all that was said.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import json
 import logging
 import os
+import pickle
 import sys
 import threading
 import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from runtimes.errors import IngotError
 
@@ -43,25 +43,27 @@ def report_progress(done: float, total: float, unit: str) -> None:
     May be called as often as is convenient: ten times a second are sent, and the end.
     """
     now = time.monotonic()
-    if _reports.file < 0 or (done < total and now - _reports.last < _EVERY):
-        return
-    _reports.last = now
-    with contextlib.suppress(OSError):  # a full disk
-        os.write(_reports.file, json.dumps([float(done), float(total), unit]).encode() + b"\n")
+    if done >= total or now - _reports.last >= _EVERY:
+        _reports.last = now
+        _send([float(done), float(total), unit])
 
 
 def report_step(text: str) -> None:
     """Tell the parent what is done now, where nothing can be counted."""
+    _send(text)
+
+
+def _send(report: object) -> None:
     if _reports.file >= 0:
-        with contextlib.suppress(OSError):
-            os.write(_reports.file, json.dumps(text).encode() + b"\n")
+        with contextlib.suppress(OSError):  # a full disk
+            os.write(_reports.file, json.dumps(report).encode() + b"\n")
 
 
-def _die_with(parent: int) -> None:
-    """A run that is killed must not leave a child behind that goes on writing.
+def main(parent: int, folder: str) -> NoReturn:
+    """A child that was started as a program of its own.
 
-    Linux ends the child at once (runtimes.machine.lifeline). Elsewhere a thread looks, which native
-    code that keeps Python's lock can hold up.
+    Linux ends it with its parent (runtimes.machine.lifeline). Elsewhere a thread looks, which
+    native code that keeps Python's lock can hold up.
     """
 
     def watch() -> None:
@@ -70,28 +72,18 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+    work(Path(folder))
 
 
-def _describe(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return "it gave up"
-    if isinstance(error, IngotError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
-
-
-def main() -> int:
-    """Run the function named on the command line."""
-    parent, reports, module, function, result = sys.argv[1:6]
-    _die_with(int(parent))
-    # `python -m` runs this file as __main__; those who report import it by its name.
-    imported = importlib.import_module("quantize.build.child")
-    imported._reports.file = os.open(reports, os.O_WRONLY | os.O_APPEND)
+def work(folder: Path) -> NoReturn:
+    """Do what ``folder`` says, and end this process."""
+    _reports.file = os.open(folder / "reports", os.O_WRONLY | os.O_APPEND)
     # What libraries log belongs to the output that the parent shows when this fails.
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    arguments = json.load(sys.stdin)
+    code = 1
     try:
-        outcome = {"value": getattr(importlib.import_module(module), function)(**arguments)}
+        outcome = {"value": pickle.loads((folder / "call").read_bytes())()}
+        code = 0
     except (Exception, SystemExit) as error:
         # Not into the output: its last lines are the tool's own words, which say more.
         outcome = {
@@ -100,14 +92,18 @@ def main() -> int:
             "traceback": traceback.format_exc(),
         }
     try:
-        Path(result).write_text(json.dumps(outcome), encoding="utf-8")
+        (folder / "result").write_bytes(pickle.dumps(outcome))
     except OSError as error:
-        os._exit(DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)
+        code = DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
     sys.stdout.flush()
     sys.stderr.flush()
     # Not through the interpreter's shutdown: native libraries tear down badly, and it is slow.
-    os._exit(0 if "value" in outcome else 1)
+    os._exit(code)
 
 
-if __name__ == "__main__":
-    main()
+def _describe(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return "it gave up"
+    if isinstance(error, IngotError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
 """Run a function in a child process, so that a native crash is an error and not our death.
 
-It also keeps torch and transformers out of this process: their memory goes when the child goes.
-A child that calls `quantize.build.child.report_progress` is followed while it works.
+It also keeps torch and transformers out of this process. A child that calls
+`quantize.build.child.report_progress` is followed while it works.
 """
 
 from __future__ import annotations
@@ -10,21 +10,27 @@ import contextlib
 import json
 import logging
 import os
+import pickle
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol, TypeVar
 
 from quantize.build.child import DISK_FULL
+from quantize.build.forkserver import ForkedChild, ForkServer
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
-from runtimes.machine.processes import Child, ending, import_failure
+from runtimes.machine.processes import Child, child_environment, ending, import_failure
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _TAIL = 8  # lines of the child's output that an error shows
 _GLANCE = 0.1  # seconds between looks at what a child reports
+_BEGIN = "import sys; from quantize.build.child import main; main(int(sys.argv[1]), sys.argv[2])"
+_forks = ForkServer()
 
 # No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
 # report usage unless told not to.
@@ -38,6 +44,8 @@ _ENVIRONMENT = {
     # On machines with a GPU too, these steps are done on the processor.
     "CUDA_VISIBLE_DEVICES": "",
 }
+# Threads that wait by spinning stand in each other's way when the processor is shared.
+PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class Progress(Protocol):
@@ -51,59 +59,70 @@ class Progress(Protocol):
 
 
 def run_child(
-    function: str,
-    arguments: Mapping[str, Any],
+    call: Callable[[], T],
     *,
     what: str,
     work: Path,
     environment: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-) -> Any:
-    """Call ``module:function(**arguments)`` in a child; arguments and result must fit into JSON.
+    torch: bool = False,
+) -> T:
+    """``call``, a `functools.partial` of a module's function, in a child; what it returns.
 
-    ``what`` names the step in errors; ``progress`` hears what the child reports. Raises ToolError
-    with the child's last lines, DiskFullError or OutOfMemoryError. When this process is interrupted
-    the child is killed, with what it has started.
+    ``what`` names the step in errors; ``progress`` hears what the child reports. With ``torch`` the
+    child has imported torch and transformers. Raises ToolError with the child's last lines,
+    DiskFullError or OutOfMemoryError. When this process is interrupted the child is killed, with
+    what it has started.
     """
-    module, name = function.split(":")
-    handle, result_name = tempfile.mkstemp(prefix=f"{name}-", suffix=".result", dir=work)
-    os.close(handle)
-    result = Path(result_name)
-    log = result.with_suffix(".log")
-    told = result.with_suffix(".reports")
-    with log.open("wb") as output, told.open("w+b", buffering=0) as reports:
-        process = Child(
-            *("-m", "quantize.build.child", os.getpid(), told, module, name, result),
-            environment={**_ENVIRONMENT, **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches us alone; we end the child
-        )
+    with tempfile.TemporaryDirectory(prefix="child-", dir=work, ignore_cleanup_errors=True) as made:
+        folder = Path(made)
+        (folder / "call").write_bytes(pickle.dumps(call))
+        code = _run(folder, {**_ENVIRONMENT, **(environment or {})}, progress, torch=torch)
+        text = (folder / "log").read_text(encoding="utf-8", errors="replace")
         try:
-            assert process.stdin is not None
-            try:
-                process.stdin.write(json.dumps(dict(arguments)).encode())
-                process.stdin.close()
-            except BrokenPipeError:
-                pass  # it died at once; wait() says how
-            code = _follow(process, reports, progress)
+            answer = pickle.loads((folder / "result").read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):
+            answer = {}
+    logger.debug("%s:\n%s\n%s", what, text, answer.get("traceback", ""))
+    if "value" in answer:
+        value: T = answer["value"]
+        return value
+    raise _failure(what, code, answer, text)
+
+
+def _run(
+    folder: Path, environment: Mapping[str, str], progress: Progress | None, *, torch: bool
+) -> int:
+    """Let a child work in ``folder`` to its end; its exit code."""
+    with (
+        _forks.turn if torch else contextlib.nullcontext(),
+        (folder / "log").open("wb") as output,
+        (folder / "reports").open("w+b", buffering=0) as reports,
+    ):
+        process: Child | ForkedChild | None = None
+        if torch:
+            if progress is not None:
+                progress.step("loading torch and transformers")
+            environment = {**environment, **PATIENT}
+            process = _forks.fork(folder, child_environment(environment))
+        if process is None:
+            process = Child(
+                *("-c", _BEGIN, os.getpid(), folder),
+                environment=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches us alone; we end the child
+            )
+        try:
+            return _follow(process, reports, progress)
         except BaseException:
             process.kill_session()
             process.wait()
             raise
-    text = log.read_text(encoding="utf-8", errors="replace")
-    answer = json.loads(result.read_text(encoding="utf-8") or "{}")
-    logger.debug("%s:\n%s\n%s", what, text, answer.get("traceback", ""))
-    result.unlink()
-    log.unlink()
-    told.unlink()
-    if "value" in answer:
-        return answer["value"]
-    raise _failure(what, code, answer, text)
 
 
-def _follow(process: Child, reports: IO[bytes], progress: Progress | None) -> int:
+def _follow(process: Child | ForkedChild, reports: IO[bytes], progress: Progress | None) -> int:
     """Pass on what the child reports until it has ended; its exit code."""
     rest, code = b"", None
     while code is None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from quantize.build.child import report_step
 from quantize.build.process import Progress, run_child
+from quantize.gguf.amended import load_converter
 from quantize.gguf.converter import converter_folder
 from quantize.quality.tokens import Reference, compare_vocabulary
 from runtimes.models.modelfile import ModelFile, read_json
-
-logger = logging.getLogger(__name__)
 
 # Pre-tokenizers to try for a byte-level vocabulary whose hash the converter does not know; between
 # them they cover the regular expressions in use (GPT-2's, Llama 3's, Qwen 2's; `default` splits
@@ -23,53 +21,56 @@ _CANDIDATES = ("gpt-2", "llama-bpe", "qwen2", "default")
 def export_f16(
     model: Path, out: Path, reference: Reference, work: Path, progress: Progress | None = None
 ) -> list[str]:
-    """Write ``model`` to the GGUF file ``out``; returns what the user should know.
-
-    The converter recognises pre-tokenizers by a hash over published vocabularies. For a vocabulary
-    that it does not know, the candidates are tried and the one whose tokens equal the original's
-    is kept.
-    """
-    candidates = {name: work / f"vocabulary-{name}.gguf" for name in _CANDIDATES}
-    chosen: list[Any] | None = run_child(
-        "quantize.gguf.convert_child:convert",
-        {
-            "converter": str(converter_folder()),
-            "model": str(model),
-            "out": str(out),
-            "outtype": "f16",
-            "candidates": {name: str(path) for name, path in candidates.items()},
-            "reference": dataclasses.asdict(reference),
-        },
+    """Write ``model`` to the GGUF file ``out``; returns what the user should know."""
+    note = run_child(
+        partial(_convert, converter_folder(), model, out, reference, work),
         what="converting to GGUF",
         work=work,
         progress=progress,
+        torch=True,
     )
-    for path in candidates.values():
-        path.unlink(missing_ok=True)
-    if chosen is None:
-        return _lost_window(model, out)
-    name, different, compared = chosen
-    return [
-        f"pre-tokenizer {name!r} chosen by comparing tokens:"
-        f" {different} of {compared} lines differ",
-        *_lost_window(model, out),
-    ]
+    return [*([note] if note else []), *_lost_window(model, out)]
 
 
-def choose(candidates: dict[str, Path], reference: Reference) -> tuple[str, int, int]:
-    """The pre-tokenizer of the vocabularies ``candidates`` that differs from the original on the
-    fewest lines, on how many, and of how many; the first without any ends the search."""
-    best: tuple[str, int, int] | None = None
-    for name, path in candidates.items():
-        comparison = compare_vocabulary(path, reference, path.parent)
+def _convert(
+    converter: Path, model: Path, out: Path, reference: Reference, work: Path
+) -> str | None:
+    """Runs in a child process: what the user should know.
+
+    The converter recognises pre-tokenizers by a hash over published vocabularies. Where it does not
+    know the hash, the vocabulary alone is written with each candidate, and the one whose tokens are
+    nearest to the original's is taken; the first without a difference ends the search.
+    """
+    half = ("--outtype", "f16")
+    try:
+        report_step("loading the converter")
+        run = load_converter(converter)
+        report_step("converting")
+        run(model, out, *half)
+    except NotImplementedError as error:
+        if "pre-tokenizer" not in str(error):
+            raise
+    else:
+        return None
+    best: tuple[int, str, int] | None = None
+    for name in _CANDIDATES:
+        report_step(f"trying the pre-tokenizer {name}")
+        path = work / f"vocabulary-{name}.gguf"
+        load_converter(converter, name)(model, path, "--vocab-only")
+        comparison = compare_vocabulary(path, reference, work)
+        path.unlink()
         different = len(comparison.differences)
-        logger.info("pre-tokenizer %s: %d lines differ", name, different)
-        if best is None or different < best[1]:
-            best = name, different, comparison.compared
+        if best is None or different < best[0]:
+            best = different, name, comparison.compared
         if not different:
             break
     assert best is not None
-    return best
+    different, name, compared = best
+    report_step("converting")
+    load_converter(converter, name)(model, out, *half)
+    return (
+        f"pre-tokenizer {name!r} chosen by comparing tokens: {different} of {compared} lines differ"
+    )
 
 
 def _lost_window(model: Path, out: Path) -> list[str]:

@@ -13,10 +13,12 @@ import importlib.metadata
 import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from quantize.build.process import run_child
 from quantize.errors import UsageError
+from quantize.gguf.imatrix_child import compute
 from quantize.gguf.imatrixfile import ImportanceMatrix, is_matrix, read_matrix, write_matrix
 from quantize.progress.console import Reporter
 from quantize.source import SourceModel
@@ -114,9 +116,8 @@ def _usable(kept: Path, export: Path) -> bool:
 
 
 def _compute(text: Path, export: Path, out: Path, work: Path, progress: Reporter) -> int:
-    tokens: int = run_child(
-        "quantize.gguf.imatrix_child:compute",
-        {"model": str(export), "text": str(text), "out": str(out), "fewest": _FEWEST},
+    tokens = run_child(
+        partial(compute, export, text, out, _FEWEST),
         what="computing the importance matrix",
         work=work,
         progress=progress,

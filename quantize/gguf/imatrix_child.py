@@ -23,7 +23,7 @@ CHUNK = 512  # tokens that see each other, as llama-imatrix has it
 _STEP = 128  # tokens at once: bounds the logits, which must be computed for every token
 
 
-def compute(model: str, text: str, out: str, fewest: int) -> int:
+def compute(model: Path, text: Path, out: Path, fewest: int) -> int:
     """Write the importance matrix of the GGUF file ``model`` over the file ``text`` to ``out``.
 
     Each chunk begins with BOS where the model's vocabulary says so. Returns the number of the
@@ -33,8 +33,7 @@ def compute(model: str, text: str, out: str, fewest: int) -> int:
     # Weights in their plain layout, on the processor: nothing is gained from other kernels here.
     native = load_model(file, RunnerSettings(gpu_layers=0, extra_buffers=False))
     tokenizer = LlamaTokenizer(native)
-    source = Path(text)
-    tokens = tokenizer.encode(source.read_text(encoding="utf-8", errors="replace"))
+    tokens = tokenizer.encode(text.read_text(encoding="utf-8", errors="replace"))
     if len(tokens) < fewest:
         return len(tokens)
     chunks = chunked(tokens, min(CHUNK, file.context_length), _bos(native))
@@ -51,8 +50,8 @@ def compute(model: str, text: str, out: str, fewest: int) -> int:
         done += len(chunk)
         report_progress(done, sum(map(len, chunks)), "tokens")
     omp_wait.close()
-    matrix = ImportanceMatrix(collector.entries(), source.name, len(chunks), len(chunks[0]))
-    write_matrix(Path(out), matrix)
+    matrix = ImportanceMatrix(collector.entries(), text.name, len(chunks), len(chunks[0]))
+    write_matrix(out, matrix)
     return len(tokens)
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from quantize.errors import SourceError, UsageError
 from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store
+from quantize.lora.merge_child import merge
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
 from quantize.source.files import EVALUATION, GRADED, TOKENIZERS, small_files
@@ -128,24 +130,19 @@ def merge_lora(
         )
     adapter = open_adapter(lora, progress, hub)
     require_match(adapter, source)
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    made = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
     with progress.stage(f"merging the adapter {adapter.folder.resolve().name}"):
         run_child(
-            "quantize.lora.merge_child:merge",
-            {
-                "base": str(source.folder),
-                "adapter": str(adapter.folder),
-                "out": str(partial),
-                "trust_remote_code": source.trust_remote_code,
-            },
+            partial(merge, source, adapter.folder, made),
             what="merging the adapter",
             work=work,
+            torch=True,
         )
-    _copy_small(source, adapter, partial)
+    _copy_small(source, adapter, made)
     shutil.rmtree(out, ignore_errors=True)
-    partial.replace(out)
+    made.replace(out)
     options = SourceOptions(str(out), trust_remote_code=source.trust_remote_code)
     merged = open_folder(out, options, progress)
     return replace(

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from quantize.errors import SourceError
+from quantize.source.model import SourceModel
 from quantize.source.tensors import read_tensors
 
 _WEIGHTS = "adapter_model.safetensors"
 _LOST = "missing adapter keys"  # peft's words when weights of the adapter found no place
 
 
-def merge(base: str, adapter: str, out: str, trust_remote_code: bool) -> None:
-    """Write the merged model to the folder ``out``, in the types of ``base``.
+def merge(source: SourceModel, adapter: Path, out: Path) -> None:
+    """Write the merged model to the folder ``out``, in the types of ``source``.
 
     Raises SourceError when peft cannot place every weight of the adapter. ``safe_merge`` makes peft
     refuse weights that would become NaN.
@@ -25,13 +26,13 @@ def merge(base: str, adapter: str, out: str, trust_remote_code: bool) -> None:
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(
-        base, dtype="auto", trust_remote_code=trust_remote_code
+        source.folder, dtype="auto", trust_remote_code=source.trust_remote_code
     )
-    rows = _embedding_rows(Path(adapter))
+    rows = _embedding_rows(adapter)
     if rows is not None and rows != model.get_input_embeddings().weight.shape[0]:
         logging.info("the adapter has a vocabulary of %d", rows)
         model.resize_token_embeddings(rows, mean_resizing=False)
-    _require_modules(model, Path(adapter))
+    _require_modules(model, adapter)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:

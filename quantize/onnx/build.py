@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from quantize.build.process import run_child
 from quantize.errors import UsageError
-from quantize.onnx.optimum import build_with_optimum
+from quantize.onnx.builder import build_graph
+from quantize.onnx.optimum.route import build_with_optimum
 from quantize.options import Target
 from quantize.progress.console import Reporter
 from quantize.recipes.recipe import Recipe
@@ -59,37 +60,50 @@ def build_onnx(
     Raises UsageError where the recipe does not fit the target, and what `run_child` and
     `optimum_overlay` raise.
     """
-    progress = progress or Reporter()
-    if recipe.precision == _W8A8:
-        if target == "cuda":
-            raise UsageError(f"{recipe.name} is for processors; take another recipe for cuda")
-        return _build_w8a8(source, recipe, work, progress, calibration, exports)
+    progress, exports = progress or Reporter(), exports or work
     out = work / recipe.name
-    return _build(source, recipe, recipe.precision, out, target, progress, exports)
+    if recipe.precision != _W8A8:
+        return _build(source, recipe, out, target, progress, exports)
+    if target == "cuda":
+        raise UsageError(f"{recipe.name} is for processors; take another recipe for cuda")
+    # The float graph first, then its matrix products with 8-bit weights and activations.
+    whole = work / f"{recipe.name}-fp32"
+    made = _build(source, replace(recipe, precision="fp32"), whole, target, progress, exports)
+    shutil.rmtree(out, ignore_errors=True)
+    notes = run_child(
+        partial(_rewrite_w8a8, whole, out, calibration),
+        what=f"building {recipe.name}",
+        work=work,
+        progress=progress,
+    )
+    shutil.rmtree(whole)
+    return replace(made, path=out, notes=[*made.notes, *notes])
 
 
 def _build(
     source: SourceModel,
     recipe: Recipe,
-    precision: str,
     out: Path,
     target: Target,
     progress: Reporter,
-    exports: Path | None,
+    exports: Path,
 ) -> OnnxBuild:
     shutil.rmtree(out, ignore_errors=True)
-    answer = (
-        _run_builder(source, recipe, precision, out, target, progress)
-        if builder_may_know(source.architecture)
-        else {"unknown": source.architecture}
-    )
-    if unknown := answer.get("unknown"):
+    notes = None
+    if builder_may_know(source.architecture):
+        notes = run_child(
+            partial(build_graph, source, recipe, out, target),
+            what=f"building {recipe.name}",
+            work=out.parent,
+            progress=progress,
+            torch=True,
+        )
+    if notes is None:
         shutil.rmtree(out, ignore_errors=True)
-        notes = build_with_optimum(source, unknown, recipe, precision, out, progress, exports)
+        notes = build_with_optimum(source, recipe, out, progress, exports)
         if target == "cuda":
             notes.append("the graph is in 32 bits: optimum's export is not shaped for CUDA")
         return OnnxBuild(out, "optimum", notes)
-    notes = list(answer["notes"])
     if target == "cuda":
         notes.append("built for CUDA, with half-precision activations: not loaded or measured here")
     return OnnxBuild(out, "onnxruntime-genai", notes, runs_here=target == "cpu")
@@ -107,57 +121,8 @@ def builder_may_know(architecture: str) -> bool:
     return not chain.is_file() or f'"{architecture}"' in chain.read_text(encoding="utf-8")
 
 
-def _run_builder(
-    source: SourceModel,
-    recipe: Recipe,
-    precision: str,
-    out: Path,
-    target: Target,
-    progress: Reporter,
-) -> dict[str, Any]:
-    """See `quantize.onnx.build_child.build`."""
-    cache = out.parent / "onnx-cache"
-    answer: dict[str, Any] = run_child(
-        "quantize.onnx.build_child:build",
-        {
-            "model": str(source.folder),
-            "out": str(out),
-            "cache": str(cache),
-            "precision": precision,
-            "target": target,
-            "options": dict(recipe.options),
-            "trust_remote_code": source.trust_remote_code,
-        },
-        what=f"building {recipe.name}",
-        work=out.parent,
-        progress=progress,
-    )
-    shutil.rmtree(cache, ignore_errors=True)
-    return answer
+def _rewrite_w8a8(fp32: Path, out: Path, calibration: Path | None) -> list[str]:
+    """Runs in a child process."""
+    from quantize.onnx.w8a8 import quantize_w8a8
 
-
-def _build_w8a8(
-    source: SourceModel,
-    recipe: Recipe,
-    work: Path,
-    progress: Reporter,
-    calibration: Path | None,
-    exports: Path | None,
-) -> OnnxBuild:
-    """The float graph first, then its matrix products with 8-bit weights and activations."""
-    whole, out = work / f"{recipe.name}-fp32", work / recipe.name
-    made = _build(source, recipe, "fp32", whole, "cpu", progress, exports)
-    shutil.rmtree(out, ignore_errors=True)
-    notes: list[str] = run_child(
-        "quantize.onnx.build_child:rewrite_w8a8",
-        {
-            "fp32": str(whole),
-            "out": str(out),
-            "calibration": str(calibration) if calibration else None,
-        },
-        what=f"building {recipe.name}",
-        work=work,
-        progress=progress,
-    )
-    shutil.rmtree(whole)
-    return OnnxBuild(out, made.route, [*made.notes, *notes])
+    return quantize_w8a8(fp32, out, calibration)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from runtimes.engine.engine import Engine
@@ -17,7 +18,7 @@ _ROWS = 16
 _SAMPLE_S = 1.0
 
 
-def ask(path: str) -> str:
+def ask(path: Path) -> str:
     """Load ``path`` and ask one question; raises ModelError unless tokens come back."""
     with Engine.load(path, RunnerSettings(slots=1, context=256)) as engine:
         if engine.model.chat_template:
@@ -30,7 +31,7 @@ def ask(path: str) -> str:
         return done.text
 
 
-def answer(path: str, questions: list[dict[str, Any]], slots: int) -> list[str]:
+def answer(path: Path, questions: list[dict[str, Any]], slots: int) -> list[str]:
     """Greedy answers to the graded questions, in order."""
     context = min(ModelFile.read(path).context_length, _CONTEXT)
     with Engine.load(path, RunnerSettings(slots=slots, context=context)) as engine:
@@ -50,7 +51,7 @@ def answer(path: str, questions: list[dict[str, Any]], slots: int) -> list[str]:
     return [done.text for done in completions]
 
 
-def speed(path: str) -> dict[str, Any]:
+def speed(path: Path) -> dict[str, Any]:
     """Prefill and decode with 1 and 16 rows, load time and peak memory: the fields of `Speed`."""
     from quantize.quality.peak import GpuPeak, peak_resident
     from runtimes.planner.measure import Workload, measure_speed

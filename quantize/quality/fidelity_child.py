@@ -8,14 +8,13 @@ import numpy as np
 
 from quantize.quality.divergence import Scores, compare, mean, perplexity
 from quantize.quality.scoring import open_runner, scored_logits
-from quantize.quality.store import FloatReference, load_reference
+from quantize.quality.store import FloatReference
 from runtimes.models.modelfile import ModelFile
 
 
-def measure(path: str, reference: str) -> dict[str, float]:
+def measure(path: Path, reference: FloatReference) -> dict[str, float]:
     """Figures of the file or folder ``path`` against the distributions in ``reference``."""
-    known = load_reference(Path(reference))
-    scores = _score(ModelFile.read(path), known)
+    scores = _score(ModelFile.read(path), reference)
     kl, found = mean(scores.kl), perplexity(scores.nll)
     return {
         "perplexity": found.value,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from quantize.build.child import report_progress, report_step
@@ -10,10 +11,9 @@ _ROWS = 32
 
 
 def answer(
-    model: str, questions: list[dict[str, Any]], trust_remote_code: bool = False
+    model: Path, questions: list[dict[str, Any]], *, trust_remote_code: bool = False
 ) -> list[str]:
     """Greedy answers of the Hugging Face folder ``model`` in single precision, in order."""
-    report_step("loading torch and transformers")
     import torch
     from transformers import AutoTokenizer
 

@@ -21,7 +21,7 @@ _SHARE = 0.5  # of the memory that is free, for weights in single precision
 _SMALL = 2**20  # parameters of a module that are widened once and for all
 
 
-def load_network(model: str, *, trust_remote_code: bool = False, wide: bool | None = None) -> Any:
+def load_network(model: Path, *, trust_remote_code: bool = False, wide: bool | None = None) -> Any:
     """The network of the Hugging Face folder ``model``, ready to compute in single precision.
 
     ``wide`` says whether weights are held in single precision; None decides by the free memory.
@@ -33,7 +33,7 @@ def load_network(model: str, *, trust_remote_code: bool = False, wide: bool | No
         config = AutoConfig.from_pretrained(
             model, local_files_only=True, trust_remote_code=trust_remote_code
         )
-        needed = _weight_bytes(Path(model)) * 4 / getattr(config.dtype, "itemsize", 4)
+        needed = _weight_bytes(model) * 4 / getattr(config.dtype, "itemsize", 4)
         wide = needed < _SHARE * memory_now()[1]
     network = AutoModelForCausalLM.from_pretrained(
         model,
@@ -120,7 +120,7 @@ def _quiet_length_warning() -> Any:
 
 
 def encode(
-    model: str, text: str, *, trust_remote_code: bool = False
+    model: Path, text: str, *, trust_remote_code: bool = False
 ) -> tuple[list[int], int | None]:
     """The ids of ``text``, and the BOS id if the tokenizer begins every text with it.
 

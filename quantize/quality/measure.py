@@ -5,37 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from quantize.build.process import Progress, run_child
+from quantize.build.process import PATIENT, Progress, run_child
 from quantize.errors import CheckError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, Quality, Speed
 from quantize.options import MeasureOptions
+from quantize.quality import built_child, reference_child
+from quantize.quality.fidelity_child import measure
+from quantize.quality.float_child import answer
+from quantize.quality.store import FloatReference, load_reference
 from quantize.quality.tasks import Question, as_arguments, grade
 from quantize.quality.text import read_text, scored_tokens
-
-if TYPE_CHECKING:
-    from quantize.quality.store import FloatReference
-    from quantize.source import SourceModel
+from quantize.source import SourceModel
 
 REFERENCE = "float-reference"  # the folder of the float model's distributions, in the work folder
 _ROWS = 16
-# Threads that wait by spinning stand in each other's way when the processor is shared.
-_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def check_answers(path: Path, work: Path) -> str:
     """Load the file on its runtime and ask one question. Raises CheckError."""
     try:
-        return str(
-            run_child(
-                "quantize.quality.built_child:ask",
-                {"path": str(path)},
-                what=f"loading {path.name} and asking it a question",
-                work=work,
-            )
+        return run_child(
+            partial(built_child.ask, path),
+            what=f"loading {path.name} and asking it a question",
+            work=work,
         )
     except ToolError as error:
         raise CheckError(f"{error}\nNothing was published for it") from error
@@ -51,16 +47,11 @@ def float_accuracy(
 ) -> Quality:
     """How many questions the original model answers."""
     answers = run_child(
-        "quantize.quality.float_child:answer",
-        {
-            "model": str(model),
-            "questions": as_arguments(questions),
-            "trust_remote_code": trust_remote_code,
-        },
+        partial(answer, model, as_arguments(questions), trust_remote_code=trust_remote_code),
         what="asking the float model the graded questions",
         work=work,
-        environment=_PATIENT,
         progress=progress,
+        torch=True,
     )
     return grade(questions, answers)
 
@@ -68,8 +59,7 @@ def float_accuracy(
 def built_accuracy(path: Path, questions: Sequence[Question], work: Path) -> Quality:
     """How many questions a built file answers."""
     answers = run_child(
-        "quantize.quality.built_child:answer",
-        {"path": str(path), "questions": as_arguments(questions), "slots": _ROWS},
+        partial(built_child.answer, path, as_arguments(questions), slots=_ROWS),
         what=f"asking {path.name} the graded questions",
         work=work,
         environment=_devices(),
@@ -86,30 +76,17 @@ def float_reference(
     A source that is a GGUF file is its own float model, on llama.cpp. Raises UsageError for a text
     that cannot be used, ToolError and OutOfMemoryError for a model that does not run.
     """
-    from quantize.quality.store import load_reference
-
     scored_tokens(options.limit)
     read_text(options.text)  # what is wrong with it should not wait for a child
     out = work / REFERENCE
-    arguments = {
-        "out": str(out),
-        "text": str(options.text) if options.text else None,
-        "limit": options.limit,
-    }
-    own: dict[str, str | bool]
+    what = "running the float model over the text to measure with"
+    text, limit = options.text, options.limit
     if source.kind == "gguf":
-        function, own = "from_gguf", {"path": str(source.weights[0])}
+        call = partial(reference_child.from_gguf, source.weights[0], out, text, limit)
+        run_child(call, what=what, work=work, environment=PATIENT, progress=progress)
     else:
-        function = "from_checkpoint"
-        own = {"model": str(source.folder), "trust_remote_code": source.trust_remote_code}
-    run_child(
-        f"quantize.quality.reference_child:{function}",
-        {**arguments, **own},
-        what="running the float model over the text to measure with",
-        work=work,
-        environment=_PATIENT,
-        progress=progress,
-    )
+        original = partial(reference_child.from_checkpoint, source, out, text, limit)
+        run_child(original, what=what, work=work, progress=progress, torch=True)
     return load_reference(out)
 
 
@@ -121,8 +98,7 @@ def fidelity(
     Raises ToolError and OutOfMemoryError.
     """
     found = run_child(
-        "quantize.quality.fidelity_child:measure",
-        {"path": str(path), "reference": str(reference.folder)},
+        partial(measure, path, reference),
         what=f"comparing {path.name} with the float model",
         work=work,
         environment=_devices(),
@@ -136,8 +112,7 @@ def fidelity(
 def built_speed(path: Path, work: Path) -> Speed:
     """Speed, load time and peak memory of a built file."""
     found = run_child(
-        "quantize.quality.built_child:speed",
-        {"path": str(path)},
+        partial(built_child.speed, path),
         what=f"measuring the speed of {path.name}",
         work=work,
         environment=_devices(),

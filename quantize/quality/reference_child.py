@@ -9,26 +9,25 @@ from typing import Any
 from quantize.build.child import report_progress, report_step
 from quantize.quality.store import Recorder
 from quantize.quality.text import cut, read_text
+from quantize.source import SourceModel
 
 
-def from_checkpoint(
-    model: str, out: str, text: str | None, limit: int | None, trust_remote_code: bool
-) -> None:
-    """Run the Hugging Face folder ``model`` over the text; what it gives goes to the folder
+def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: int | None) -> None:
+    """Run the Hugging Face model ``source`` over the text; what it gives goes to the folder
     ``out``."""
-    report_step("loading torch")
     import torch
 
     from quantize.quality.float_model import describe_precision, encode, load_network
 
-    given = read_text(Path(text) if text else None, limit)
-    report_step("loading transformers and the tokenizer")
-    ids, bos = encode(model, given.content, trust_remote_code=trust_remote_code)
+    given = read_text(text, limit)
+    trust = source.trust_remote_code
+    report_step("loading the tokenizer")
+    ids, bos = encode(source.folder, given.content, trust_remote_code=trust)
     report_step("loading the float model")
-    network = load_network(model, trust_remote_code=trust_remote_code)
+    network = load_network(source.folder, trust_remote_code=trust)
     windows = cut(ids, _context(network.config), bos, limit)
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
-    with Recorder(Path(out), windows, given) as recorder, torch.inference_mode():
+    with Recorder(out, windows, given) as recorder, torch.inference_mode():
         for done, window in enumerate(windows.ids):
             report_progress(done, len(windows.ids), "windows")
             kept = {"logits_to_keep": len(window) - windows.first} if keeps else {}
@@ -39,19 +38,19 @@ def from_checkpoint(
     report_progress(len(windows.ids), len(windows.ids), "windows")
 
 
-def from_gguf(path: str, out: str, text: str | None, limit: int | None) -> None:
+def from_gguf(path: Path, out: Path, text: Path | None, limit: int | None) -> None:
     """The same for a GGUF file of half or single precision, which is its own float model."""
     from quantize.quality.scoring import open_runner, scored_logits
     from runtimes.engine.tokenizer import load_tokenizer
     from runtimes.models.modelfile import ModelFile
 
-    given = read_text(Path(text) if text else None, limit)
+    given = read_text(text, limit)
     model = ModelFile.read(path)
     tokenizer = load_tokenizer(path)
     ids = tokenizer.encode(given.content, add_special=True, parse_special=False)
     windows = cut(ids, model.context_length, _bos(tokenizer, ids), limit)
     runner = open_runner(model, windows)
-    with Recorder(Path(out), windows, given) as recorder:
+    with Recorder(out, windows, given) as recorder:
         for window, logits in scored_logits(runner, windows):
             recorder.add(window, logits)
         recorder.finish(model.quantization.lower())

@@ -5,16 +5,16 @@ Fresh vocabularies fail silently otherwise: the file loads, answers, and is a li
 
 from __future__ import annotations
 
-import contextlib
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from quantize.build.process import Progress, run_child
-from quantize.errors import TokenMismatchError, ToolError
+from quantize.errors import TokenMismatchError
 from quantize.manifest import TokenParity
+from quantize.quality import tokens_child
 from quantize.recipes.recipe import Format
 from runtimes.models.gguf import read_header
 
@@ -75,33 +75,21 @@ def make_reference(
     progress: Progress | None = None,
 ) -> Reference:
     """Run the original tokenizer. Raises ToolError when it does not load."""
-
-    def load(*, lean: bool) -> Reference:
-        answer = run_child(
-            "quantize.quality.tokens_child:reference",
-            {"model": str(model), "trust_remote_code": trust_remote_code, "lean": lean},
-            what="loading the original tokenizer",
-            work=work,
-            progress=progress,
-        )
-        return Reference(**answer)
-
-    if not trust_remote_code:
-        with contextlib.suppress(ToolError):  # it may be that this one needs torch
-            return load(lean=True)
-    return load(lean=False)
+    answer = run_child(
+        partial(tokens_child.reference, model, trust_remote_code=trust_remote_code),
+        what="loading the original tokenizer",
+        work=work,
+        progress=progress,
+        torch=True,
+    )
+    return Reference(**answer)
 
 
 def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> Comparison:
     """Compare the tokenizer of a GGUF file or ONNX folder with the original."""
-    answer: dict[str, Any] = run_child(
-        "quantize.quality.tokens_child:built",
-        {
-            "path": str(path),
-            "lines": reference.lines,
-            "chats": reference.chats,
-            "special": len(reference.special_ids),
-        },
+    special = len(reference.special_ids)
+    answer = run_child(
+        partial(tokens_child.built, path, reference.lines, reference.chats, special),
         what=f"tokenizing with {path.name}",
         work=work,
     )
@@ -123,8 +111,7 @@ def compare_built(path: Path, reference: Reference, kind: Format, work: Path) ->
 def compare_vocabulary(path: Path, reference: Reference, work: Path) -> Comparison:
     """Compare a GGUF file that holds the vocabulary alone."""
     built = run_child(
-        "quantize.quality.tokens_child:vocabulary",
-        {"path": str(path), "lines": reference.lines},
+        partial(tokens_child.vocabulary, path, reference.lines),
         what="tokenizing with the converted vocabulary",
         work=work,
     )

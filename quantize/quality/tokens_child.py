@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,8 @@ from quantize.quality.lines import parity_conversations, parity_lines
 _WITH_SPECIAL = 40
 
 
-def reference(model: str, trust_remote_code: bool = False, lean: bool = False) -> dict[str, Any]:
-    """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``.
-
-    ``lean`` keeps transformers from importing torch, which takes longer than all the rest and which
-    hardly any tokenizer needs.
-    """
-    report_step("loading transformers")
-    if lean:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # as if it were not installed
+def reference(model: Path, *, trust_remote_code: bool) -> dict[str, Any]:
+    """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``."""
     from transformers import AutoTokenizer
 
     report_step("loading the tokenizer")
@@ -58,7 +50,7 @@ def reference(model: str, trust_remote_code: bool = False, lean: bool = False) -
     }
 
 
-def built(path: str, lines: list[str], chats: list[Any], special: int) -> dict[str, Any]:
+def built(path: Path, lines: list[str], chats: list[Any], special: int) -> dict[str, Any]:
     """The same by the tokenizer that the runtime uses for the GGUF file or ONNX folder ``path``."""
     from runtimes.engine.tokenizer import encode_chat, load_tokenizer
     from runtimes.models.modelfile import ModelFile
@@ -75,11 +67,11 @@ def built(path: str, lines: list[str], chats: list[Any], special: int) -> dict[s
     return {**found, "texts": _whole(texts)}
 
 
-def vocabulary(path: str, lines: list[str]) -> list[list[int]]:
+def vocabulary(path: Path, lines: list[str]) -> list[list[int]]:
     """Ids by a GGUF file that holds a vocabulary and no weights."""
     from runtimes.llamacpp.tokenizer import LlamaTokenizer
 
-    tokenizer = LlamaTokenizer.load(Path(path))
+    tokenizer = LlamaTokenizer.load(path)
     return [tokenizer.encode(line) for line in lines]
 
 

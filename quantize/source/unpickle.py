@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from quantize.build.process import run_child
@@ -14,6 +15,7 @@ from quantize.errors import SourceError
 from quantize.progress.console import Reporter
 from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE
 from quantize.source.jsonfile import read_json
+from quantize.source.unpickle_child import convert
 from runtimes.paths import cache_dir
 
 
@@ -58,8 +60,7 @@ def converted(folder: Path, progress: Reporter) -> Path:
             made = Path(work) / "weights"
             made.mkdir()
             run_child(
-                "quantize.source.unpickle_child:convert",
-                {"files": [str(path) for path in files], "out": str(made)},
+                partial(convert, files, made),
                 what="converting pickled weights",
                 work=Path(work),
                 progress=progress,

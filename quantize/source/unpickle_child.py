@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 
 from quantize.build.child import report_progress
@@ -11,7 +12,7 @@ from quantize.errors import SourceError
 from quantize.source.files import INDEX, SINGLE
 
 
-def convert(files: list[str], out: str) -> None:
+def convert(files: Sequence[Path], out: Path) -> None:
     """Write one safetensors file for each of ``files`` to the folder ``out``, with an index when
     there are several. Raises SourceError when one holds anything but tensors.
 
@@ -45,11 +46,11 @@ def convert(files: list[str], out: str) -> None:
         target = (
             SINGLE if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
         )
-        save_file(tensors, Path(out) / target, metadata={"format": "pt"})
+        save_file(tensors, out / target, metadata={"format": "pt"})
         places.update(dict.fromkeys(tensors, target))
         total += sum(t.numel() * t.element_size() for t in tensors.values())
         del data, tensors
         report_progress(number, len(files), "files")
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": places}
-        (Path(out) / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        (out / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")

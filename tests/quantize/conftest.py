@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,7 @@ def measured_llama(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFa
     ]
     lines = [
         {"task": "even" if i % 2 == 0 else "odd", "answer": text, **question}
-        for i, (question, text) in enumerate(zip(asked, answer(str(source), asked), strict=True))
+        for i, (question, text) in enumerate(zip(asked, answer(source, asked), strict=True))
     ]
     graded = "\n".join(map(json.dumps, lines))
     (source / "graded.jsonl").write_text(graded + "\n", encoding="utf-8")
@@ -183,14 +184,9 @@ def pebble_matrix(
 ) -> Path:
     """The demo model's importance matrix over the first of the two files."""
     from quantize.build.process import run_child
+    from quantize.gguf.imatrix_child import compute
 
     work = tmp_path_factory.mktemp("imatrix")
     out = work / "m.gguf"
-    arguments = {"model": str(pebble_f16), "text": str(pebble_texts[0]), "out": str(out)}
-    run_child(
-        "quantize.gguf.imatrix_child:compute",
-        {**arguments, "fewest": 256},
-        what="computing",
-        work=work,
-    )
+    run_child(partial(compute, pebble_f16, pebble_texts[0], out, 256), what="", work=work)
     return out

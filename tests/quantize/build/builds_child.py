@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+from quantize.options import Target
+from quantize.source import SourceModel
+from quantize.source.synthetic import Shape
 
 
-def gguf(models: dict[str, str], pre: dict[str, str], type: str = "q8_0") -> None:
+def gguf(models: dict[Path, Path], pre: dict[Path, str], type: str = "q8_0") -> None:
     """Each Hugging Face folder (key) to a GGUF file (value), with weights of ``type``."""
-    from quantize.gguf.convert_child import load_converter
+    from quantize.gguf.amended import load_converter
     from quantize.gguf.converter import converter_folder
 
     for model, out in models.items():
-        load_converter(str(converter_folder()), pre.get(model))(
-            model, "--outfile", out, "--outtype", type
-        )
+        load_converter(converter_folder(), pre.get(model))(model, out, "--outtype", type)
 
 
-def onnx(jobs: list[tuple[str, str, str, str]]) -> None:
+def onnx(jobs: list[tuple[SourceModel, Path, str, Target]]) -> None:
     """Hugging Face folders to ONNX folders by onnxruntime-genai's builder.
 
     A job is the model, the output, the recipe and the target.
     """
-    from quantize.onnx.build_child import build
+    from quantize.onnx.builder import build_graph
     from quantize.recipes.recipe import RECIPES
 
     for model, out, name, target in jobs:
-        recipe = RECIPES[name]
-        cache = str(Path(out).with_name("cache"))
-        options = dict(recipe.options)
-        answer = build(model, out, cache, recipe.precision, target, options, False)
-        assert "notes" in answer, answer
+        assert build_graph(model, RECIPES[name], out, target) is not None
 
 
-def originals(models: dict[str, str], tokens: list[int]) -> None:
+def originals(models: dict[Path, Path], tokens: list[int]) -> None:
     """Log-probabilities after each token by transformers, as .npy files."""
     import numpy as np
     import torch
@@ -47,15 +44,14 @@ def originals(models: dict[str, str], tokens: list[int]) -> None:
 
 
 def make(
-    root: str, shapes: dict[str, dict[str, Any]], tokens: list[int], scored: list[str]
+    folder: Path, shapes: dict[str, Shape], tokens: list[int], scored: list[str]
 ) -> None:
-    """Random models of ``shapes`` (the fields of a Shape by name) in the folder ``root``, as GGUF
+    """Random models of ``shapes`` (by name) in ``folder``, as GGUF
     files in half precision too; transformers' log-probabilities of those that are ``scored``."""
-    from quantize.source.synthetic import Shape, make_random_model
+    from quantize.source.synthetic import make_random_model
 
-    folder = Path(root)
-    for name, fields in shapes.items():
-        make_random_model(folder / name, Shape(**fields))
-    originals({str(folder / name): str(folder / f"{name}.npy") for name in scored}, tokens)
-    models = {str(folder / name): str(folder / f"{name}.gguf") for name in shapes}
+    for name, shape in shapes.items():
+        make_random_model(folder / name, shape)
+    originals({folder / name: folder / f"{name}.npy" for name in scored}, tokens)
+    models = {folder / name: folder / f"{name}.gguf" for name in shapes}
     gguf(models, dict.fromkeys(models, "gpt-2"), "f16")

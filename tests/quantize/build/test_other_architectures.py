@@ -10,6 +10,7 @@ import logging
 import random
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
+from tests.quantize.build import builds_child
 from tests.runtimes.engine.gates import held
 from tests.runtimes.ties import near_ties
 
@@ -96,16 +98,9 @@ GREEDY = SamplingParams(max_tokens=12, ignore_eos=True, top_logprobs=2)
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a GGUF file of each, and transformers' log-probabilities after each token."""
     root = tmp_path_factory.mktemp("others")
-    arguments = {
-        "root": str(root),
-        "shapes": {
-            name: {"config": shape.config, "model": shape.model, "settings": shape.settings}
-            for name, shape in {**_MODELS, "bert": _BERT}.items()
-        },
-        "tokens": TOKENS,
-        "scored": list(_MODELS),
-    }
-    run_child("tests.quantize.build.builds_child:make", arguments, what="making models", work=root)
+    shapes = {**_MODELS, "bert": _BERT}
+    call = partial(builds_child.make, root, shapes, TOKENS, list(_MODELS))
+    run_child(call, what="making models", work=root)
     return root
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings
+from tests.quantize.build import builds_child
 from tests.quantize.conftest import run_quantize
 from tests.quantize.shapes import SHAPES
 
@@ -76,20 +78,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
     tables = {arch: root / f"{arch}.npy" for arch in sources}
     byte_level = [a for a in sources if SHAPES[a].tokenizer is byte_level]
 
-    def paths(targets: dict[str, Path]) -> dict[str, str]:
-        return {str(sources[arch]): str(path) for arch, path in targets.items()}
+    def paths(targets: dict[str, Path]) -> dict[Path, Path]:
+        return {sources[arch]: path for arch, path in targets.items()}
 
-    def child(function: str, **arguments: object) -> None:
-        run_child(
-            f"tests.quantize.build.builds_child:{function}", arguments, what=function, work=root
-        )
+    def model(arch: str) -> SourceModel:
+        folder = sources[arch]
+        return SourceModel(folder, SHAPES[arch].model, (folder / "model.safetensors",), 1)
+
+    def child(function: Callable[..., None], *arguments: object) -> None:
+        run_child(partial(function, *arguments), what=function.__name__, work=root)
 
     def export() -> OnnxBuild:
-        folder = sources["gpt_neox"]
-        model = SourceModel(folder, "GPTNeoXForCausalLM", (folder / "model.safetensors",), 1)
         work = root / "gpt_neox-work"
         work.mkdir()
-        return build_onnx(model, RECIPES["onnx-int8"], work, exports=work)
+        return build_onnx(model("gpt_neox"), RECIPES["onnx-int8"], work, exports=work)
 
     def command() -> str:
         recipes = "onnx-int8,onnx-int4-rtn"
@@ -97,13 +99,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
 
     with ThreadPoolExecutor(2) as pool:
         exported, said = pool.submit(export), pool.submit(command)
-        jobs = [(str(sources[arch]), str(onnx[arch]), "onnx-int8", "cpu") for arch in BUILT]
-        jobs.append((str(sources["qwen3"]), str(root / "qwen3-cuda"), "onnx-int4", "cuda"))
-        pre = {str(sources[arch]): "gpt-2" for arch in byte_level}
+        jobs = [(model(arch), onnx[arch], "onnx-int8", "cpu") for arch in BUILT]
+        jobs.append((model("qwen3"), root / "qwen3-cuda", "onnx-int4", "cuda"))
+        pre = {sources[arch]: "gpt-2" for arch in byte_level}
         others = [
-            pool.submit(child, "onnx", jobs=jobs),
-            pool.submit(child, "gguf", models=paths(gguf), pre=pre),
-            pool.submit(child, "originals", models=paths(tables), tokens=TOKENS),
+            pool.submit(child, builds_child.onnx, jobs),
+            pool.submit(child, builds_child.gguf, paths(gguf), pre),
+            pool.submit(child, builds_child.originals, paths(tables), TOKENS),
         ]
         for other in others:
             other.result()

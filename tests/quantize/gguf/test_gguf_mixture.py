@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from quantize.build.process import run_child
 from quantize.gguf.convert import export_f16
 from quantize.gguf.imatrix import check_fit
+from quantize.gguf.imatrix_child import compute
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.quality.tokens import Reference
@@ -51,8 +53,7 @@ def test_each_expert_has_the_inputs_that_were_sent_to_it(mixtral: Path, tmp_path
     """The router, a matrix like others, sees every token that the experts share out."""
     text, out = tmp_path / "words.txt", tmp_path / "m.gguf"
     text.write_text("The quick brown fox jumps over the lazy dog. 12 + 30 = 42\n" * 30)
-    arguments = {"model": str(mixtral), "text": str(text), "out": str(out), "fewest": 1}
-    run_child("quantize.gguf.imatrix_child:compute", arguments, what="", work=tmp_path)
+    run_child(partial(compute, mixtral, text, out, 1), what="", work=tmp_path)
     matrix = read_matrix(out)
     router = matrix.entries["blk.0.ffn_gate_inp.weight"]
     for name in ("gate", "up"):

@@ -27,7 +27,7 @@ from runtimes.paths import cache_dir
 
 logger = logging.getLogger(__name__)
 
-REQUIREMENTS = Path(__file__).with_name("optimum-requirements.txt")
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 _RECORD = "ingot-overlay.json"
 _TAIL = 6  # lines of pip's output that an error shows
 _NO_NETWORK = ("connection", "resolve", "timed out", "retries", "no matching distribution", "proxy")

@@ -1,4 +1,4 @@
-"""Runs in a child process: llama.cpp's convert_hf_to_gguf.py with amendments."""
+"""llama.cpp's convert_hf_to_gguf.py, with amendments. Loaded in a child process."""
 
 from __future__ import annotations
 
@@ -8,50 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quantize.build.child import report_step
-from quantize.gguf.convert import choose
-from quantize.quality.tokens import Reference
 from quantize.source.tensors import read_tensors
 
 
-def convert(
-    converter: str,
-    model: str,
-    out: str,
-    outtype: str,
-    candidates: dict[str, str],
-    reference: dict[str, Any],
-) -> tuple[str, int, int] | None:
-    """Convert the Hugging Face folder ``model`` to the file ``out``.
-
-    ``converter`` is the folder with convert_hf_to_gguf.py, conversion/ and gguf-py/. It names the
-    pre-tokenizer by a hash that knows published vocabularies only. When it knows none, the
-    vocabulary alone is written once for each of ``candidates`` (name to file), and the one that is
-    nearest to the ``reference`` (the fields of a Reference) is taken; the answer is what
-    `quantize.gguf.convert.choose` says of it then, else None.
-    """
-    try:
-        report_step("loading torch and the converter")
-        run = load_converter(converter, None)
-        report_step("converting")
-        run(model, "--outfile", out, "--outtype", outtype)
-    except NotImplementedError as error:
-        if "pre-tokenizer" not in str(error):
-            raise
-        for name, path in candidates.items():
-            report_step(f"trying the pre-tokenizer {name}")
-            load_converter(converter, name)(model, "--outfile", path, "--vocab-only")
-        paths = {name: Path(path) for name, path in candidates.items()}
-        chosen = choose(paths, Reference(**reference))
-        report_step("converting")
-        load_converter(converter, chosen[0])(model, "--outfile", out, "--outtype", outtype)
-        return chosen
-    return None
-
-
-def load_converter(converter: str, pre: str | None) -> Callable[..., None]:
-    """The converter's command line as a function; ``pre`` forces the name of the pre-tokenizer."""
-    sys.path[:0] = [converter, str(Path(converter) / "gguf-py")]
+def load_converter(converter: Path, pre: str | None = None) -> Callable[..., None]:
+    """The command line of the converter in that folder as a function; ``pre`` forces the name of
+    the pre-tokenizer."""
+    sys.path[:0] = [str(converter), str(converter / "gguf-py")]
     import convert_hf_to_gguf  # type: ignore[import-not-found]
     import gguf
     from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
@@ -64,8 +27,9 @@ def load_converter(converter: str, pre: str | None) -> Callable[..., None]:
     _amend_settings(ModelBase, GPTNeoXModel)
     _amend_layer_names(GraniteHybridModel)
 
-    def run(*arguments: str) -> None:
-        sys.argv = ["convert_hf_to_gguf.py", *arguments, *_without_draft(Path(arguments[0]))]
+    def run(model: Path, out: Path, *arguments: str) -> None:
+        command = ("convert_hf_to_gguf.py", str(model), "--outfile", str(out), *arguments)
+        sys.argv = [*command, *_without_draft(model)]
         convert_hf_to_gguf.main()
 
     return run

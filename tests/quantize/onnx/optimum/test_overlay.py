@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import ToolError
-from quantize.onnx import overlay
-from quantize.onnx.optimum_child import older_config
+from quantize.onnx.optimum import overlay
+from quantize.onnx.optimum.export import older_config
 from quantize.progress.console import Reporter
 from runtimes.errors import RuntimeMissingError
 from runtimes.machine.locks import Lock

@@ -1,46 +1,43 @@
-"""Runs in a child process: onnxruntime-genai's model builder."""
+"""onnxruntime-genai's model builder, with amendments. Runs in a child process."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from quantize.build.child import report_step
+from quantize.options import Target
+from quantize.recipes.recipe import Recipe
+from quantize.source import SourceModel
 
 
-def build(
-    model: str,
-    out: str,
-    cache: str,
-    precision: str,
-    target: str,
-    options: dict[str, str],
-    trust_remote_code: bool,
-) -> dict[str, Any]:
-    """Build the Hugging Face folder ``model`` into the folder ``out`` for the processor ``target``.
-
-    ``options`` are the builder's ``--extra_options``. Returns the architecture's name as
-    ``unknown`` when the builder does not know it, else what the user should know as ``notes``.
-    """
-    report_step("loading torch and onnxruntime-genai's builder")
+def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) -> list[str] | None:
+    """Build ``source`` into the folder ``out``; what the user should know, or None when the builder
+    does not know the architecture."""
+    report_step("loading onnxruntime-genai's builder")
     builder = _load_builder()
     report_step("building the graph")
-    pairs = [f"{key}={value}" for key, value in options.items()]
-    pairs += [f"hf_remote={str(trust_remote_code).lower()}"]
-    extra = builder.parse_extra_options("", model, out, precision, target, cache, pairs)
+    cache = str(out.with_name("onnx-cache"))
+    where = ("", str(source.folder), str(out), recipe.precision, target, cache)
+    pairs = [f"{key}={value}" for key, value in recipe.options.items()]
+    pairs += [f"hf_remote={str(source.trust_remote_code).lower()}"]
+    extra = builder.parse_extra_options(*where, pairs)
     tied = bool(extra["shared_embeddings"])
     config = extra["hf_details"]["hf_config"]
     _flatten_rope(config)
     _name_windowed_layers(config)
     try:
-        builder.create_model("", model, out, precision, target, cache, **extra)
+        builder.create_model(*where, **extra)
     except NotImplementedError as error:
         if "is not currently supported" not in str(error):
             raise
-        return {"unknown": (config.architectures or [config.model_type])[0]}
-    return {"notes": _finish(Path(out), whole=precision == "fp32", target=target, tied=tied)}
+        return None
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+    return _finish(out, whole=recipe.precision == "fp32", target=target, tied=tied)
 
 
 def _finish(out: Path, *, whole: bool, target: str, tied: bool) -> list[str]:
@@ -120,10 +117,3 @@ def _name_windowed_layers(config: Any) -> None:
         and getattr(config, "layer_types", None) is None
     ):
         config.layer_types = ["sliding_attention"] * config.num_hidden_layers
-
-
-def rewrite_w8a8(fp32: str, out: str, calibration: str | None) -> list[str]:
-    """The float folder ``fp32`` as ``out``, with weights and activations in 8 bits."""
-    from quantize.onnx.w8a8 import quantize_w8a8
-
-    return quantize_w8a8(Path(fp32), Path(out), Path(calibration) if calibration else None)

@@ -6,78 +6,82 @@ import json
 from pathlib import Path
 from typing import Any
 
-from quantize.errors import CheckError, SourceError
+from quantize.errors import SourceError
 from quantize.onnx.graphfile import NAME, load_graph, save_graph
+from quantize.recipes.recipe import Recipe
+from quantize.source import SourceModel
 from runtimes.models.modelfile import GENAI_CONFIG
-
-# Float against float: kernels differ in the last digits only. Measured on the random models of the
-# tests: below 1e-8.
-_MOST_DIVERGENCE = 1e-4
-
-
-def _check(model: Path, export: Path, *, trust_remote_code: bool) -> None:
-    """Raise CheckError when the export computes something else than the original."""
-    from quantize.onnx.agreement import divergence
-
-    found = divergence(model, export, trust_remote_code=trust_remote_code)
-    if not found <= _MOST_DIVERGENCE:  # nan fails too
-        raise CheckError(
-            f"optimum's export does not compute what the original model computes (mean KL"
-            f" divergence {found:.2g} nats, at most {_MOST_DIVERGENCE} is rounding); use --to gguf"
-        )
 
 
 def finish(
-    model: str,
-    export: str,
-    out: str,
-    precision: str,
-    options: dict[str, str],
-    trust_remote_code: bool,
-    check: bool,
+    source: SourceModel, export: Path, out: Path, recipe: Recipe, *, check: bool
 ) -> list[str]:
     """Write the folder ``out`` from the float ``export``; returns what the user should know.
 
-    With ``check`` the export is compared with the original first. ``precision`` and ``options`` are
-    those that onnxruntime-genai's builder takes; "fp32" leaves the weights as they are.
+    With ``check`` the export is compared with the original first. The recipe's precision and
+    options are those that onnxruntime-genai's builder takes; "fp32" leaves the weights as they are.
     """
     from quantize.onnx.embedding import shrink_embedding
     from quantize.onnx.logits import select_rows
-    from quantize.onnx.nbits import quantize_nbits
-    from quantize.onnx.normalize import normalize, sensitive
+    from quantize.onnx.optimum.agreement import require_agreement
+    from quantize.onnx.optimum.normalize import normalize, sensitive
 
     if check:
-        _check(Path(model), Path(export), trust_remote_code=trust_remote_code)
-    graph = load_graph(Path(export) / NAME)
+        require_agreement(source, export / NAME)
+    graph = load_graph(export / NAME)
     tied = normalize(graph)
-    described = _describe(graph.graph, Path(model), trust_remote_code=trust_remote_code)
+    described = _describe(graph.graph, source)
     notes: list[str] = []
-    if precision != "fp32":
-        algorithm = options.get("algo_config", "")
-        method, mixed = algorithm.removesuffix("_mixed"), algorithm.endswith("_mixed")
+    if recipe.precision != "fp32":
         layers = described["model"]["decoder"]["num_hidden_layers"]
-        graph = quantize_nbits(
-            graph, precision, method, sensitive(graph.graph, layers) if mixed else []
-        )
+        graph = _round(graph, recipe, sensitive(graph.graph, layers))
         notes = shrink_embedding(graph.graph, tied=tied)
     select_rows(graph.graph)
-    folder = Path(out)
-    folder.mkdir()
-    save_graph(graph, folder / NAME)
+    out.mkdir()
+    save_graph(graph, out / NAME)
     config = json.dumps(described, indent=4)
-    (folder / GENAI_CONFIG).write_text(config + "\n", encoding="utf-8")
-    _write_tokenizer(Path(model), folder, trust_remote_code=trust_remote_code)
+    (out / GENAI_CONFIG).write_text(config + "\n", encoding="utf-8")
+    _write_tokenizer(source, out)
     return notes
 
 
-def _describe(graph: Any, model: Path, *, trust_remote_code: bool) -> dict[str, Any]:
+def _round(model: Any, recipe: Recipe, in_8_bits: list[str]) -> Any:
+    """The onnx_ir ``model`` with its multiplications by constants rounded, by onnxruntime's own
+    quantizer. Nodes named ``in_8_bits`` get 8 where a recipe of 4 bits is a mixed one."""
+    import onnx_ir as ir
+    from onnxruntime.quantization.matmul_nbits_quantizer import (
+        KQuantWeightOnlyQuantConfig,
+        MatMulNBitsQuantizer,
+        RTNWeightOnlyQuantConfig,
+    )
+
+    ir.external_data.load_to_model(model)
+    method = recipe.options.get("algo_config", "")
+    chosen = {name: {"bits": 8} for name in in_8_bits} if method.endswith("_mixed") else {}
+    kinds = {"rtn": RTNWeightOnlyQuantConfig, "k_quant": KQuantWeightOnlyQuantConfig}
+    kind = kinds.get(method.removesuffix("_mixed")) if recipe.precision == "int4" else None
+    quantizer = MatMulNBitsQuantizer(
+        ir.to_proto(model),
+        bits={"int4": 4, "int8": 8}[recipe.precision],
+        # As onnxruntime-genai's builder has them for processors: the fastest kernels, with
+        # activations in 8 bits.
+        block_size=32,
+        is_symmetric=True,
+        accuracy_level=4,
+        algo_config=kind(customized_weight_config=chosen) if kind else None,
+    )
+    quantizer.process()
+    return ir.from_proto(quantizer.model.model)
+
+
+def _describe(graph: Any, source: SourceModel) -> dict[str, Any]:
     """The genai_config.json of a graph whose keys and values are given back, not written in place.
 
     Format: https://onnxruntime.ai/docs/genai/reference/config.html
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    config = AutoConfig.from_pretrained(source.folder, trust_remote_code=source.trust_remote_code)
     past = [value for value in graph.inputs if value.name.startswith("past_key_values.")]
     logits = next(value for value in graph.outputs if value.name == "logits")
     inputs = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
@@ -104,7 +108,7 @@ def _describe(graph: Any, model: Path, *, trust_remote_code: bool) -> dict[str, 
     context = config.max_position_embeddings
     return {
         "model": {
-            **_special_ids(model, config),
+            **_special_ids(source.folder, config),
             "context_length": context,
             "decoder": decoder,
             "type": config.model_type,
@@ -133,12 +137,15 @@ def _special_ids(model: Path, config: Any) -> dict[str, Any]:
     return found
 
 
-def _write_tokenizer(model: Path, folder: Path, *, trust_remote_code: bool) -> None:
+def _write_tokenizer(source: SourceModel, folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(
+        source.folder, trust_remote_code=source.trust_remote_code
+    )
     tokenizer.save_pretrained(folder)
     if not (folder / "tokenizer.json").is_file():
         raise SourceError(
-            f"{model} has a tokenizer that cannot be written as tokenizer.json; use --to gguf"
+            f"{source.folder} has a tokenizer that cannot be written as tokenizer.json;"
+            " use --to gguf"
         )
