@@ -6,6 +6,7 @@ Only on Linux: elsewhere libraries do not survive a fork.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import importlib
@@ -23,6 +24,8 @@ from typing import NoReturn
 
 from quantize.build.child import work
 from runtimes.machine.processes import Child
+
+assert sys.platform == "linux"  # mypy reads on for Linux only
 
 _MODULES = ("torch", "transformers.modeling_utils")
 _MESSAGE = 1 << 20  # bytes at most: an environment
@@ -42,10 +45,8 @@ class ForkServer:
         self._way: socket.socket
 
     def fork(self, folder: Path, environment: Mapping[str, str]) -> ForkedChild | None:
-        """A child that works in ``folder`` (see `child.work`); None where there can be none, and
-        where importing torch ends a process."""
-        if sys.platform != "linux":
-            return None
+        """A child that works in ``folder`` (see `child.work`); None where importing torch ends a
+        process."""
         try:
             if self._process is None:
                 self._start(environment)
@@ -72,6 +73,7 @@ class ForkServer:
 
     def _start(self, environment: Mapping[str, str]) -> None:
         self._way, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        atexit.register(self.close)
         with theirs:
             self._process = Child(
                 *("-c", _SERVE, theirs.fileno()),

@@ -12,16 +12,21 @@ import logging
 import os
 import pickle
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
 from quantize.build.child import DISK_FULL
-from quantize.build.forkserver import ForkedChild, ForkServer
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine.processes import Child, child_environment, ending, import_failure
+
+if sys.platform == "linux":
+    from quantize.build.forkserver import ForkServer
+
+    _forks = ForkServer()
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +35,6 @@ T = TypeVar("T")
 _TAIL = 8  # lines of the child's output that an error shows
 _GLANCE = 0.1  # seconds between looks at what a child reports
 _BEGIN = "import sys; from quantize.build.child import main; main(int(sys.argv[1]), sys.argv[2])"
-_forks = ForkServer()
 
 # No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
 # report usage unless told not to.
@@ -56,6 +60,14 @@ class Progress(Protocol):
 
     def step(self, text: str) -> None:
         """What the present stage does now."""
+
+
+class _Process(Protocol):
+    """A `Child`, or one that was forked."""
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill_session(self) -> None: ...
 
 
 def run_child(
@@ -94,47 +106,47 @@ def _run(
     folder: Path, environment: Mapping[str, str], progress: Progress | None, *, torch: bool
 ) -> int:
     """Let a child work in ``folder`` to its end; its exit code."""
+    if torch:
+        environment = {**environment, **PATIENT}
+        if progress is not None:
+            progress.step("loading torch and transformers")
     with (
-        _forks.turn if torch else contextlib.nullcontext(),
         (folder / "log").open("wb") as output,
         (folder / "reports").open("w+b", buffering=0) as reports,
     ):
-        process: Child | ForkedChild | None = None
-        if torch:
-            if progress is not None:
-                progress.step("loading torch and transformers")
-            environment = {**environment, **PATIENT}
-            process = _forks.fork(folder, child_environment(environment))
-        if process is None:
-            process = Child(
-                *("-c", _BEGIN, os.getpid(), folder),
-                environment=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches us alone; we end the child
-            )
-        try:
-            return _follow(process, reports, progress)
-        except BaseException:
-            process.kill_session()
-            process.wait()
-            raise
+        if sys.platform == "linux" and torch:
+            with _forks.turn:
+                if forked := _forks.fork(folder, child_environment(environment)):
+                    return _follow(forked, reports, progress)
+        child = Child(
+            *("-c", _BEGIN, os.getpid(), folder),
+            environment=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us alone; we end the child
+        )
+        return _follow(child, reports, progress)
 
 
-def _follow(process: Child | ForkedChild, reports: IO[bytes], progress: Progress | None) -> int:
+def _follow(process: _Process, reports: IO[bytes], progress: Progress | None) -> int:
     """Pass on what the child reports until it has ended; its exit code."""
     rest, code = b"", None
-    while code is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = process.wait(_GLANCE)
-        *lines, rest = (rest + reports.read()).split(b"\n")
-        if progress is not None and lines:
-            newest = json.loads(lines[-1])  # it says it all
-            if isinstance(newest, str):
-                progress.step(newest)
-            else:
-                progress.advance(*newest)
+    try:
+        while code is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(_GLANCE)
+            *lines, rest = (rest + reports.read()).split(b"\n")
+            if progress is not None and lines:
+                newest = json.loads(lines[-1])  # it says it all
+                if isinstance(newest, str):
+                    progress.step(newest)
+                else:
+                    progress.advance(*newest)
+    except BaseException:
+        process.kill_session()
+        process.wait()
+        raise
     return code
 
 

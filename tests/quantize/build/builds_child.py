@@ -43,9 +43,7 @@ def originals(models: dict[Path, Path], tokens: list[int]) -> None:
         np.save(out, torch.log_softmax(logits, -1).numpy())
 
 
-def make(
-    folder: Path, shapes: dict[str, Shape], tokens: list[int], scored: list[str]
-) -> None:
+def make(folder: Path, shapes: dict[str, Shape], tokens: list[int], scored: list[str]) -> None:
     """Random models of ``shapes`` (by name) in ``folder``, as GGUF
     files in half precision too; transformers' log-probabilities of those that are ``scored``."""
     from quantize.source.synthetic import make_random_model

@@ -22,7 +22,6 @@ from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
 from tests.quantize.build import misbehaving
 
-
 FORKED = pytest.param(
     True, marks=pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux")
 )
