@@ -76,7 +76,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
     gguf = {arch: root / f"{arch}.gguf" for arch in sources}
     onnx = {arch: root / f"{arch}-onnx" for arch in BUILT}
     tables = {arch: root / f"{arch}.npy" for arch in sources}
-    byte_level = [a for a in sources if SHAPES[a].tokenizer is byte_level]
+    hinted = [arch for arch in sources if SHAPES[arch].tokenizer is byte_level]
 
     def paths(targets: dict[str, Path]) -> dict[Path, Path]:
         return {sources[arch]: path for arch, path in targets.items()}
@@ -101,7 +101,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
         exported, said = pool.submit(export), pool.submit(command)
         jobs = [(model(arch), onnx[arch], "onnx-int8", "cpu") for arch in BUILT]
         jobs.append((model("qwen3"), root / "qwen3-cuda", "onnx-int4", "cuda"))
-        pre = {sources[arch]: "gpt-2" for arch in byte_level}
+        pre = {sources[arch]: "gpt-2" for arch in hinted}
         others = [
             pool.submit(child, builds_child.onnx, jobs),
             pool.submit(child, builds_child.gguf, paths(gguf), pre),
