@@ -97,11 +97,7 @@ def weight_bytes(model: ModelFile) -> int:
     return model.nbytes
 
 
-def kv_bytes(
-    model: ModelFile,
-    cache: Cache,
-    kv_type: KvType,
-) -> int:
+def kv_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
     """Every cell of every slot; all are written when the context is made.
 
     Layers with a sliding window keep ``window`` cells and those of the batch that is going in
@@ -114,19 +110,13 @@ def kv_bytes(
     return int(elements * cache.number * KV_ELEMENT_BYTES[kv_type]) + states
 
 
-def table_bytes(
-    model: ModelFile,
-    cache: Cache,
-) -> int:
+def table_bytes(model: ModelFile, cache: Cache) -> int:
     """Which token of which slot lies in which cell, all of them used."""
     cells = sum(_cells(model, cache))
     return cache.number * (cells * _CELL_BYTES + _CACHE_BYTES)
 
 
-def compute_bytes(
-    model: ModelFile,
-    cache: Cache,
-) -> int:
+def compute_bytes(model: ModelFile, cache: Cache) -> int:
     """The graph's buffer, a row of logits for each slot that is copied out of it, and the work
     space of the kernels, which is mostly the widest activation in 8 bits."""
     wide = max(model.feed_forward, model.heads * model.head_dim, model.hidden)
@@ -143,10 +133,7 @@ def shortlist_bytes(model: ModelFile, slots: int) -> int:
     return 4 * _FLOAT * slots * model.vocab_size
 
 
-def graph_bytes(
-    model: ModelFile,
-    cache: Cache,
-) -> int:
+def graph_bytes(model: ModelFile, cache: Cache) -> int:
     """What llama.cpp reports as its compute buffer: activations of the largest batch, and masks.
 
     ggml-alloc reuses what is dead, so the peak is that of one place in the graph, in floats per
@@ -181,10 +168,7 @@ def overhead_bytes(model: ModelFile) -> int:
     return _TOKEN_BYTES * model.vocab_size + _MERGE_BYTES * model.merges + _RUNTIME_BYTES
 
 
-def _cells(
-    model: ModelFile,
-    cache: Cache,
-) -> tuple[int, int]:
+def _cells(model: ModelFile, cache: Cache) -> tuple[int, int]:
     """The length of one cache: of layers that keep everything, and of those with a window."""
     if not (model.kv_elements or model.window_elements):  # recurrent layers alone
         return 0, 0

@@ -25,7 +25,7 @@ from runtimes.machine.cpu import all_flags, cpu_name
 GCC_AMX_FLAGS = ("-fno-dse",)
 
 # The vision library is not used here, and is a fifth of the compilation.
-DEFAULT_DEFINITIONS = {"LLAVA_BUILD": "OFF"}
+_NO_VISION = "-DLLAVA_BUILD=OFF"
 
 
 class ToolchainError(IngotError):
@@ -105,9 +105,8 @@ def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
         f"{word} {' '.join(extra)}" if extra and word.startswith("-DCMAKE_CXX_FLAGS") else word
         for word in words
     ]
-    for name, value in DEFAULT_DEFINITIONS.items():
-        if not any(word.startswith((f"-D{name}=", f"-D{name}:")) for word in words):
-            words.append(f"-D{name}={value}")
+    if not any(word.startswith(("-DLLAVA_BUILD=", "-DLLAVA_BUILD:")) for word in words):
+        words.append(_NO_VISION)
     return shlex.join(words)
 
 

@@ -46,12 +46,12 @@ def buffer_bytes() -> int:
     return min(max(_BUFFER, 2 * cache), memory_now()[1] // 8)
 
 
-def measure_bandwidth(threads: int, seconds: float = _MEASURE_S) -> float:
+def measure_bandwidth(threads: int) -> float:
     """Sweep a buffer larger than the caches, one part a thread, and add up their best sweeps."""
     words = buffer_bytes() // 8
     # Written, not zeroed: untouched zero pages all map to one page, which stays in the cache.
     parts = np.array_split(np.ones(words, np.int64), threads)
-    deadline = time.perf_counter() + seconds
+    deadline = time.perf_counter() + _MEASURE_S
 
     def best_sweep(part: npt.NDArray[np.int64]) -> float:
         best = 0.0

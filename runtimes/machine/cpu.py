@@ -15,31 +15,13 @@ from pathlib import Path
 
 from runtimes.machine import cgroup
 
-# Names as /proc/cpuinfo has them -> ours: the sets that the runtimes have special kernels for.
-_INSTRUCTION_SETS = {
-    "sse4_2": "sse4.2",
-    "avx": "avx",
-    "f16c": "f16c",
-    "fma": "fma",
-    "avx2": "avx2",
-    "avx_vnni": "avx-vnni",
-    "avx512f": "avx512f",
-    "avx512bw": "avx512bw",
-    "avx512vl": "avx512vl",
-    "avx512_vnni": "avx512-vnni",
-    "avx512_bf16": "avx512-bf16",
-    "avx512_fp16": "avx512-fp16",
-    "amx_tile": "amx-tile",
-    "amx_int8": "amx-int8",
-    "amx_bf16": "amx-bf16",
-    "asimd": "neon",
-    "asimddp": "dotprod",
-    "i8mm": "i8mm",
-    "bf16": "bf16",
-    "sve": "sve",
-    "sve2": "sve2",
-    "sme": "sme",
-}
+# Sets that the runtimes have special kernels for, as in /proc/cpuinfo; our names have dashes.
+_INSTRUCTION_SETS = (
+    *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl"),
+    *("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),
+    *("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
+)
+_OTHER_NAMES = {"sse4_2": "sse4.2", "asimd": "neon", "asimddp": "dotprod"}
 # macOS: sysctl name -> ours.
 _SYSCTL_SETS = {
     "hw.optional.neon": "neon",
@@ -66,11 +48,10 @@ def cpu_name() -> str:
 def instruction_sets() -> tuple[str, ...]:
     """The instruction sets that runtimes have special kernels for, of those that are there."""
     if sys.platform == "darwin":
-        names, present = _SYSCTL_SETS, {name for name in _SYSCTL_SETS if _sysctl(name) == "1"}
-    else:
-        info, names = _cpuinfo(), _INSTRUCTION_SETS
-        present = set((info.get("flags") or info.get("Features") or "").split())
-    return tuple(ours for theirs, ours in names.items() if theirs in present)
+        return tuple(ours for name, ours in _SYSCTL_SETS.items() if _sysctl(name) == "1")
+    present = all_flags().split()
+    there = (name for name in _INSTRUCTION_SETS if name in present)
+    return tuple(_OTHER_NAMES.get(name, name.replace("_", "-")) for name in there)
 
 
 def cpu_identity() -> str:
@@ -81,7 +62,8 @@ def cpu_identity() -> str:
 def all_flags() -> str:
     """Every flag of the processor: what `-march=native` depends on."""
     info = _cpuinfo()
-    return info.get("flags") or info.get("Features") or " ".join(instruction_sets())
+    flags = info.get("flags") or info.get("Features") or ""
+    return " ".join(instruction_sets()) if sys.platform == "darwin" else flags
 
 
 @cache

@@ -60,7 +60,6 @@ class Child(subprocess.Popen[bytes]):
         *arguments: object,
         environment: Mapping[str, str] | None = None,
         outlives: bool = False,
-        pass_fds: tuple[int, ...] = (),
         **more: Any,
     ) -> None:
         lifeline = None if outlives else Lifeline()
@@ -68,7 +67,7 @@ class Child(subprocess.Popen[bytes]):
             super().__init__(
                 python(*arguments),
                 env=child_environment(environment),
-                pass_fds=(*pass_fds, *(lifeline.pass_fds if lifeline else ())),
+                pass_fds=lifeline.pass_fds if lifeline else (),
                 **more,
             )
             if lifeline:
@@ -100,6 +99,28 @@ def run(
         check=False,
         **more,
     )
+
+
+def birth(pid: int) -> float | None:
+    """When a process was started, in seconds since 1970; None when there is none, or only its
+    parent has not noticed that it has ended."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
+def is_alive(pid: int, born: float) -> bool:
+    """Whether the process that had this number and start still runs.
+
+    The start is compared because numbers are used again; not exactly, because it is counted from
+    the machine's start, whose time shifts a little when the clock is set.
+    """
+    now = birth(pid)
+    return now is not None and abs(now - born) < 1.0
 
 
 def signal_name(code: int) -> str | None:

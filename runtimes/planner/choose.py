@@ -11,6 +11,7 @@ from runtimes.planner.plan import OUTPUT_TOKENS, PROMPT_TOKENS, Figures
 
 _GAIN = 1.02  # what twice the slots must bring to be worth their memory
 _CLOSE = 1.4  # how far behind one short sample may be and still be looked at again
+_FINALISTS = 3
 _HALF_SPEED = 0.5  # how slow the smallest may be under the profile `memory`
 BUSY = 0.2  # samples that scatter more than this say that something else was running
 
@@ -68,12 +69,12 @@ def slots_for(one: Measured, task: Task) -> int:
     return chosen
 
 
-def finalists(measured: Sequence[Measured], task: Task, most: int = 3) -> list[Measured]:
+def finalists(measured: Sequence[Measured], task: Task) -> list[Measured]:
     """Those worth a longer look: the best, and what one short sample may have wronged."""
     if task.profile == "memory":
         return [best_of(measured, task)]
     ranked = sorted(zip(speeds(measured, task), measured, strict=True), key=lambda pair: -pair[0])
-    return [one for speed, one in ranked[:most] if speed >= ranked[0][0] / _CLOSE]
+    return [one for speed, one in ranked[:_FINALISTS] if speed >= ranked[0][0] / _CLOSE]
 
 
 def reasons(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,70 +23,46 @@ class TrialError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Tokens a second: one prompt's prefill (None where it was not timed), and of all rows that
-    decoded together."""
+    """Tokens a second."""
 
-    prefill_tps: float | None
-    decode_tps: float
+    prefill_tps: float | None  # of one prompt; None where it was not timed
+    decode_tps: float  # of all rows that decoded together
 
 
 CONTEXT = max(PROMPT, SHORT_PROMPT + DECODE_STEPS) + 8  # tokens that a slot needs for a sample
 
 
-class Trial:
-    """A loaded candidate. A context manager; leaving it ends the process."""
+class Trial(LineChild):
+    """A loaded candidate."""
 
     def __init__(self, path: Path, settings: RunnerSettings) -> None:
         """Raises TrialError when the candidate does not load."""
-        words = (path, json.dumps(asdict(settings)))
-        self._child = LineChild("runtimes.planner.trial_child", *words, name="its process")
+        asked = json.dumps(asdict(settings))
+        super().__init__("runtimes.planner.trial_child", path, asked, name="its process")
         try:
-            with _explained():
-                loaded = self._child.answer(_LOAD_S)
-            if "error" in loaded:
-                raise TrialError(loaded["error"])
+            self.answer(_LOAD_S)
         except BaseException:
             self.close()
             raise
-        self.slots: int = loaded["slots"]
+
+    def answer(self, limit_s: float | None = None) -> Any:
+        """Raises TrialError for the candidate's own failure; what Python cannot import is not."""
+        try:
+            found = super().answer(limit_s)
+        except LineChildError as error:
+            kind = RuntimeMissingError if error.why == "import" else TrialError
+            raise kind(str(error)) from error
+        if "error" in found:
+            raise TrialError(found["error"])
+        return found
 
     def sample(self, prompt: int, rows: int) -> Sample:
-        """Measure once; a ``prompt`` of 0 tokens is not timed.
-
-        Raises TrialError when the process dies or does not answer.
-        """
-        return Sample(**self._ask({"prompt": prompt, "rows": rows}))
+        """Measure once; a ``prompt`` of 0 tokens is not timed. Raises TrialError."""
+        return Sample(**self.ask({"prompt": prompt, "rows": rows}, _SAMPLE_S))
 
     def prefill(self, prompt: int, piece: int) -> float:
         """Tokens a second of one prompt that goes in by steps of ``piece`` tokens.
 
-        Raises TrialError when the process dies or does not answer.
+        Raises TrialError.
         """
-        return float(self._ask({"prompt": prompt, "piece": piece})["prefill_tps"])
-
-    def close(self) -> None:
-        """End the process. A second call does nothing."""
-        self._child.close()
-
-    def __enter__(self) -> Trial:
-        """The trial itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the process."""
-        self.close()
-
-    def _ask(self, question: dict[str, int]) -> dict[str, Any]:
-        with _explained():
-            answer: dict[str, Any] = self._child.ask(question, _SAMPLE_S)
-        return answer
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """A child that cannot be asked is its candidate's failure; what Python cannot import is not."""
-    try:
-        yield
-    except LineChildError as error:
-        kind = RuntimeMissingError if error.why == "import" else TrialError
-        raise kind(str(error)) from error
+        return float(self.ask({"prompt": prompt, "piece": piece}, _SAMPLE_S)["prefill_tps"])

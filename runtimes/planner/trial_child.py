@@ -39,7 +39,7 @@ def main(path: str, settings: str) -> int:
         answer({"error": str(error)})
         return 0
     _sample(runner, SHORT_PROMPT, 1)  # a warm-up
-    answer({"slots": runner.capabilities.slots})
+    answer({})
     for asked in questions:
         if "piece" in asked:
             answer({"prefill_tps": _pieces(runner, asked["prompt"], asked["piece"])})

@@ -20,19 +20,18 @@ from app.batch.journal.journal import Journal
 from app.batch.journal.lines import LEFT
 from app.batch.report.progress import BaseProgress, Snapshot
 from app.batch.report.time_left import Left, left_json
+from runtimes.machine.processes import birth
 
 _LEFT_S, _MOVED = 5.0, 0.1  # notes on the time left: how often at most, and after which change
 
 
 def run_note(**job: int | str | None) -> dict[str, Any]:
     """The values of a ``batch-run`` note of this process; ``job`` has those from ``rows`` on."""
-    import psutil
-
     return {
         "at": round(time.time(), 3),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "born": psutil.Process().create_time(),
+        "born": birth(os.getpid()),
         "command": sys.argv[1:],
         "folder": os.getcwd(),
         **job,

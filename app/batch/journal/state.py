@@ -24,6 +24,7 @@ from app.batch.journal.lines import (
 from app.batch.report.time_left import Left, left_of
 from app.batch.settings import comparable
 from runtimes.errors import RequestError
+from runtimes.machine.processes import is_alive
 
 RECENT_S = 60.0
 NOT_OURS = "{} is not a journal of ingot batch, or none of its lines is whole"
@@ -80,7 +81,7 @@ class JournalState:
         run = self.run
         if run is None or self.end is not None or not self.here:
             return False
-        return alive(run["pid"], run["born"])
+        return is_alive(run["pid"], run["born"])
 
     def take(self, offset: int, line: bytes) -> None:
         """The next line, which begins at ``offset``."""
@@ -160,21 +161,3 @@ def read_state(path: Path) -> JournalState:
     if not state.whole_lines:
         raise RequestError(NOT_OURS.format(path))
     return state
-
-
-def alive(pid: int, born: float) -> bool:
-    """Whether the process still runs that was started at ``born`` (Unix seconds)."""
-    now = birth(pid)
-    return now is not None and abs(now - born) < 1.0
-
-
-def birth(pid: int) -> float | None:
-    """When a process was started; None when there is none, or only its parent has not noticed that
-    it has ended."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.Error:
-        return None

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.batch.journal.state import alive, birth
 from runtimes.machine import processes
 
 PLAIN = {"NO_COLOR": "1"}  # what is written to stderr is read
@@ -31,7 +30,7 @@ def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) ->
             stderr=err,
             start_new_session=True,  # Ctrl-C and a closed terminal are not for it
         )
-    return Child(process.pid, birth(process.pid) or 0.0, process)
+    return Child(process.pid, processes.birth(process.pid) or 0.0, process)
 
 
 class Child:
@@ -47,7 +46,7 @@ class Child:
         """Whether it still runs."""
         if self._process is not None:
             return self._process.poll() is None
-        return alive(self.pid, self.born)
+        return processes.is_alive(self.pid, self.born)
 
     @property
     def code(self) -> int | None:

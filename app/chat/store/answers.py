@@ -6,10 +6,10 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from app.chat.store.records import State
 from app.chat.store.rows import pack_ids
+from runtimes.machine.processes import birth, is_alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Saved:
 
 def begin(db: sqlite3.Connection, message: int) -> None:
     """Mark as written by this process."""
-    pid, born = this_process()
+    pid = os.getpid()
+    born = birth(pid)
     db.execute(
         "UPDATE messages SET state = ?, owner_pid = ?, owner_born = ?, error = NULL WHERE id = ?",
         (State.STREAMING, pid, born, message),
@@ -81,37 +82,3 @@ def mark_lost(db: sqlite3.Connection, messages: Sequence[int]) -> None:
         rows += db.execute(query, (id,)).fetchall()
         text, ids = "".join(row[0] for row in rows), b"".join(row[1] for row in rows)
         end(db, id, text, ids, State.LOST)
-
-
-# Which process writes an answer, so that one which died can be told from one at work
-
-
-@cache
-def _born(pid: int) -> float:
-    import psutil
-
-    return float(psutil.Process(pid).create_time())
-
-
-def this_process() -> tuple[int, float]:
-    """The number of this process and when it started, in seconds since 1970."""
-    return os.getpid(), _born(os.getpid())
-
-
-def is_alive(pid: int, born: float) -> bool:
-    """Whether the process that had this number and start still runs.
-
-    The start is compared because numbers are used again; not exactly, because it is counted from
-    the machine's start, whose time shifts a little when the clock is set.
-    """
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return abs(process.create_time() - born) < 1.0
-    except psutil.AccessDenied:
-        return True
-    except psutil.Error:
-        return False

@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.machine.processes import Child, child_environment, ending, import_failure, run
+from runtimes.machine.processes import (
+    Child,
+    birth,
+    child_environment,
+    ending,
+    import_failure,
+    is_alive,
+    run,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 PATH = "import sys; print(*sys.path, sep='\\n')"
@@ -154,3 +162,18 @@ def _starts() -> Iterator[tuple[str, str]]:
                     started = name in STARTERS or "multiprocessing" in name
                     if started or (name == "sys.executable" and id(node) not in text):
                         yield path.relative_to(ROOT).as_posix(), name
+
+
+def test_a_process_is_known_by_its_start_too() -> None:
+    pid = os.getpid()
+    born = birth(pid)
+    assert born is not None
+    assert is_alive(pid, born)
+    assert not is_alive(pid, born - 60)  # its number, used again
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended_born = birth(ended.pid)
+    assert ended_born is not None
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(ended.pid, ended_born)  # not yet waited for
+    ended.wait()
+    assert not is_alive(ended.pid, ended_born)

@@ -316,7 +316,7 @@ def test_a_trial_that_dies_says_of_what(models) -> None:
     with Trial(models[0].path, asked) as trial:
         assert trial.sample(16, 2).decode_tps > 0
         assert trial.sample(0, 1).prefill_tps is None
-        trial._child._process.kill()
+        trial._process.kill()
         with pytest.raises(TrialError, match="SIGKILL"):
             trial.sample(16, 2)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -155,18 +154,6 @@ def test_two_writers_lose_nothing(path: Path, start: Callable[[int, int], Writer
         messages = [message for chat in chats for message in store.messages(chat.id)]
         for writer in writers:
             _check(messages, writer.told)
-
-
-def test_a_process_is_known_by_its_start_too() -> None:
-    pid, born = answers.this_process()
-    assert answers.is_alive(pid, born)
-    assert not answers.is_alive(pid, born - 60)  # its number, used again
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended_born = answers._born(ended.pid)
-    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-    assert not answers.is_alive(ended.pid, ended_born)  # not yet waited for
-    ended.wait()
-    assert not answers.is_alive(ended.pid, ended_born)
 
 
 def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: Store) -> None:
