@@ -3,7 +3,6 @@ which are in the file of the settings and stand before those of the same name.""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from app.config import writing
@@ -26,11 +25,6 @@ def find(config: Config, name: str) -> Preset:
     raise ConfigError(f"there is no preset {name}; there are: {known}")
 
 
-def is_own(config: Config, name: str) -> bool:
-    """Whether it is the user's, who may delete it."""
-    return any(preset.name == name for preset in config.presets)
-
-
 def save(preset: Preset, path: Path | None = None) -> Preset:
     """Write a preset of the user's to the file of the settings (or to ``path``), in place of one of
     the same name; as it was written. Raises ConfigError."""
@@ -50,13 +44,3 @@ def delete(config: Config, name: str, path: Path | None = None) -> None:
         return
     find(config, name)
     raise ConfigError(f"{name} comes with the app; one of yours by that name would stand before it")
-
-
-def with_saved(config: Config, preset: Preset) -> Config:
-    """The settings with a preset as ``save`` has written it."""
-    return replace(config, presets=(*without(config, preset.name).presets, preset))
-
-
-def without(config: Config, name: str) -> Config:
-    """The settings without a preset of the user's."""
-    return replace(config, presets=tuple(one for one in config.presets if one.name != name))

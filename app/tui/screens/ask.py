@@ -17,7 +17,7 @@ class AskScreen(ModalScreen[str | None]):
     CSS_PATH = "ask.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "take", "OK", id="ask.take", priority=True),
-        Binding("escape", "leave", "Back", id="ask.leave"),
+        Binding("escape", "dismiss", "Back", id="ask.leave"),
     ]
 
     def __init__(self, title: str, text: str = "", placeholder: str = "") -> None:
@@ -37,6 +37,3 @@ class AskScreen(ModalScreen[str | None]):
         text = self.query_one("#text", Input).value.strip()
         if text:
             self.dismiss(text)
-
-    def action_leave(self) -> None:
-        self.dismiss(None)

@@ -28,14 +28,15 @@ class AttachScreen(ModalScreen[Attachment | None]):
     of the context the file takes is shown before you attach it.
     """
     CSS_PATH = "attach.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", id="attach.leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Back", id="attach.leave")
+    ]
 
     def __init__(self, path: str = "") -> None:
         super().__init__(classes="panel")
         self._path = path
 
     def compose(self) -> ComposeResult:
-        """The path and what is known of the file."""
         with Vertical(classes="box") as box:
             box.border_title = "Attach a text file"
             box.border_subtitle = "enter attaches · tab completes · esc back"
@@ -43,7 +44,6 @@ class AttachScreen(ModalScreen[Attachment | None]):
             yield Static(id="about", markup=False)
 
     def on_mount(self) -> None:
-        """Ready to type."""
         self.query_one(PathInput).focus_line()
 
     @on(PathInput.Changed)
@@ -97,7 +97,3 @@ class AttachScreen(ModalScreen[Attachment | None]):
             about = self.query_one("#about", Static)
             about.set_class(error, "error")
             about.update(text)
-
-    def action_leave(self) -> None:
-        """End without a file."""
-        self.dismiss(None)

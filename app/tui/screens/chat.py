@@ -133,7 +133,6 @@ class ChatScreen(Screen[None]):
         self.action_sampling = self.panels.sampling
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         self.session = Session(self.services.store, self.host)
         yield self.bar
         yield self.transcript
@@ -161,7 +160,6 @@ class ChatScreen(Screen[None]):
         self.show_status(now=True)
 
     def on_unmount(self) -> None:
-        """Keep what has come, and what was typed."""
         self.session.keep_drafts(self.prompt.text)
         self.answer.close()
 
@@ -169,27 +167,22 @@ class ChatScreen(Screen[None]):
 
     @property
     def services(self) -> Services:
-        """Store, engine and settings."""
         return services_of(self)
 
     @property
     def host(self) -> EngineHost:
-        """The engine."""
         return self.services.host
 
     @property
     def path(self) -> Sequence[Message]:
-        """The messages that are shown."""
         return self.session.path
 
     @property
     def turn(self) -> Turn | None:
-        """The answer that is being written."""
         return self.answer.turn
 
     @property
     def busy(self) -> bool:
-        """An answer is being written, or will be."""
         return self.answer.busy
 
     def params(self, conversation: Conversation) -> SamplingParams:
@@ -205,7 +198,6 @@ class ChatScreen(Screen[None]):
     # The chat that is shown
 
     async def open_chat(self, chat: int, message: int | None = None) -> None:
-        """Show a stored chat, at one of its messages."""
         try:
             conversation = Conversation.open(self.services.store, chat)
             if message is not None:
@@ -285,14 +277,12 @@ class ChatScreen(Screen[None]):
         self.say(f"Address copied: {event.href}")
 
     def action_page(self, step: int) -> None:
-        """Scroll the messages by a page."""
         if step < 0:
             self.transcript.scroll_page_up(animate=False)
         else:
             self.transcript.scroll_page_down(animate=False)
 
     def action_end(self) -> None:
-        """Follow the end."""
         self.transcript.action_follow()
 
     def action_stop(self) -> None:
@@ -338,7 +328,6 @@ class ChatScreen(Screen[None]):
         self.chat_changed()
 
     def show_title(self) -> None:
-        """The chat's name."""
         shown = self.session.shown
         self.bar.update((shown.chat.title if shown else "") or "New chat")
 
@@ -358,7 +347,6 @@ class ChatScreen(Screen[None]):
         self.notice.display = bool(parts)
 
     def show_status(self, *, now: bool = False) -> None:
-        """The line at the bottom."""
         note = told(self, self.answer.doing())
         host, estimate = self.host, self.room.estimate
         figures = replace(self.answer.figures, note=note, model=host.label, details=host.details)
@@ -382,7 +370,6 @@ class ChatScreen(Screen[None]):
         self.notify(str(problem), severity="error", timeout=10, markup=False)
 
     def say(self, text: str) -> None:
-        """Something good to know, as a toast."""
         self.notify(text, timeout=5, markup=False)
 
     def warn_busy(self) -> None:

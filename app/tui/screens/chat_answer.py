@@ -216,7 +216,6 @@ class AnswerController:
         return True
 
     def close(self) -> None:
-        """Stop, and store what has come."""
         if self.turn is not None:
             self.turn.close()
 

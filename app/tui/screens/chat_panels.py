@@ -26,7 +26,6 @@ class ChatPanels:
         self._screen = screen
 
     def models(self) -> None:
-        """Choose another model."""
         from app.tui.screens.models import ModelsScreen
 
         choice = self._screen.host.choice
@@ -58,14 +57,12 @@ class ChatPanels:
             await screen.open_chat(choice.chat.id, choice.message)
 
     async def new(self) -> None:
-        """An empty chat."""
         if self._screen.session.shown is not None and not self._screen.path:
             self._screen.say("This chat is empty.")
         else:
             await self._screen.new_chat()
 
     def rename(self) -> None:
-        """Another title for this chat."""
         from app.tui.screens.ask import AskScreen
 
         def named(title: str | None) -> None:
@@ -107,7 +104,6 @@ class ChatPanels:
         later(self._attach, attached.attachment)
 
     def detach_last(self) -> None:
-        """Take the last file away again."""
         if self._screen.session.attached:
             self._screen.session.attached.pop()
             self._attached_changed()
@@ -117,7 +113,6 @@ class ChatPanels:
         self._screen.chat_changed()
 
     def export(self, path: str = "") -> None:
-        """Write the chat to a file."""
         from app.tui.screens.export import ExportScreen
 
         def written(file: Path | None) -> None:
@@ -131,7 +126,6 @@ class ChatPanels:
         self._screen.app.push_screen(panel, written)
 
     def system(self) -> None:
-        """The system message, and presets."""
         from app.tui.screens.system import SystemScreen
 
         def chosen(choice: SystemChoice | None) -> None:
@@ -146,7 +140,6 @@ class ChatPanels:
         self._screen.app.push_screen(panel, chosen)
 
     def sampling(self) -> None:
-        """How answers are sampled."""
         from app.tui.screens.sampling import SamplingScreen
 
         def chosen(sampling: Mapping[str, Any] | None) -> None:

@@ -67,7 +67,6 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """The search, the list, and a line for what is empty or wrong."""
         with Vertical(id="box"):
             yield Input(self._query, "Search in all chats", id="search", compact=True)
             yield ChatList(id="list", clock=self._clock)
@@ -75,7 +74,6 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """The newest."""
         self.query_one("#search").focus()
         self._read()
 
@@ -143,7 +141,6 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
         getattr(self.query_one(ChatList), f"action_{_MOVES[key]}")()
 
     def action_open(self) -> None:
-        """Open the highlighted chat; a deleted one is brought back."""
         hit = self.query_one(ChatList).chosen
         if hit is None:
             return
@@ -153,7 +150,6 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
             self.dismiss(ChatChoice(hit.chat, hit.message))
 
     def action_new(self) -> None:
-        """A new chat."""
         self.dismiss(ChatChoice(None))
 
     def action_leave(self) -> None:
@@ -168,7 +164,6 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
             self.dismiss(ChatChoice(None) if gone else None)
 
     def action_rename(self) -> None:
-        """Another title."""
         hit = self.query_one(ChatList).chosen
         if hit is None:
             return
@@ -181,7 +176,6 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
         self.app.push_screen(AskScreen("Rename the chat", hit.chat.title), named)
 
     def action_delete(self) -> None:
-        """Delete the highlighted chat; it can be brought back."""
         hit = self.query_one(ChatList).chosen
         if hit is None or not self._try(lambda: self._store.delete_chat(hit.chat.id)):
             return
@@ -190,7 +184,6 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
         self.notify(f"Deleted: {title}. [chats.undo ctrl+z] brings it back.", markup=False)
 
     def action_undo(self) -> None:
-        """Bring the last deleted chat back."""
         if self._undo:
             self._restore(self._undo[-1])
 

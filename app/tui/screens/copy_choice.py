@@ -53,14 +53,13 @@ def choices(text: str) -> list[Copyable]:
 class CopyChoice(ModalScreen[str | None]):
     """Ends with the text to copy, None when it was left."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", id="copy.leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Back", id="copy.leave")]
 
     def __init__(self, offered: list[Copyable]) -> None:
         super().__init__(classes="panel")
         self._offered = offered
 
     def compose(self) -> ComposeResult:
-        """A list."""
         with Vertical(classes="box") as box:
             box.border_title = "Copy"
             box.border_subtitle = "enter copies · esc back"
@@ -70,13 +69,8 @@ class CopyChoice(ModalScreen[str | None]):
             yield OptionList(*options)
 
     def on_mount(self) -> None:
-        """Ready to choose."""
         self.query_one(OptionList).focus()
 
     @on(OptionList.OptionSelected)
     def _selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._offered[event.option_index].text)
-
-    def action_leave(self) -> None:
-        """Copy nothing."""
-        self.dismiss(None)

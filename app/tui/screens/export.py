@@ -27,7 +27,6 @@ class _Form(RadioButton):
     BUTTON_INNER = " "
 
     def watch_value(self) -> None:
-        """As of a RadioButton."""
         self.BUTTON_INNER = "●" if self.value else " "
         super().watch_value()
 
@@ -41,7 +40,9 @@ class ExportScreen(ModalScreen[Path | None]):
     An existing file is replaced only after asking.
     """
     CSS_PATH = "export.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", id="export.leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Back", id="export.leave")
+    ]
 
     def __init__(self, conversation: Conversation, path: str | None = None) -> None:
         super().__init__(classes="panel")
@@ -49,7 +50,6 @@ class ExportScreen(ModalScreen[Path | None]):
         self._path = path or str(suggested_path(conversation))
 
     def compose(self) -> ComposeResult:
-        """The format, the path, and what went wrong."""
         chosen = Path(self._path).suffix.removeprefix(".")
         with Vertical(classes="box") as box:
             box.border_title = "Export this chat"
@@ -63,7 +63,6 @@ class ExportScreen(ModalScreen[Path | None]):
             yield Static(id="about", markup=False)
 
     def on_mount(self) -> None:
-        """Ready to change the path."""
         self.query_one(PathInput).focus_line()
 
     @on(RadioSet.Changed)
@@ -108,7 +107,3 @@ class ExportScreen(ModalScreen[Path | None]):
                 self._write(path, overwrite=True)
 
         self.app.push_screen(question, answered)
-
-    def action_leave(self) -> None:
-        """End without a file."""
-        self.dismiss(None)

@@ -29,7 +29,7 @@ class OverflowScreen(ModalScreen[WayOut | None]):
     """
     CSS_PATH = "overflow.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Do not send", id="overflow.leave"),
+        Binding("escape", "dismiss", "Do not send", id="overflow.leave"),
     ]
 
     def __init__(self, budget: Budget, ways: Sequence[WayOut]) -> None:
@@ -38,7 +38,6 @@ class OverflowScreen(ModalScreen[WayOut | None]):
         self._ways = tuple(ways)
 
     def compose(self) -> ComposeResult:
-        """What is wrong, and the choices."""
         with Vertical(classes="box") as box:
             box.border_title = (
                 "The context is full" if self._budget.over else "The context is tight"
@@ -54,7 +53,6 @@ class OverflowScreen(ModalScreen[WayOut | None]):
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """The gentlest choice first."""
         ways = self.query_one("#ways", OptionList)
         ways.display = bool(self._ways)
         if self._ways:
@@ -64,10 +62,6 @@ class OverflowScreen(ModalScreen[WayOut | None]):
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._ways[event.option_index])
-
-    def action_leave(self) -> None:
-        """End without a choice."""
-        self.dismiss(None)
 
 
 def describe(budget: Budget) -> str:

@@ -33,7 +33,7 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
         Binding("ctrl+r", "reset_all", "Reset all", id="sampling.reset_all", priority=True),
         Binding("up", "app.focus_previous", show=False, id="sampling.up"),
         Binding("down", "app.focus_next", show=False, id="sampling.down"),
-        Binding("escape", "leave", "Back", id="sampling.leave"),
+        Binding("escape", "dismiss", "Back", id="sampling.leave"),
     ]
 
     def __init__(self, sampling: Mapping[str, Any]) -> None:
@@ -41,7 +41,6 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
         self._given = sampling
 
     def compose(self) -> ComposeResult:
-        """Name, value and what the value may be, for each."""
         defaults = services_of(self).config.sampling
         params = sampling_form.from_mapping(self._given, defaults)
         texts = sampling_form.texts_of(params)
@@ -59,13 +58,11 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
             yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Ready to change the first value."""
         self._check()
         self.query_one(f"#{FIELDS[0].name}").focus()
 
     @property
     def form(self) -> Form:
-        """What is typed now."""
         texts = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
         return sampling_form.read(texts, services_of(self).config.sampling)
 
@@ -87,7 +84,6 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
             self.query_one("#about", Static).update(told)
 
     def action_use(self) -> None:
-        """End with the values; with a wrong one go there instead."""
         form = self.form
         if form.params is not None:
             defaults = services_of(self).config.sampling
@@ -98,19 +94,13 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
         self.query_one(f"#{wrong}").focus()
 
     def action_reset(self) -> None:
-        """The settings' value in the line where the cursor is."""
         if isinstance(self.focused, Input) and self.focused.id:
             self._reset([self.focused.id])
 
     def action_reset_all(self) -> None:
-        """The settings' values everywhere."""
         self._reset([field.name for field in FIELDS])
 
     def _reset(self, names: list[str]) -> None:
         texts = sampling_form.texts_of(services_of(self).config.sampling.params())
         for name in names:
             self.query_one(f"#{name}", Input).value = texts[name]
-
-    def action_leave(self) -> None:
-        """End without a change."""
-        self.dismiss(None)

@@ -54,7 +54,6 @@ class AnswerBody(Vertical):
 
     @property
     def code_blocks(self) -> list[CodeBlock]:
-        """Those that can be copied."""
         return [part for part in self.sections if isinstance(part, CodeBlock)]
 
     def compose(self) -> ComposeResult:
@@ -71,7 +70,6 @@ class AnswerBody(Vertical):
             yield section
 
     async def on_mount(self) -> None:
-        """Begin to stream."""
         if self._later is not None:
             await self.show(self._later)
 

@@ -25,7 +25,6 @@ class ChatList(OptionList):
 
     @property
     def chosen(self) -> Hit | None:
-        """The highlighted one."""
         at = self.highlighted
         return self._hits[at] if at is not None and at < len(self._hits) else None
 
@@ -41,7 +40,6 @@ class ChatList(OptionList):
         self.highlighted = min(same, len(ids) - 1)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Titles take the width that there is."""
         at = self.highlighted
         self._draw()
         self.highlighted = at

@@ -31,16 +31,13 @@ class CodeBlock(TextLines):
 
     @property
     def code(self) -> str:
-        """What to copy."""
         return self.text
 
     def on_mount(self) -> None:
-        """Highlight what is there."""
         if self._ended:
             self._highlight()
 
     def append(self, text: str) -> None:
-        """Add to the end."""
         super().append(text)
         if (
             self.is_mounted
@@ -50,7 +47,6 @@ class CodeBlock(TextLines):
             self._highlight()
 
     def end(self) -> None:
-        """Nothing more comes."""
         self._ended = True
         if self.is_mounted:
             self._highlight()

@@ -36,7 +36,6 @@ class AnswerMarkdown(Markdown):
         super().__init__(text, parser_factory=_parser, open_links=False)
 
     def get_block_class(self, block_name: str) -> type[MarkdownBlock]:
-        """Tables are ours."""
         return AlignedTable if block_name == "table_open" else super().get_block_class(block_name)
 
 

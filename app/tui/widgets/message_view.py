@@ -69,11 +69,9 @@ class MessageView(Vertical, can_focus=True):
 
     @property
     def message(self) -> Message:
-        """What it shows."""
         return self.entry.message
 
     def compose(self) -> ComposeResult:
-        """Header, body, figures, state."""
         message = self.message
         yield self._header
         if message.attachments:
@@ -83,7 +81,6 @@ class MessageView(Vertical, can_focus=True):
         yield self._state
 
     async def on_mount(self) -> None:
-        """Say what is to be said."""
         self._say()
         if self._coming is not None:
             await self.stream(self.message, *self._coming)
@@ -124,15 +121,12 @@ class MessageView(Vertical, can_focus=True):
                         section.fold(above)
 
     def action_move(self, step: int) -> None:
-        """Go to another message."""
         self.post_message(self.Move(self, step))
 
     async def action_do(self, what: str) -> None:
-        """An action of the chat, on this message."""
         await self.screen.run_action(f"screen.{what}")
 
     def action_thought(self) -> None:
-        """Open or close the thinking."""
         if isinstance(self.body, AnswerBody) and self.body.thought is not None:
             self.body.thought.toggle()
 

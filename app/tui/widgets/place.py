@@ -22,7 +22,6 @@ class Place:
 
     @property
     def widget(self) -> Widget | None:
-        """The one that keeps its place, if there is one."""
         return self._widget
 
     @property
@@ -39,7 +38,6 @@ class Place:
         self._widget, self._was, self._shown = widget, None, True
 
     def let_go(self) -> None:
-        """Nothing keeps its place."""
         self._widget, self._was, self._shown = None, None, False
 
     def let_go_of(self, widgets: Sequence[Widget]) -> None:

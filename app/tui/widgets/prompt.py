@@ -78,7 +78,6 @@ class Prompt(TextArea):
             event.prevent_default()
 
     def on_mount(self) -> None:
-        """Keys as they are mapped."""
         if self.placeholder == _PLACEHOLDER:
             self.placeholder = told(self, _PLACEHOLDER)
 
@@ -94,11 +93,9 @@ class Prompt(TextArea):
             self.fill("")
 
     def action_new_line(self) -> None:
-        """Insert a line end."""
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_older(self) -> None:
-        """Up in the menu or within the text, then to earlier prompts."""
         if self._menu is not None and self._menu.move(-1):
             return
         if self.cursor_at_first_line and self._walk(older=True):
@@ -106,7 +103,6 @@ class Prompt(TextArea):
         self.action_cursor_up()
 
     def action_newer(self) -> None:
-        """Down in the menu or within the text, then to later prompts."""
         if self._menu is not None and self._menu.move(1):
             return
         if self.cursor_at_last_line and self._walk(older=False):
@@ -114,18 +110,15 @@ class Prompt(TextArea):
         self.action_cursor_down()
 
     def action_leave(self) -> None:
-        """To the messages."""
         self.post_message(self.Leave())
 
     def action_complete(self) -> None:
-        """A command, or on to the next widget."""
         if self.text.startswith("/"):
             self.post_message(self.Complete())
         else:
             self.screen.focus_next()
 
     def fill(self, text: str) -> None:
-        """Replace what is there, the cursor at the end."""
         self.text = text
         self.move_cursor(self.document.end)
 

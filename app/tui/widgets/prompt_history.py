@@ -14,7 +14,6 @@ class PromptHistory:
         self._typed = ""
 
     def take(self, prompts: Iterable[str]) -> None:
-        """Begin with these."""
         self._prompts = list(prompts)
         self.reset()
 

@@ -60,14 +60,12 @@ class Prose(Vertical):
         self._tail = None if ended else Tail()
 
     def compose(self) -> ComposeResult:
-        """What has settled, and the block that has not."""
         yield self._pages[-1]
         if self._tail is not None:
             yield self._tail
 
     @property
     def text(self) -> str:
-        """All of the source."""
         return self._settled + self._pending
 
     @property
@@ -76,11 +74,9 @@ class Prose(Vertical):
         return "\n".join(self._tail.lines) if self._tail and self._pending.strip() else ""
 
     async def on_mount(self) -> None:
-        """Show what there is."""
         await self._show_tail()
 
     async def append(self, text: str) -> None:
-        """Add to the end."""
         self._pending += text
         end = settled(self._pending)
         if end:
@@ -118,7 +114,6 @@ class Prose(Vertical):
                     block.styles.display = "none"
 
     def unfold(self) -> None:
-        """Lay out everything."""
         for page in self._folded:
             page.styles.height = "auto"
             for block in page.children:

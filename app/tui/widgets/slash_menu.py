@@ -28,7 +28,6 @@ class SlashMenu(Static):
         self.marked: int | None = None  # the number of one, once one has moved
 
     def offer(self, commands: Sequence[Candidate]) -> None:
-        """What the prompt's text may become."""
         self._commands, self._top, self.marked = commands, 0, None
         self.set_class(bool(commands), "-shown")
         self._say()
@@ -63,12 +62,10 @@ class SlashMenu(Static):
         self.update(Content("\n").join(lines))
 
     def error(self, text: str) -> None:
-        """Say what is wrong."""
         self._commands, self.marked = (), None
         self.set_class(True, "-shown")
         self.update(Content.assemble(("! ", "bold $text-error"), (text, "$text-error")))
 
     def hide(self) -> None:
-        """Nothing to say."""
         self._commands, self.marked = (), None
         self.set_class(False, "-shown")

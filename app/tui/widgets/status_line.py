@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 
 from textual.content import Content
 from textual.geometry import Size
@@ -13,7 +12,6 @@ from textual.widget import Widget
 from app.tui.widgets.status_text import StatusFigures, status_text
 
 _PAINT_S = 0.25
-_HISTORY = 60
 
 
 class StatusLine(Widget):
@@ -32,22 +30,7 @@ class StatusLine(Widget):
     def __init__(self) -> None:
         super().__init__()
         self._figures = StatusFigures()
-        self._history: deque[float] = deque(maxlen=_HISTORY)
         self._painted = 0.0
-
-    @property
-    def figures(self) -> StatusFigures:
-        """What it was last given."""
-        return self._figures
-
-    @property
-    def history(self) -> tuple[float, ...]:
-        """Speeds noted so far, oldest first."""
-        return tuple(self._history)
-
-    def note_speed(self, tps: float) -> None:
-        """One more bar."""
-        self._history.append(tps)
 
     def show(self, figures: StatusFigures, *, now: bool = False) -> None:
         """Paint these, at once when ``now`` or when the last time is long enough ago."""
@@ -58,16 +41,13 @@ class StatusLine(Widget):
             self._say()
 
     def on_resize(self) -> None:
-        """Another width has room for other things."""
         self._say()
 
     def _say(self) -> None:
         self.line = status_text(self._figures, max(0, self.size.width - 2))
 
     def render(self) -> Content:
-        """The line."""
         return Content(self.line)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """One."""
         return 1

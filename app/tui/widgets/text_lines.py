@@ -49,7 +49,6 @@ class TextLines(Widget):
 
     @property
     def text(self) -> str:
-        """All of it, as it was given."""
         return self._text
 
     @property
@@ -58,7 +57,6 @@ class TextLines(Widget):
         return tuple(self._lines)
 
     def append(self, text: str) -> None:
-        """Add to the end."""
         if not text:
             return
         self._text += text
@@ -69,7 +67,6 @@ class TextLines(Widget):
         self._wrap_from(first)
 
     def set_text(self, text: str) -> None:
-        """Replace all of it."""
         if text.startswith(self._text):
             self.append(text[len(self._text) :])
             return
@@ -109,7 +106,6 @@ class TextLines(Widget):
             self.refresh(Region(0, row, self.size.width, max(1, len(self._rows) - row)))
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
-        """All there is."""
         return container.width
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -169,9 +165,7 @@ class TextLines(Widget):
         return Strip.join([left_pad, strip]).adjust_cell_length(width, base)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected part of the text."""
         return selection.extract("\n".join(self._lines)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
-        """Draw it as selected."""
         self.forget_drawn()

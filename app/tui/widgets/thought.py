@@ -28,7 +28,6 @@ class Thought(Vertical):
         self.opened = False
 
     def compose(self) -> ComposeResult:
-        """The line, and the thinking."""
         yield self._title
         yield self._lines
 
@@ -42,7 +41,6 @@ class Thought(Vertical):
 
     @property
     def text(self) -> str:
-        """The thinking so far."""
         return self._lines.text
 
     def show(self, text: str, tokens: str, *, thinking: bool) -> None:
@@ -52,7 +50,6 @@ class Thought(Vertical):
         self._say()
 
     def toggle(self) -> None:
-        """Open or close it."""
         self.opened = not self.opened
         self.set_class(self.opened, "-opened")
         self._say()

@@ -54,11 +54,9 @@ class Transcript(VerticalScroll, can_focus=True):
         self._place = Place()
 
     def compose(self) -> ComposeResult:
-        """Empty."""
         yield self._welcome
 
     def on_mount(self) -> None:
-        """Follow the end."""
         self.anchor()
 
     @property
@@ -68,7 +66,6 @@ class Transcript(VerticalScroll, can_focus=True):
 
     @property
     def views(self) -> Sequence[MessageView]:
-        """The mounted ones."""
         return self._views
 
     @property
@@ -78,12 +75,10 @@ class Transcript(VerticalScroll, can_focus=True):
 
     @property
     def selected(self) -> MessageView | None:
-        """The message that has the focus."""
         focused = self.screen.focused
         return focused if isinstance(focused, MessageView) else None
 
     def view_of(self, message: int) -> MessageView | None:
-        """The widget of a message, if it is mounted."""
         return next((view for view in self._views if view.message.id == message), None)
 
     def fold(self) -> None:
@@ -99,11 +94,9 @@ class Transcript(VerticalScroll, can_focus=True):
                 view.fold(None)
 
     def on_resize(self) -> None:
-        """Another width makes other heights."""
         self._unfold()
 
     def welcome(self, text: str) -> None:
-        """What an empty chat says."""
         self._welcome.update(text)
 
     async def sync(self, entries: Sequence[Entry]) -> None:
@@ -150,7 +143,6 @@ class Transcript(VerticalScroll, can_focus=True):
             self._show_whole(view)
 
     def action_follow(self) -> None:
-        """Go to the end and stay there."""
         self.run_worker(self.to_end(), exclusive=True, group="window", exit_on_error=False)
 
     async def to_end(self) -> None:
@@ -163,7 +155,6 @@ class Transcript(VerticalScroll, can_focus=True):
         self.anchor()
 
     def action_top(self) -> None:
-        """Go to the first message of the chat."""
         self.run_worker(self._to_top(), exclusive=True, group="window", exit_on_error=False)
 
     async def _to_top(self) -> None:
