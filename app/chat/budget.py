@@ -82,16 +82,12 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """One choice: what it does in words, what would be left, and the messages that it drops.
-
-    ``turns`` are what is left out: a message of the user with its answer.
-    """
+    """One choice."""
 
     way: Way
-    says: str
-    after: Budget
-    ids: tuple[int, ...] = ()
-    turns: int = 0
+    says: str  # what it does
+    after: Budget  # what would be left
+    ids: tuple[int, ...] = ()  # of the messages that it drops
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +127,10 @@ def ways_out(
     def budget(dropped: Sequence[int], given: Draft = draft, most: int = max_tokens) -> Budget:
         return _budget(host, _messages(conversation, given, frozenset(dropped)), given, most)
 
+    def offer(way: Way, says: str, after: Budget, ids: tuple[int, ...] = ()) -> None:
+        if after.room > now.room and not after.over:
+            found.append(WayOut(way, says, after, ids))
+
     now = budget(())
     if LEAST <= now.room < max_tokens:
         says = f"allow an answer of {now.room:,} tokens only"
@@ -139,10 +139,10 @@ def ways_out(
     if draft.empty and path:
         asked = Draft(path[-1].text, path[-1].attachments, path[-1].parent)
     if asked.attachments and asked.text.strip() and not draft.answered:
-        after = budget((), replace(asked, attachments=()))
-        if after.room > now.room and not after.over:
-            names = ", ".join(one.name for one in asked.attachments)
-            found.append(WayOut(Way.DROP_FILES, f"send it without {names}", after))
+        names = ", ".join(one.name for one in asked.attachments)
+        offer(
+            Way.DROP_FILES, f"send it without {names}", budget((), replace(asked, attachments=()))
+        )
     if turns:
         # The more is dropped, the more room there is.
         counts = range(1, len(turns) + 1)
@@ -150,15 +150,11 @@ def ways_out(
         enough = (lambda b: b.fits) if every.fits else (lambda b: not b.tight)
         at = bisect_left(counts, True, key=lambda n: enough(budget(_ids(turns[:n]))))
         count = min(at + 1, len(turns))
-        after = budget(_ids(turns[:count]))
-        if after.room > now.room and not after.over:
-            oldest = "the oldest turn" if count == 1 else f"the oldest {count} turns"
-            says = f"leave {oldest} out of the prompt"
-            found.append(WayOut(Way.DROP_TURNS, says, after, _ids(turns[:count]), count))
+        oldest = "the oldest turn" if count == 1 else f"the oldest {count} turns"
+        ids = _ids(turns[:count])
+        offer(Way.DROP_TURNS, f"leave {oldest} out of the prompt", budget(ids), ids)
     if path and not (len(path) == 1 and draft.empty) and not draft.answered:
-        after = budget((), replace(asked, parent=None))
-        if after.room > now.room and not after.over:
-            found.append(WayOut(Way.NEW_CHAT, "ask in a new chat", after))
+        offer(Way.NEW_CHAT, "ask in a new chat", budget((), replace(asked, parent=None)))
     return found
 
 

@@ -18,10 +18,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,18 +57,12 @@ class ExistsError(RequestError):
     """The file is there already."""
 
 
-def suggested_path(
-    conversation: Conversation, form: str = "md", folder: Path | None = None
-) -> Path:
+def suggested_path(conversation: Conversation, folder: Path | None = None) -> Path:
     """A path that is free, in ``folder`` (the working folder), called after the chat."""
     title = _UNSAFE.sub("-", conversation.chat.title).strip("-.")[:60].rstrip("-.") or "chat"
-    base = (folder or Path()) / f"{title}.{form}"
-    number = 2
-    path = base
-    while path.exists():
-        path = base.with_name(f"{title}-{number}.{form}")
-        number += 1
-    return path
+    names = itertools.chain([title], (f"{title}-{number}" for number in itertools.count(2)))
+    paths = ((folder or Path()) / f"{name}.md" for name in names)
+    return next(path for path in paths if not path.exists())
 
 
 def export(conversation: Conversation, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -110,13 +105,13 @@ def as_json(conversation: Conversation) -> str:
     return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
 
 
-def as_markdown(conversation: Conversation, path: Sequence[Message] | None = None) -> str:
-    """The branch that is shown, or ``path``, with the figures below each answer."""
+def as_markdown(conversation: Conversation) -> str:
+    """The branch that is shown, with the figures below each answer."""
     chat = conversation.chat
     parts = [f"# {chat.title or 'Chat'}"]
     if chat.system:
         parts.append(_quoted(f"System: {chat.system}"))
-    for message in conversation.path if path is None else path:
+    for message in conversation.path:
         parts += _section(message)
     return "\n\n".join(parts) + "\n"
 
@@ -161,21 +156,9 @@ def _quoted(text: str) -> str:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    return {
-        "id": message.id,
-        "parent": message.parent,
-        "role": str(message.role),
-        "text": message.text,
-        "state": str(message.state),
-        "created": _time(message.created),
-        "model": message.model,
-        "file": message.file,
-        "runtime": message.runtime,
-        "figures": dataclasses.asdict(message.figures) if message.figures else None,
-        "attachments": [dataclasses.asdict(one) for one in message.attachments],
-        "error": message.error,
-        "dropped": message.dropped,
-    }
+    found = dataclasses.asdict(message)
+    del found["chat"], found["token_ids"]
+    return {**found, "created": _time(message.created)}
 
 
 def _time(seconds: float) -> str:
@@ -206,9 +189,7 @@ def _put(partial: Path, file: Path) -> None:
     """Give ``partial`` its name. Raises FileExistsError, also for a file that came this moment."""
     try:
         os.link(partial, file)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
+    except OSError:
         if file.exists():
             raise FileExistsError from None
-        partial.replace(file)
+        partial.replace(file)  # a file system without hard links

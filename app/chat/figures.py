@@ -9,7 +9,8 @@ UNFINISHED = "unfinished"  # the reason in the figures of an answer that was sti
 
 FEW = 16  # tokens; the time of fewer is that of one step, whatever it computes
 
-_STATES = {
+# What an answer has become.
+STATES = {
     FinishReason.STOP: State.DONE,
     FinishReason.LENGTH: State.CUT,
     FinishReason.CONTEXT: State.CUT,
@@ -17,11 +18,6 @@ _STATES = {
     FinishReason.CANCELLED: State.STOPPED,
     FinishReason.ERROR: State.FAILED,
 }
-
-
-def state_of(completion: Completion) -> State:
-    """What an answer has become."""
-    return _STATES[completion.finish_reason]
 
 
 def prefill_rate(usage: Usage, timings: Timings) -> float | None:

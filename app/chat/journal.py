@@ -29,12 +29,14 @@ class Journal:
         one, if something did."""
         if self._saving is not None and not self._saving.done():
             return None
-        problem = _problem(self._saving)
+        error = self._saving.exception() if self._saving is not None else None
+        if error is not None and not isinstance(error, IngotError):
+            log.error("saving an answer", exc_info=error)
         ids = tuple(token_ids)
         self._saving = self._thread.submit(
             self._store.save_answer, self._id, text, ids, figures=figures
         )
-        return problem
+        return None if error is None else str(error)
 
     def end(
         self,
@@ -67,10 +69,3 @@ class Journal:
         except Exception as error:
             log.exception("storing an answer")
             return None, f"{type(error).__name__}: {error}"
-
-
-def _problem(saving: Future[None] | None) -> str | None:
-    error = saving.exception() if saving is not None else None
-    if error is not None and not isinstance(error, IngotError):
-        log.error("saving an answer", exc_info=error)
-    return None if error is None else str(error)

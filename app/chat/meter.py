@@ -5,23 +5,23 @@ from __future__ import annotations
 
 from collections import deque
 
-WINDOW_S = 2.0
+_WINDOW_S = 2.0
 _SAMPLE_S = 0.25
+_SAMPLES = 60
 
 
 class Meter:
-    """The rate over the last ``window_s`` seconds.
+    """The rate over the last two seconds.
 
     Tokens have come between two readings, when exactly is not known: so the rate is taken from one
     reading to another, never from the time of a batch alone, and is right after a long time without
     readings too. Times are monotonic seconds.
     """
 
-    def __init__(self, window_s: float = WINDOW_S, kept: int = 240) -> None:
-        """``kept`` samples are remembered, one each quarter of a second."""
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._readings: deque[tuple[float, int]] = deque()  # time, tokens until then
-        self._kept: deque[float] = deque(maxlen=kept)
+        # The rate as it was each quarter of a second, oldest first, for a sparkline.
+        self.samples: deque[float] = deque(maxlen=_SAMPLES)
         self._sampled = 0.0
         self.tokens = 0
         self.first_tokens = 1  # those that came with the first piece
@@ -36,18 +36,13 @@ class Meter:
         """``tokens`` more have come until ``now``, which is not before the last reading."""
         self.tokens += tokens
         if not self._readings:
-            if not tokens:
-                return
-            # Nobody has said when the first came: all of them count as now.
-            self._readings.append((now, self.tokens))
-            self._sampled = now
             return
         self._readings.append((now, self.tokens))
-        while len(self._readings) > 2 and self._readings[1][0] <= now - self._window_s:
+        while len(self._readings) > 2 and self._readings[1][0] <= now - _WINDOW_S:
             self._readings.popleft()
         if now - self._sampled >= _SAMPLE_S:
             self._sampled = now
-            self._kept.append(self.rate or 0.0)
+            self.samples.append(self.rate or 0.0)
 
     @property
     def rate(self) -> float | None:
@@ -56,8 +51,3 @@ class Meter:
             return None
         (start, before), (end, after) = self._readings[0], self._readings[-1]
         return (after - before) / (end - start) if end > start else None
-
-    @property
-    def samples(self) -> list[float]:
-        """The rate as it was each quarter of a second, oldest first, for a sparkline."""
-        return list(self._kept)

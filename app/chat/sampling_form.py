@@ -8,7 +8,7 @@ import difflib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from app.config.settings import Sampling
 from runtimes.errors import RequestError
@@ -24,27 +24,16 @@ class Field:
     """A parameter. ``range`` says what may be typed."""
 
     name: str
+    kind: str
     label: str
-    kind: Literal["whole", "number", "seed", "texts"]
     range: str
     help: str
 
 
-FIELDS: tuple[Field, ...] = (
-    Field("temperature", "Temperature", "number", "0 or more", "0 always takes the likeliest"),
-    Field("top_p", "Top-p", "number", "above 0, to 1 (off)", "the likeliest up to this sum"),
-    Field("top_k", "Top-k", "whole", "0 (off) or more", "only the k likeliest tokens"),
-    Field("min_p", "Min-p", "number", "0 (off) to 1", "only tokens this likely, to the likeliest"),
-    Field("max_tokens", "Longest answer", "whole", "1 or more", "tokens of an answer at most"),
-    Field(
-        "repetition_penalty", "Repetition", "number", "above 0; 1 is off", "above 1 repeats less"
-    ),
-    Field("presence_penalty", "Presence", "number", "-2 to 2; 0 is off", "off tokens seen once"),
-    Field(
-        "frequency_penalty", "Frequency", "number", "-2 to 2; 0 is off", "off for each time seen"
-    ),
-    Field("seed", "Seed", "seed", "a whole number, or nothing", "makes answers repeatable"),
-    Field("stop", "Stop texts", "texts", r"texts, | between, \n a line end", "end an answer"),
+_KINDS = {"int": "whole", "float": "number", "int | None": "seed", "tuple[str, ...]": "texts"}
+FIELDS = tuple(
+    Field(item.name, _KINDS[str(item.type)], **item.metadata)
+    for item in dataclasses.fields(Sampling)
 )
 _BLANK: Mapping[str, Any] = {"seed": None, "texts": ()}
 _BY_NAME = {one.name: one for one in FIELDS}
@@ -55,7 +44,6 @@ class Form:
     """What the texts of the fields say: ``params`` is None while one of them is wrong; ``errors``
     has the reason by the field's name."""
 
-    values: Mapping[str, Any]
     errors: Mapping[str, str]
     params: SamplingParams | None
 
@@ -96,8 +84,7 @@ def read(texts: Mapping[str, str], defaults: Sampling) -> Form:
             values[one.name] = read_value(one.name, text)
         except RequestError as error:
             errors[one.name] = str(error)
-    params = None if errors else defaults.params(**values)
-    return Form(values, errors, params)
+    return Form(errors, None if errors else defaults.params(**values))
 
 
 def texts_of(params: SamplingParams) -> dict[str, str]:
@@ -127,15 +114,6 @@ def from_mapping(kept: Mapping[str, Any], defaults: Sampling) -> SamplingParams:
         except (RequestError, TypeError, ValueError) as error:
             log.warning("the chat's %s is left out: %s", name, error)
     return defaults.params(**good)
-
-
-def changed(params: SamplingParams, name: str, value: Any, defaults: Sampling) -> SamplingParams:
-    """``params`` with one field changed; a ``value`` of None sets the default. Raises
-    RequestError."""
-    known = field(name)
-    if value is None:
-        value = getattr(defaults, known.name)
-    return dataclasses.replace(params, **{known.name: value})
 
 
 def summary(params: SamplingParams, defaults: Sampling) -> str:

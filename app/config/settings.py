@@ -31,7 +31,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runtimes.errors import IngotError
 from runtimes.paths import config_dir
@@ -39,6 +39,7 @@ from runtimes.paths import config_dir
 if TYPE_CHECKING:
     from runtimes.request import SamplingParams
 
+_Value = TypeVar("_Value")
 Source = Literal["command line", "environment", "preset", "file", "default"]
 
 
@@ -62,21 +63,33 @@ class ChatSettings:
     saved_mb: int = 1000  # of disk for the contexts of long chats; see app.chat.contexts
 
 
+def _said(default: _Value, label: str, range: str, help: str) -> _Value:
+    """A field with what the chat's panel and /set tell of it; ``range`` is what may be typed."""
+    words = {"label": label, "range": range, "help": help}
+    return field(default=default, metadata=words)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How answers in a chat are sampled, as ``runtimes.request.SamplingParams``. Not greedy as
     `ingot run` is: asking again should be able to answer something else."""
 
-    max_tokens: int = 1024
-    temperature: float = 0.7
-    top_k: int = 0
-    top_p: float = 0.95
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
+    temperature: float = _said(0.7, "Temperature", "0 or more", "0 always takes the likeliest")
+    top_p: float = _said(0.95, "Top-p", "above 0, to 1 (off)", "the likeliest up to this sum")
+    top_k: int = _said(0, "Top-k", "0 (off) or more", "only the k likeliest tokens")
+    min_p: float = _said(0.0, "Min-p", "0 (off) to 1", "only tokens this likely, to the likeliest")
+    max_tokens: int = _said(1024, "Longest answer", "1 or more", "tokens of an answer at most")
+    repetition_penalty: float = _said(
+        1.0, "Repetition", "above 0; 1 is off", "above 1 repeats less"
+    )
+    presence_penalty: float = _said(0.0, "Presence", "-2 to 2; 0 is off", "off tokens seen once")
+    frequency_penalty: float = _said(
+        0.0, "Frequency", "-2 to 2; 0 is off", "off for each time seen"
+    )
+    seed: int | None = _said(None, "Seed", "a whole number, or nothing", "makes answers repeatable")
+    stop: tuple[str, ...] = _said(
+        (), "Stop texts", r"texts, | between, \n a line end", "end an answer"
+    )
 
     def params(self, **changes: Any) -> SamplingParams:
         """The engine's form, with ``changes``. Raises RequestError for a value out of range."""

@@ -7,7 +7,7 @@ Accepted beside OpenAI's: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -85,32 +85,20 @@ def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(pairs))
 
 
-# The parameter, what it becomes, and how it is read; a later one of two for the same field wins.
-_PLAIN: tuple[tuple[str, str, Callable[[Any, str], Any]], ...] = (
-    ("max_tokens", "max_tokens", _integer),
-    ("max_completion_tokens", "max_tokens", _integer),
-    ("temperature", "temperature", _number),
-    ("top_p", "top_p", _number),
-    ("n", "n", _integer),
-    ("stop", "stop", _stop),
-    ("seed", "seed", _seed),
-    ("presence_penalty", "presence_penalty", _number),
-    ("frequency_penalty", "frequency_penalty", _number),
-    ("logit_bias", "logit_bias", _logit_bias),
-    ("top_k", "top_k", _integer),
-    ("min_p", "min_p", _number),
-    ("repetition_penalty", "repetition_penalty", _number),
-    ("min_tokens", "min_tokens", _integer),
-    ("ignore_eos", "ignore_eos", _boolean),
-)
+_READERS = {"int": _integer, "float": _number, "bool": _boolean}
+_OWN_READERS = {"stop": _stop, "seed": _seed, "logit_bias": _logit_bias}
+_READ_APART = {"logprobs", "top_logprobs", "best_of", "constraint"}
+# A body may have each parameter of ours: the field that it becomes, and what reads it. A later one
+# of two for the same field wins.
+_PLAIN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    item.name: (item.name, _OWN_READERS.get(item.name) or _READERS[str(item.type)])
+    for item in fields(SamplingParams)
+    if item.name not in _READ_APART
+} | {"max_completion_tokens": ("max_tokens", _integer)}
 NAMES: dict[Style, frozenset[str]] = {
-    "openai-chat": frozenset(
-        {name for name, _, _ in _PLAIN} | {"logprobs", "top_logprobs"} | CONSTRAINTS
-    ),
+    "openai-chat": frozenset(_PLAIN.keys() | {"logprobs", "top_logprobs"} | CONSTRAINTS),
     "openai-completions": frozenset(
-        {name for name, _, _ in _PLAIN} - {"max_completion_tokens"}
-        | {"logprobs", "best_of"}
-        | CONSTRAINTS
+        _PLAIN.keys() - {"max_completion_tokens"} | {"logprobs", "best_of"} | CONSTRAINTS
     ),
 }
 
@@ -123,7 +111,7 @@ def sampling_of(
     Raises BadRowError naming the parameter that has a wrong type or value.
     """
     changes: dict[str, Any] = {}
-    for name, field, read in _PLAIN:
+    for name, (field, read) in _PLAIN.items():
         if name in NAMES[style] and body.get(name) is not None:
             changes[field] = read(body[name], name)
     changes.update(_logprobs(body, style))

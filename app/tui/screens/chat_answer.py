@@ -15,7 +15,7 @@ from app.chat.session import Before
 from app.chat.store.records import Message
 from app.chat.turn import Progress, Turn
 from app.tui.widgets.pace import Pace
-from app.tui.widgets.status_text import StatusFigures
+from app.tui.widgets.status_line import StatusFigures
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class AnswerController:
             self._screen.tell(progress.warning)
         self.figures = StatusFigures(
             decode_tps=progress.decode_tps,
-            history=tuple(self.turn.meter.samples[-60:]),
+            history=tuple(self.turn.meter.samples),
             ttft_s=progress.ttft_s,
             prefill_tps=progress.prefill_tps,
             used=progress.context_used,

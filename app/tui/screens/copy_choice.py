@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from app.tui.widgets.segments import Kind, Splitter
+from app.tui.widgets.segments import Splitter, sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,14 @@ class Copyable:
 def choices(text: str) -> list[Copyable]:
     """The whole message, then each of its blocks of code."""
     found = [Copyable("The whole message", text)]
-    code, language, inside = "", "", False
-
-    def block() -> Copyable:
-        lines = code.count("\n") + (not code.endswith("\n"))
-        first = next((line.strip() for line in code.splitlines() if line.strip()), "")
-        size = f"{lines} line{'s' if lines > 1 else ''}"
-        what = f"Code {len(found)}{f', {language}' if language else ''}, {size}: {first}"
-        return Copyable(what, code.removesuffix("\n"))
-
-    for event in Splitter().feed(text, last=True):
-        if event.kind is Kind.OPEN:
-            code, language, inside = "", event.text, True
-        elif event.kind is Kind.CODE:
-            code += event.text
-        elif event.kind is Kind.CLOSE:
-            found.append(block())
-            inside = False
-    if inside:
-        found.append(block())
+    for section in sections(Splitter().feed(text, last=True)):
+        if section.code:
+            code, language = section.text, f", {section.language}" if section.language else ""
+            lines = code.count("\n") + (not code.endswith("\n"))
+            first = next((line.strip() for line in code.splitlines() if line.strip()), "")
+            size = f"{lines} line{'s' if lines > 1 else ''}"
+            label = f"Code {len(found)}{language}, {size}: {first}"
+            found.append(Copyable(label, code.removesuffix("\n")))
     return found
 
 

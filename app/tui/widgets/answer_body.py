@@ -2,30 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from app.tui.app import services_of
 from app.tui.widgets.code_block import CodeBlock
 from app.tui.widgets.prose import Prose
-from app.tui.widgets.segments import Event, Kind, Splitter
-from app.tui.widgets.thought import Thought
-
-Section = Prose | CodeBlock
+from app.tui.widgets.segments import Event, Kind, Splitter, sections
+from app.tui.widgets.text_lines import TextLines
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An answer's text: what was thought (and its length in words, "120 tokens"), and the rest.
-    ``thinks``: the thinking has not ended."""
+    """An answer's text: what was thought, and the rest."""
 
     text: str = ""
     thinking: str = ""
-    tokens: str = ""
-    thinks: bool = False
+    tokens: str = ""  # length of the thinking in words, "120 tokens"
+    thinks: bool = False  # the thinking has not ended
+
+
+class Thought(Vertical):
+    """What was thought before the answer: one line, with all of it below when ``opened``."""
+
+    DEFAULT_CSS = """
+    Thought { height: auto; margin: 0 0 1 0; }
+    Thought > .title { padding: 0 2; color: $text-muted; text-style: italic; }
+    Thought > TextLines { display: none; margin: 0 2; color: $text-muted; }
+    Thought.-opened > TextLines { display: block; }
+    """
+
+    def __init__(self, text: str = "", tokens: str = "", *, thinking: bool = False) -> None:
+        super().__init__()
+        self._lines = TextLines(text.strip("\n"))
+        self._title = Static(classes="title", markup=False)
+        self._tokens, self._thinking = tokens, thinking
+        self.opened = False
+
+    def compose(self) -> ComposeResult:
+        yield self._title
+        yield self._lines
+
+    def on_mount(self) -> None:
+        """Say what it is; opened or hidden where the settings say so."""
+        wanted = services_of(self).config.thinking
+        self.display = wanted != "hidden"
+        if wanted == "shown" and not self.opened:
+            self.toggle()
+        self._say()
+
+    @property
+    def text(self) -> str:
+        return self._lines.text
+
+    def show(self, text: str, tokens: str, *, thinking: bool) -> None:
+        """Replace what is known; ``tokens`` as words, such as "120 tokens"."""
+        self._lines.set_text(text.strip("\n"))
+        self._tokens, self._thinking = tokens, thinking
+        self._say()
+
+    def toggle(self) -> None:
+        self.opened = not self.opened
+        self.set_class(self.opened, "-opened")
+        self._say()
+
+    def _say(self) -> None:
+        mark = "▾" if self.opened else "▸"
+        doing = "Thinking" if self._thinking else "Thought"
+        about = f": {self._tokens}" if self._tokens else ""
+        how = "" if self.opened else " (space opens)"
+        self._title.update(f"{mark} {doing}{about}{how}")
 
 
 class AnswerBody(Vertical):
@@ -45,7 +94,7 @@ class AnswerBody(Vertical):
         self._begin = Parts() if not ended else parts
         self._later = None if ended else parts
         self.thought: Thought | None = None
-        self.sections: list[Section] = []
+        self.sections: list[Prose | CodeBlock] = []
 
     @property
     def text(self) -> str:
@@ -63,11 +112,16 @@ class AnswerBody(Vertical):
             self.thought = Thought(parts.thinking, parts.tokens)
             yield self.thought
         self._source = parts.text
-        for section in _ended(self._splitter.feed(parts.text, last=True)):
-            if isinstance(section, CodeBlock) and section.language:
-                yield _label(section.language)
-            self.sections.append(section)
-            yield section
+        for one in sections(self._splitter.feed(parts.text, last=True)):
+            if not one.code and not one.text.strip():
+                continue
+            if one.language:
+                yield _label(one.language)
+            if one.code:
+                self.sections.append(CodeBlock(one.text, one.language, ended=True))
+            else:
+                self.sections.append(Prose(one.text, ended=True))
+            yield self.sections[-1]
 
     async def on_mount(self) -> None:
         if self._later is not None:
@@ -113,7 +167,7 @@ class AnswerBody(Vertical):
                 await self._end_section()
                 self._blank = ""
 
-    async def _open(self, section: Section) -> None:
+    async def _open(self, section: Prose | CodeBlock) -> None:
         self.sections.append(section)
         await self.mount(section)
 
@@ -130,29 +184,6 @@ class AnswerBody(Vertical):
         self._source, self._splitter, self._blank = "", Splitter(), ""
         self.sections, self.thought = [], None
         await self.remove_children()
-
-
-def _ended(events: list[Event]) -> Iterator[Section]:
-    """The sections of a whole text."""
-    prose = code = language = ""
-    coding = False
-    for event in events:
-        match event.kind:
-            case Kind.PROSE:
-                prose += event.text
-            case Kind.OPEN:
-                if prose.strip():
-                    yield Prose(prose, ended=True)
-                prose, language, coding = "", event.text, True
-            case Kind.CODE:
-                code += event.text
-            case Kind.CLOSE:
-                yield CodeBlock(code, language, ended=True)
-                code, coding = "", False
-    if coding:
-        yield CodeBlock(code, language, ended=True)
-    if prose.strip():
-        yield Prose(prose, ended=True)
 
 
 def _label(language: str) -> Static:

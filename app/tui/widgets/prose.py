@@ -14,8 +14,7 @@ from textual.content import Content
 
 from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.segments import settled
-from app.tui.widgets.text_lines import TextLines
-from app.tui.widgets.wrapping import shown
+from app.tui.widgets.text_lines import TextLines, shown
 
 _INLINE = re.compile(
     r"`(?P<code>[^`\n]+)`|\*\*(?P<bold>\S(?:[^*\n]*\S)?)\*\*|(?<![\w*])\*(?P<em>[^\s*][^*\n]*)\*(?!\w)"

@@ -1,12 +1,13 @@
 """Streamed Markdown in parts that can each be shown by what suits it: prose, and fenced code.
 
 Only fences that begin in the first column are told apart; an indented one belongs to the list that
-it stands in. Every character of the input is in exactly one event's ``raw``.
+it stands in.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,13 +27,21 @@ class Kind(StrEnum):
     CLOSE = "close"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
-    """``raw`` is the source of it, ``text`` what to show."""
+    """``text`` is what to show."""
 
     kind: Kind
     text: str
-    raw: str
+
+
+@dataclass(slots=True)
+class Section:
+    """A stretch of prose, or a block of code."""
+
+    code: bool = False
+    language: str = ""
+    text: str = ""
 
 
 class Splitter:
@@ -49,24 +58,23 @@ class Splitter:
         events: list[Event] = []
         for line in _lines(text):
             self._line(line, events, last=last)
-        return _merged(events)
+        return events
 
     def _line(self, line: str, events: list[Event], *, last: bool) -> None:
         whole = line.endswith("\n")
         if not self._fresh:
-            kind = Kind.CODE if self._fence else Kind.PROSE
-            events.append(Event(kind, line, line))
+            _add(events, Kind.CODE if self._fence else Kind.PROSE, line)
             self._fresh = whole
         elif self._fence:
             self._code(line, events, whole=whole or last)
         elif match := _OPEN.fullmatch(line):
             self._fence = match[1] or match[3]
             info = (match[2] or match[4] or "").split()
-            events.append(Event(Kind.OPEN, info[0] if info else "", line))
+            _add(events, Kind.OPEN, info[0] if info else "")
         elif not whole and not last and _MAYBE_OPEN.match(line):
             self._held = line
         else:
-            events.append(Event(Kind.PROSE, line, line))
+            _add(events, Kind.PROSE, line)
             self._fresh = whole
 
     def _code(self, line: str, events: list[Event], *, whole: bool) -> None:
@@ -74,14 +82,27 @@ class Splitter:
         fence = self._fence
         closes = len(mark) >= len(fence) and not mark.strip(fence[0]) and line[:4].strip(" ") != ""
         if closes and whole:
-            events.append(Event(Kind.CLOSE, "", line))
+            _add(events, Kind.CLOSE, "")
             self._fence = ""
-            self._fresh = line.endswith("\n")
         elif not whole and not mark.strip(fence[0]) and len(line) < len(fence) + 8:
             self._held = line
+            return
         else:
-            events.append(Event(Kind.CODE, line, line))
-            self._fresh = line.endswith("\n")
+            _add(events, Kind.CODE, line)
+        self._fresh = line.endswith("\n")
+
+
+def sections(events: Iterable[Event]) -> Iterator[Section]:
+    """Those of a whole text; prose may be blank."""
+    section = Section()
+    for event in events:
+        if event.kind in (Kind.PROSE, Kind.CODE):
+            section.text += event.text
+        else:
+            yield section
+            section = Section(event.kind is Kind.OPEN, event.text)
+    if section.code or section.text:
+        yield section
 
 
 def settled(text: str) -> int:
@@ -118,13 +139,9 @@ def _lines(text: str) -> list[str]:
     return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-def _merged(events: list[Event]) -> list[Event]:
-    """Neighbours of one kind as one event."""
-    merged: list[Event] = []
-    for event in events:
-        if merged and event.kind in (Kind.PROSE, Kind.CODE) and merged[-1].kind is event.kind:
-            before = merged.pop()
-            merged.append(Event(event.kind, before.text + event.text, before.raw + event.raw))
-        else:
-            merged.append(event)
-    return merged
+def _add(events: list[Event], kind: Kind, text: str) -> None:
+    """Neighbours of one kind are one event."""
+    if events and kind in (Kind.PROSE, Kind.CODE) and events[-1].kind is kind:
+        events[-1].text += text
+    else:
+        events.append(Event(kind, text))

@@ -62,11 +62,12 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
     ways = {way.way: way for way in ways_out(host, conversation, draft, 300)}
     turns = ways[Way.DROP_TURNS]
     assert turns.after.fits
-    assert turns.says == f"leave the oldest {turns.turns} turns out of the prompt"
+    count = len(turns.ids) // 2
+    assert turns.says == f"leave the oldest {count} turns out of the prompt"
     # No fewer turns would do.
     path = conversation.path
-    assert turns.ids == tuple(m.id for m in path[: 2 * turns.turns])
-    conversation.drop([m.id for m in path[: 2 * turns.turns - 2]])
+    assert turns.ids == tuple(m.id for m in path[: 2 * count])
+    conversation.drop([m.id for m in path[: 2 * count - 2]])
     assert not measure(host, conversation, draft, 300).fits
     conversation.drop(turns.ids)
     assert tuple(m.id for m in conversation.path if m.dropped) == turns.ids

@@ -104,4 +104,4 @@ def test_a_name_is_suggested(talk: Conversation, tmp_path: Path) -> None:
     path.touch()
     assert suggested_path(talk, folder=tmp_path).name == "Show-me-b-code-b-größe-2.md"
     talk.rename("/../..")
-    assert suggested_path(talk, "json", tmp_path) == tmp_path / "chat.json"
+    assert suggested_path(talk, tmp_path) == tmp_path / "chat.md"

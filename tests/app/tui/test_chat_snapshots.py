@@ -15,7 +15,7 @@ from app.tui.app import IngotApp
 from app.tui.measure.recorded import RecordedEngine, RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
-from app.tui.widgets.status_text import StatusFigures
+from app.tui.widgets.status_line import StatusFigures
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.app.tui.conftest import SIZES, wait_until
 
