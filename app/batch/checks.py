@@ -16,7 +16,7 @@ def check_out(out: Path, source: Source, *, replace: bool) -> None:
         raise RequestError(f"{out} is a folder; name a file")
     if not out.absolute().parent.is_dir():
         raise RequestError(f"{out}: there is no folder {out.parent}")
-    if source.format == "folder" and out.resolve().is_relative_to(source.path.resolve()):
+    if source.reader.listing is not None and out.resolve().is_relative_to(source.path.resolve()):
         raise RequestError(
             f"{out} lies in the input {source.name} and would be a row of the next run; "
             "write it elsewhere"

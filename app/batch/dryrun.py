@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.batch.input.lengths import FileEncoder, Lengths, measure
-from app.batch.input.survey import Survey, survey
+from app.batch.input.scan import InputScan, scan
 from app.batch.journal.journal import Entries
 from app.batch.plan import Plan
 from app.batch.schedule.engines import seats
@@ -30,7 +30,7 @@ class DryRun:
     ``slots`` and ``memory`` are those of each of ``engines``."""
 
     model: str
-    found: Survey
+    found: InputScan
     lengths: Lengths
     slots: int
     context: int
@@ -135,12 +135,14 @@ def dry_run(plan: Plan, model: str, figures: Figures | None, note: Callable[[str
     ModelError for a model whose tokenizer cannot be read.
     """
     choice = plan.choice
-    found = survey(plan.source, Entries(), plan.settings.digest(), strict=plan.strict)
+    found = scan(plan.source, Entries(), strict=plan.spec.rows.strict)
     encoder = FileEncoder(choice.file, choice.settings)
     lengths = _measure(plan, encoder, note)
     # What a cluster's nodes have is not known here.
-    engines = 1 if plan.ray is not None else len(seats(plan.engines, choice))
-    slots = slots_for(choice, max(1, lengths.rows), fixed=plan.fixed_slots, engines=engines)
+    engines = 1 if plan.spec.running.ray is not None else len(seats(plan.engines, choice))
+    slots = slots_for(
+        choice, max(1, lengths.rows), fixed=plan.spec.slots is not None, engines=engines
+    )
     settings = replace(choice.settings, slots=slots)
     return DryRun(
         model=plan.settings.model,
@@ -177,7 +179,7 @@ def planned_figures(
 def _measure(plan: Plan, encoder: FileEncoder, note: Callable[[str], None]) -> Lengths:
     style = PromptStyle(plan.settings.system, plan.settings.raw)
     lengths = measure(plan.source, encoder, style, plan.settings.sampling, note)
-    if plan.strict and lengths.unfit:
+    if plan.spec.rows.strict and lengths.unfit:
         named = [f"{plan.source.name}, {where}: {p.message}" for where, p in lengths.problems]
         raise RequestError(
             "\n".join([*named, f"--strict: {lengths.unfit:,} rows do not fit; nothing was done"])

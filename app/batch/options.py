@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from app.batch.input.prompting import Prompting
     from app.batch.input.shard import Shard
-    from app.batch.plan import Limits, Output
     from app.batch.schedule.engines import Count
     from runtimes.request import SamplingParams
 
@@ -19,7 +18,7 @@ WORDS = frozenset({"status", "merge"})
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    """Where rows come from; what is not said is told from the input itself."""
+    """Where rows come from; what is not said is detected."""
 
     field: str | None = None
     template: Path | None = None
@@ -80,33 +79,19 @@ class OutputOptions:
     shard: str | None = None
     report: Path | None = None
 
-    def output(self) -> Output:
-        """The job's form of output."""
-        from app.batch.plan import Output
-
-        format = None if self.format == "auto" else self.format
-        return Output(format, fields=self.input_fields, unordered=self.unordered)
-
     def part(self) -> Shard | None:
         """Which rows are this job's. Raises RequestError."""
         from app.batch.input.shard import Shard
 
         return None if self.shard is None else Shard.parse(self.shard)
 
-    def check_stdout(self) -> None:
-        """Raises RequestError for what only a file can be."""
-        from runtimes.errors import RequestError
-
-        if self.unordered:
-            raise RequestError("--unordered needs an output file that can be resumed, not stdout")
-
 
 @dataclass(frozen=True, slots=True)
 class RunningOptions:
     """What a row and the job may take."""
 
-    row_timeout: float | None = None
-    retries: int = 1
+    row_timeout: float | None = None  # seconds, as are those of max_time
+    retries: int = 1  # how often a row is asked again after a timeout or an error of the engine
     max_time: float | None = None
     engines: str | None = None
     ray: str | None = None
@@ -121,9 +106,3 @@ class RunningOptions:
 
             require_ray()
         return parse_count(self.engines or ("1" if self.ray is None else "auto"))
-
-    def limits(self) -> Limits:
-        """The bounds on rows and job."""
-        from app.batch.plan import Limits
-
-        return Limits(self.row_timeout, self.retries, self.max_time)

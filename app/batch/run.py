@@ -40,8 +40,8 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
     to_stdout = spec.test or output == "-"
     if to_stdout and as_json and not rows.dry_run:
         raise RequestError("--json prints the figures to stdout, where the records go already")
-    if to_stdout and not rows.dry_run:
-        out.check_stdout()
+    if to_stdout and not rows.dry_run and out.unordered:
+        raise RequestError("--unordered needs an output file that can be resumed, not stdout")
     if out.report is not None:
         check_report(out.report, None if to_stdout else Path(str(output)))
     params, limit = spec.samples.apply(spec.sampling.params()), rows.limit
@@ -70,28 +70,21 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
         kv_type=choice.settings.kv_type,
         computing=computing(choice) if spec.reproducible else None,
     )
-    wanted = None if rows.input_format == "auto" else rows.input_format
+    opening = open_source(
+        spec.input,
+        format=None if rows.input_format == "auto" else rows.input_format,
+        prompting=prompting,
+        limit=limit,
+        shard=out.part(),
+        digest=settings.digest(),
+    )
     with (
         sigterm_as_ctrl_c(),
         console.doing("reading the input", quiet=quiet) as opened,
-        open_source(spec.input, format=wanted, prompting=prompting, limit=limit) as source,
+        opening as source,
     ):
         opened()
-        source.shard = out.part()
-        plan = Plan(
-            source,
-            choice,
-            settings,
-            fixed_slots=spec.slots is not None,
-            force=spec.force,
-            fresh=spec.fresh,
-            strict=rows.strict,
-            skip_failed=running.skip_failed,
-            limits=running.limits(),
-            output=out.output(),
-            engines=engines,
-            ray=running.ray,
-        )
+        plan = Plan(spec, source, choice, settings, engines)
         if rows.dry_run:
             from app.batch.dryrun import dry_run, planned_figures
 

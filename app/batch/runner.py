@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.batch.checks import check_lost_settings, check_out, check_settings
+from app.batch.input.row import Row
+from app.batch.input.scan import InputScan, scan
 from app.batch.input.source import Source
-from app.batch.input.survey import Survey, survey
-from app.batch.input.tasks import RowProblem
-from app.batch.journal.answers import NO_KEY, Published
+from app.batch.journal.answers import Published
 from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, LEFT_OUT, RUN, told
 from app.batch.journal.notes import LeftNotes, end_note, run_note
-from app.batch.output.formats import OutputFormat, RecordForm, output_format
-from app.batch.output.ordered import OrderedOutput
+from app.batch.output.formats import output_format
 from app.batch.output.publish import publish
-from app.batch.output.records import failure_of
+from app.batch.output.records import OutputFormat, RecordForm
 from app.batch.output.unordered import UnorderedOutput
-from app.batch.output.writers import check_format
+from app.batch.output.wire import dump_line
 from app.batch.plan import Plan
 from app.batch.report.progress import BaseProgress, Views
 from app.batch.report.summary import Summary
 from app.batch.schedule.pending_rows import pending_rows
 from app.batch.schedule.run_engines import Ended, Run, run_engines
-from app.batch.schedule.work import Counts, Work
-from app.batch.settings import row_key
+from app.batch.schedule.work import Counts
+from app.openai.answer import Answer
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError
 
@@ -48,71 +48,64 @@ def run_to_file(plan: Plan, out: Path, progress: BaseProgress) -> Outcome:
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
     full disk) or JournalBusyError. In each case what was answered is in the journal.
     """
-    check_out(out, plan.source, replace=plan.fresh or plan.force)
-    digest = plan.settings.digest()
-    settings = plan.settings.as_json()
+    spec, source = plan.spec, plan.source
+    anew = spec.fresh or spec.force
+    check_out(out, source, replace=anew)
     with progress.doing("reading the journal"):
         journal = Journal(journal_path(out))
     with journal:
-        if plan.fresh:
+        if spec.fresh:
             journal.forget()
         else:
             for line in told(journal.path, journal.damaged, LEFT_OUT):
                 progress.note(line)
-        if not (plan.fresh or plan.force):
+        if not anew:
             check_settings(out, journal, plan.settings)
-        journal.entries.keep_failures = plan.skip_failed
+        journal.entries.keep_failures = spec.running.skip_failed
         with progress.doing("checking the input"):
-            found = survey(plan.source, journal.entries, digest, strict=plan.strict)
+            found = scan(source, journal.entries, strict=spec.rows.strict)
         form = _form(plan, out, found)
-        if not (plan.fresh or plan.force):
+        if not anew:
             check_lost_settings(out, journal, found.reusable)
-        _tell(found, plan.source, progress)
-        streamed = UnorderedOutput(out, form, journal) if plan.output.unordered else None
-        run = None
+        _tell(found, source, progress)
+        streamed = UnorderedOutput(out, form, journal) if spec.out.unordered else None
 
         def begin() -> None:
-            journal.begin(settings)
-            journal.note(RUN, _run_note(found, plan.source, form.format))
+            journal.begin(plan.settings.as_json())
+            journal.note(RUN, _run_note(found, source, form.format))
             if streamed is not None and found.pending:
-                streamed.settle(plan.source, found.stamp, digest, errors=False)
+                streamed.settle(source, found, errors=False)
 
-        def deliver(work: Work, result: dict[str, Any], answered: bool) -> None:
-            journal.append(work.key, work.row.index, result, answered=answered)
-            if streamed is not None and answered:
-                streamed.put(work, result)
+        def deliver(row: Row, answer: Answer) -> None:
+            journal.append(row.key, row.index, answer)
+            if streamed is not None and answer.error is None:
+                streamed.put(row, answer)
 
         def idle() -> None:
             journal.sync_if_due()
             if streamed is not None:
                 streamed.flush()
 
+        run = None
         if found.pending:
-            work = pending_rows(plan.source, journal.entries, digest, found.priorities)
+            rows = pending_rows(source, journal.entries, found.priorities)
             views = Views([progress, LeftNotes(journal)])
+            lengths = journal.lengths
             run = run_engines(
-                plan,
-                found,
-                work,
-                deliver,
-                views,
-                loaded=begin,
-                idle=idle,
-                lengths=journal.lengths,
+                plan, found, rows, deliver, views, loaded=begin, idle=idle, lengths=lengths
             )
             journal.sync()
             idle()
         else:
             begin()
         if run is not None and run.ended:
-            so_far = _so_far(found, run)
-            journal.note(END, end_note(so_far.unfinished))
-            return _outcome(plan, found, run, so_far)
-        with progress.doing("writing the output"):
-            if streamed is not None:
-                published = streamed.settle(plan.source, found.stamp, digest, errors=True)
-            else:
-                published = publish(plan.source, found.stamp, journal, digest, out, form)
+            published = _so_far(found, run)
+        else:
+            with progress.doing("writing the output"):
+                if streamed is not None:
+                    published = streamed.settle(source, found, errors=True)
+                else:
+                    published = publish(source, found.stamp, journal, out, form)
         journal.note(END, end_note(published.unfinished))
         return _outcome(plan, found, run, published)
 
@@ -120,25 +113,31 @@ def run_to_file(plan: Plan, out: Path, progress: BaseProgress) -> Outcome:
 def run_to_stdout(plan: Plan, progress: BaseProgress, write: Callable[[bytes], None]) -> Outcome:
     """Answer every row and ``write`` the records in the order of the input, each as soon as those
     before it are written. Keeps no journal."""
-    digest = plan.settings.digest()
     with progress.doing("checking the input"):
-        found = survey(plan.source, Entries(), digest, strict=plan.strict)
+        found = scan(plan.source, Entries(), strict=plan.spec.rows.strict)
     form = _form(plan, None, found)
-    if form.format in ("csv", "parquet"):
-        raise RequestError(f"{form.format} needs all rows at once: name a file instead of stdout")
+    if form.format.index is None:
+        raise RequestError(
+            f"{form.format.name} needs all rows at once: name a file instead of stdout"
+        )
     _tell(found, plan.source, progress)
-    output = OrderedOutput(form, write)
+    order: deque[int] = deque()
+    # Bounded: while one row runs, at most as many others finish in each step as there are slots.
+    held: dict[int, bytes] = {}
 
-    def valid_rows() -> Iterator[Work]:
+    def deliver(row: Row, answer: Answer) -> None:
+        held[row.index] = dump_line(form.record(row, answer))
+        while order and (line := held.pop(order[0], None)) is not None:
+            order.popleft()
+            write(line)
+
+    def valid_rows() -> Iterator[Row]:
         for row in plan.source.rows():
-            output.expect(row)
-            if isinstance(row.task, RowProblem):
-                output.put(row, failure_of(row.task), NO_KEY)
+            order.append(row.index)
+            if row.problem is None:
+                yield row
             else:
-                yield Work(row, row.task, row_key(digest, row.task))
-
-    def deliver(work: Work, result: dict[str, Any], answered: bool) -> None:
-        output.put(work.row, result, work.key)
+                deliver(row, Answer(error=row.problem))
 
     if not found.pending:
         list(valid_rows())
@@ -147,36 +146,36 @@ def run_to_stdout(plan: Plan, progress: BaseProgress, write: Callable[[bytes], N
     return _outcome(plan, found, run, _so_far(found, run))
 
 
-def _form(plan: Plan, out: Path | None, found: Survey) -> RecordForm:
+def _form(plan: Plan, out: Path | None, found: InputScan) -> RecordForm:
     """The form of the output. Raises RequestError for one that cannot be written as asked."""
-    settings, output = plan.settings, plan.output
-    format = output_format(output.format, out, found)
-    check_format(format)
-    if output.unordered and format in ("csv", "parquet"):
-        raise RequestError(f"--unordered appends lines, which {format} has not: use .jsonl")
-    reproducible = settings.computing is not None
-    return RecordForm(format, settings.model, settings.raw, output.fields, lasting=reproducible)
+    settings, asked = plan.settings, plan.spec.out
+    format = output_format(asked.format, out, found)
+    format.check()
+    if asked.unordered and format.index is None:
+        raise RequestError(f"--unordered appends lines, which {format.name} has not: use .jsonl")
+    lasting = settings.computing is not None
+    return RecordForm(format, settings.model, settings.raw, asked.input_fields, lasting)
 
 
-def _run_note(found: Survey, source: Source, format: OutputFormat) -> dict[str, Any]:
+def _run_note(found: InputScan, source: Source, format: OutputFormat) -> dict[str, Any]:
     return run_note(
         rows=found.rows,
         input_rows=found.input_rows,
         invalid=found.invalid + found.skipped,
         reused=found.reusable - found.skipped,
         shard=str(source.shard) if source.shard else None,
-        format=format,
+        format=format.name,
         input=source.name,
     )
 
 
-def _tell(found: Survey, source: Source, progress: BaseProgress) -> None:
+def _tell(found: InputScan, source: Source, progress: BaseProgress) -> None:
     progress.begin(found)
     for line in found.notes(source.name):
         progress.note(line)
 
 
-def _so_far(found: Survey, run: Run) -> Published:
+def _so_far(found: InputScan, run: Run) -> Published:
     counts = run.counts
     return Published(
         answered=found.reusable - found.skipped + counts.answered,
@@ -186,7 +185,7 @@ def _so_far(found: Survey, run: Run) -> Published:
     )
 
 
-def _outcome(plan: Plan, found: Survey, run: Run | None, published: Published) -> Outcome:
+def _outcome(plan: Plan, found: InputScan, run: Run | None, published: Published) -> Outcome:
     counts = run.counts if run else Counts()
     summary = Summary(
         rows=found.rows,

@@ -9,27 +9,26 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from app.batch.input.tasks import Task
+from app.openai.task import Task
 from runtimes.request import Constraint, SamplingParams
 
 KEY_BYTES = 16
+NO_KEY = bytes(KEY_BYTES)  # of rows that ask nothing
 
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """Model, sampling and prompt style of a job. ``model`` and ``runtime`` are for people: the
-    fingerprint alone tells whether two files are the same model. ``computing`` is what the last
-    digits of a reproducible job depend on; None for others."""
+    """Model, sampling and prompt style of a job."""
 
-    model: str
+    model: str  # for people, as is the runtime
     runtime: str
-    fingerprint: str
+    fingerprint: str  # two files with the same one are the same model
     sampling: SamplingParams
     system: str | None = None
     raw: bool = False
     context: int | None = None
     kv_type: str = "f16"
-    computing: Mapping[str, Any] | None = None
+    computing: Mapping[str, Any] | None = None  # what a reproducible job's last digits depend on
 
     def as_json(self) -> dict[str, Any]:
         """What the journal's header holds, exactly as it is read back."""
@@ -48,10 +47,10 @@ class JobSettings:
 
 def row_key(settings_digest: bytes, task: Task) -> bytes:
     """The identity of a row's answer: same key, same question to the same model in the same way."""
-    question: list[Any] = [[[m.role, m.content] for m in task.history], list(task.turns)]
+    question: list[Any] = [[[m["role"], m["content"]] for m in task.history], list(task.turns)]
     if task.sampling is not None:
         question.append(_decisive(task.sampling))
-    if task.style == "openai-completions":
+    if task.raw:
         question.append("raw")
     digest = hashlib.blake2b(settings_digest, digest_size=KEY_BYTES)
     digest.update(_canonical(question))

@@ -1,2 +1,2 @@
-"""OpenAI's bodies: the parameters of a request, and log-probabilities of an answer. Reading a batch
-line and writing one belong to `app.batch`."""
+"""What is asked and what is answered, and OpenAI's bodies of both: for a batch's lines, and for a
+server. Whole lines of a batch belong to `app.batch`; nothing here imports it."""

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.batch.input.lines import MAX_LINE, decode, numbered_lines
-from app.batch.input.raw import Raw
+from app.batch.input.reader import Reader
+from app.batch.input.row import Raw
 from app.batch.input.streams import InputStream
-from app.batch.input.tasks import BadRowError, RowProblem
+from app.openai.task import InputError, Problem
 from runtimes.errors import RequestError
 
 _DELIMITERS = ",;\t"
@@ -19,14 +20,14 @@ _DELIMITERS = ",;\t"
 class _Lines:
     """Lines for Python's reader, which goes on after an exception; a generator would not.
 
-    Those of the row in work are kept, so that they can be read again when a quote that opens in the
+    Those of the present row are kept, so that they can be read again when a quote that opens in the
     first of them turns out to be a mistake.
     """
 
     def __init__(self, stream: InputStream) -> None:
         self._lines = numbered_lines(stream)
-        self._again: deque[tuple[int, str | RowProblem]] = deque()
-        self._taken: list[tuple[int, str | RowProblem]] = []
+        self._again: deque[tuple[int, str | Problem]] = deque()
+        self._taken: list[tuple[int, str | Problem]] = []
         self.number = 0
 
     def __iter__(self) -> _Lines:
@@ -36,8 +37,8 @@ class _Lines:
         item = self._again.popleft() if self._again else self._read()
         self._taken.append(item)
         self.number, line = item
-        if isinstance(line, RowProblem):
-            raise BadRowError(line.code, line.message)
+        if isinstance(line, Problem):
+            raise InputError(line.code, line.message)
         return line
 
     def begin_row(self) -> None:
@@ -55,17 +56,17 @@ class _Lines:
         self._again.extendleft(reversed(self._taken[1:]))
         return first, last
 
-    def _read(self) -> tuple[int, str | RowProblem]:
+    def _read(self) -> tuple[int, str | Problem]:
         number, raw = next(self._lines)
-        if isinstance(raw, RowProblem):
+        if isinstance(raw, Problem):
             return number, raw
         try:
             return number, decode(raw)
-        except BadRowError as error:
+        except InputError as error:
             return number, error.problem
 
 
-def csv_rows(path: Path, name: str) -> Iterator[Raw]:
+def _read(path: Path, name: str) -> Iterator[Raw]:
     """Rows below the header, numbered by the line where they begin. Columns are separated by a
     comma, semicolon or tab, whichever the header has most of.
 
@@ -80,7 +81,7 @@ def csv_rows(path: Path, name: str) -> Iterator[Raw]:
                 return
             delimiter = max(_DELIMITERS, key=first.count)
             header = _header(next(csv.reader([first], delimiter=delimiter, strict=True)), name)
-        except (BadRowError, csv.Error, StopIteration) as error:
+        except (InputError, csv.Error, StopIteration) as error:
             raise RequestError(f"{name}: its first line does not name columns: {error}") from error
         csv.field_size_limit(MAX_LINE)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -94,14 +95,14 @@ def _rows(reader: Iterator[list[str]], lines: _Lines, header: list[str]) -> Iter
             cells = next(reader)
         except StopIteration:
             return
-        except BadRowError as error:
+        except InputError as error:
             first, last = lines.only_first()
             yield Raw(first, problem=error.problem if first == last else _unclosed(last))
             continue
         except csv.Error as error:
             first, last = lines.only_first()
             plain = first == last and "unexpected end" not in str(error)
-            reason = RowProblem("invalid_csv", f"not CSV: {error}")
+            reason = Problem("invalid_csv", f"not CSV: {error}")
             yield Raw(first, problem=reason if plain else _unclosed(last))
             continue
         if not any(cells):  # a blank line, or one of delimiters alone
@@ -112,11 +113,11 @@ def _rows(reader: Iterator[list[str]], lines: _Lines, header: list[str]) -> Iter
             yield Raw(line, fields)
         else:
             message = f"the row has {len(cells)} cells; the header has {len(header)}"
-            yield Raw(line, fields, RowProblem("invalid_csv", message))
+            yield Raw(line, fields, Problem("invalid_csv", message))
 
 
-def _unclosed(last: int) -> RowProblem:
-    return RowProblem("invalid_csv", f"a quote is not closed rightly (looked up to line {last})")
+def _unclosed(last: int) -> Problem:
+    return Problem("invalid_csv", f"a quote is not closed rightly (looked up to line {last})")
 
 
 def _header(names: list[str], name: str) -> list[str]:
@@ -130,3 +131,11 @@ def _header(names: list[str], name: str) -> list[str]:
     if not any(header):
         raise RequestError(f"{name}: its first line must name the columns; it is blank")
     return header
+
+
+CSV = Reader(
+    "csv",
+    _read,
+    "below the line that names the columns, write a line for each prompt",
+    suffixes=(".csv", ".tsv"),
+)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.input import lines
-from app.batch.input.raw import Raw
+from app.batch.input.reader import Reader
+from app.batch.input.row import Raw
 from app.batch.input.streams import InputStream
-from app.batch.input.tasks import BadRowError, RowProblem
+from app.openai.task import InputError, Problem
 from runtimes.errors import RequestError
 
 
-def folder_rows(folder: Path, name: str) -> Iterator[Raw]:
+def _read(folder: Path, name: str) -> Iterator[Raw]:
     """A row for each file at any depth, in the order of the paths' parts. Fields are ``id`` (the
     path with slashes), ``name``, and ``prompt`` (the text). Hidden files are left out.
 
@@ -28,16 +29,16 @@ def folder_rows(folder: Path, name: str) -> Iterator[Raw]:
         fields: dict[str, Any] = {"id": relative, "name": path.name}
         try:
             text = _text(path, root)
-        except BadRowError as error:
+        except InputError as error:
             yield Raw(number, fields, error.problem)
         except OSError as error:
             reason = f"it cannot be read: {error.strerror or error}"
-            yield Raw(number, fields, RowProblem("unreadable_file", reason))
+            yield Raw(number, fields, Problem("unreadable_file", reason))
         else:
             yield Raw(number, {**fields, "prompt": text})
 
 
-def listing(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
+def _listing(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
     """Path, size and time (ns) of each file, to tell whether anything changed."""
     for path in _files(folder, name):
         try:
@@ -66,21 +67,30 @@ def _files(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _text(path: Path, root: Path) -> str:
-    """The file's text, unpacked where it is compressed. Raises BadRowError or OSError."""
+    """The file's text, unpacked where it is compressed. Raises InputError or OSError."""
     if path.is_symlink():
         try:
             target = path.resolve(strict=True)
         except RuntimeError as error:  # how Python 3.11 tells of links in a ring
-            raise BadRowError("refused_link", "it is a link that leads nowhere") from error
+            raise InputError("refused_link", "it is a link that leads nowhere") from error
         if not target.is_relative_to(root):
-            raise BadRowError("refused_link", "it is a link that leads out of the folder")
+            raise InputError("refused_link", "it is a link that leads out of the folder")
         if target.is_dir():
-            raise BadRowError("refused_link", "it is a link to a folder, which is not followed")
+            raise InputError("refused_link", "it is a link to a folder, which is not followed")
     if not stat.S_ISREG(path.stat().st_mode):
-        raise BadRowError("unreadable_file", "it is not a regular file")
+        raise InputError("unreadable_file", "it is not a regular file")
     with InputStream(path, str(path)) as stream:
         data = stream.read(lines.MAX_LINE + 1)
     if len(data) > lines.MAX_LINE:
         problem = lines.too_long("file")
-        raise BadRowError(problem.code, problem.message)
+        raise InputError(problem.code, problem.message)
     return lines.decode(data.removeprefix(lines.UTF8_BOM), "file")
+
+
+FOLDER = Reader(
+    "folder",
+    _read,
+    "put a text file for each prompt into it",
+    place="file {id}",
+    listing=_listing,
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.batch.input.source import Source
-from app.batch.input.tasks import RowProblem, Task
+from app.openai.task import Problem, Task
 from app.prompts import PromptStyle, PromptTooLongError, encode
 from runtimes.chat import Message
 from runtimes.engine.request_checks import check_params
@@ -45,18 +45,16 @@ class FileEncoder:
 
 @dataclass(slots=True)
 class Lengths:
-    """Tokens over the rows that can be asked. Of a conversation's later turns only their own text
-    counts, since the answers between are not there yet. ``longest`` is the longest first prompt and
-    ``longest_where`` its place; ``answer_tokens`` are those of all answers if each were as long as
-    it may be. ``unfit`` rows are valid but cannot be asked of this model in this context."""
+    """Tokens over the rows that can be asked."""
 
     rows: int = 0
+    # Of a conversation's later turns only their own text: the answers between are not there yet.
     prompt_tokens: int = 0
-    answer_tokens: int = 0
-    longest: int = 0
+    answer_tokens: int = 0  # of all answers if each were as long as it may be
+    longest: int = 0  # tokens of the longest first prompt
     longest_where: str = ""
-    unfit: int = 0
-    problems: list[tuple[str, RowProblem]] = field(default_factory=list)
+    unfit: int = 0  # rows that are valid, and cannot be asked of this model in this context
+    problems: list[tuple[str, Problem]] = field(default_factory=list)
 
 
 def measure(
@@ -70,10 +68,10 @@ def measure(
     found = Lengths()
     noted = time.monotonic()
     for row in source.rows():
-        if isinstance(row.task, RowProblem):
+        if row.problem is not None:
             continue
         params = row.task.sampling or sampling
-        own_style = PromptStyle(None, True) if row.task.style == "openai-completions" else style
+        own_style = PromptStyle(raw=True) if row.task.raw else style
         try:
             check_params(params, encoder.tokenizer.vocab_size)
             first, later = _tokens(row.task, encoder, own_style)
@@ -82,7 +80,7 @@ def measure(
             if len(found.problems) < _PROBLEMS_KEPT:
                 long = isinstance(error, PromptTooLongError)
                 code = "context_length_exceeded" if long else "invalid_request"
-                found.problems.append((row.where, RowProblem(code, str(error))))
+                found.problems.append((row.where, Problem(code, str(error))))
             continue
         found.rows += 1
         found.prompt_tokens += first + later
@@ -98,9 +96,8 @@ def measure(
 
 def _tokens(task: Task, encoder: FileEncoder, style: PromptStyle) -> tuple[int, int]:
     """Of the first prompt, and of the texts of later turns. Raises RequestError."""
-    messages = [{"role": m.role, "content": m.content} for m in task.history]
-    messages.append({"role": "user", "content": task.turns[0]})
-    first = len(encode(encoder, style, messages))
+    first = {"role": "user", "content": task.turns[0]}
+    tokens = len(encode(encoder, style, [*task.history, first]))
     if len(task.turns) > 1 and style.raw:
         raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
-    return first, sum(len(encoder.encode(text)) for text in task.turns[1:])
+    return tokens, sum(len(encoder.encode(text)) for text in task.turns[1:])

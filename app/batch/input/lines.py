@@ -1,21 +1,37 @@
-"""Lines of a file, each with its number, and what one line of JSONL means."""
+"""Lines of a file, each with its number."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from app.batch.input.row import Raw
 from app.batch.input.streams import InputStream
-from app.batch.input.tasks import BadRowError, RowProblem, kind
+from app.openai.task import InputError, Problem
 
 UTF8_BOM = b"\xef\xbb\xbf"
 # A line is held in memory whole; one that is longer than any context must not exhaust it.
 MAX_LINE = 64 * 2**20
+_BLANK = b" \t\r\n\f\v"
 
 
-def numbered_lines(stream: InputStream) -> Iterator[tuple[int, bytes | RowProblem]]:
+def rows_by_line(
+    path: Path, name: str, parse: Callable[[bytes], Mapping[str, Any]]
+) -> Iterator[Raw]:
+    """A row for each line that is not blank, its fields by ``parse``."""
+    with InputStream(path, name) as stream:
+        for number, raw in numbered_lines(stream):
+            if isinstance(raw, Problem):
+                yield Raw(number, problem=raw)
+            elif raw.strip(_BLANK):
+                try:
+                    yield Raw(number, parse(raw.rstrip(b"\r\n")))
+                except InputError as error:
+                    yield Raw(number, problem=error.problem)
+
+
+def numbered_lines(stream: InputStream) -> Iterator[tuple[int, bytes | Problem]]:
     """Lines from 1 with their ends; a problem for one that is too long, or that is damaged."""
     number = 0
     while True:
@@ -32,53 +48,21 @@ def numbered_lines(stream: InputStream) -> Iterator[tuple[int, bytes | RowProble
                 yield number, too_long("line")
             else:
                 yield number, raw
-        except BadRowError as error:
+        except InputError as error:
             yield number, error.problem
             return
 
 
-def too_long(what: str) -> RowProblem:
+def too_long(what: str) -> Problem:
     """The problem of a line or file above ``MAX_LINE``."""
-    return RowProblem("line_too_long", f"the {what} is longer than {MAX_LINE / 2**20:.0f} MiB")
+    return Problem("line_too_long", f"the {what} is longer than {MAX_LINE / 2**20:.0f} MiB")
 
 
 def decode(raw: bytes, what: str = "line") -> str:
-    """Text of a whole line or file. Raises BadRowError."""
+    """Text of a whole line or file. Raises InputError."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadRowError(
+        raise InputError(
             "invalid_utf8", f"byte {error.start + 1} of the {what} is not valid UTF-8"
         ) from error
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """The object in a line of JSONL. Raises BadRowError for anything else, and for numbers that
-    JSON cannot hold."""
-    try:
-        value = _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        raise BadRowError(
-            "invalid_json", f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
-        ) from error
-    except RecursionError as error:
-        raise BadRowError("invalid_json", "not usable JSON: nested too deeply") from error
-    except ValueError as error:  # a constant that JSON lacks, a number of thousands of digits
-        raise BadRowError("invalid_json", f"not JSON: {str(error)[:100]}") from error
-    if not isinstance(value, dict):
-        raise BadRowError("wrong_type", f"a row must be an object, not {kind(value)}")
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"{digits[:40]} is too large a number")
-    return value
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

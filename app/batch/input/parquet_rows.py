@@ -10,19 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.batch.input.raw import Raw
+from app.batch.input.reader import Reader
+from app.batch.input.row import Raw
 from runtimes.errors import RequestError
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-MAGIC = b"PAR1"
-
 _BATCH_BYTES = 16 * 2**20
 _BATCH_ROWS = 1024
 
 
-def parquet_rows(path: Path, name: str) -> Iterator[Raw]:
+def _read(path: Path, name: str) -> Iterator[Raw]:
     """Rows from 1, their values as JSON has them: times as ISO 8601, decimals as text, NaN as null.
 
     Raises RequestError where pyarrow is missing, or cannot read the file; rows before a damaged
@@ -108,3 +107,14 @@ def _row_bytes(file: ParquetFile) -> int:
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
+
+
+PARQUET = Reader(
+    "parquet",
+    _read,
+    "write one row for each prompt",
+    suffixes=(".parquet",),
+    magic=b"PAR1",
+    packed=False,
+    place="row {line}",
+)

@@ -7,91 +7,115 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.batch.input.openai_rows import is_request, request_task, style_of
-from app.batch.input.tasks import (
-    MISSING,
-    BadRowError,
-    RowProblem,
-    Task,
-    lookup,
-    task_at,
-    task_of,
-)
+from app.batch.input.openai_rows import endpoint_of, request_task
 from app.batch.input.template import RowTemplate
 from app.openai.constraint_body import schema_constraint
+from app.openai.sampling_body import Endpoint
+from app.openai.task import MISSING, InputError, Task, task_at
 from runtimes.request import Priority, SamplingParams
 
+_DEFAULT_FIELDS = ("messages", "prompt")
+_ID_FIELDS = ("custom_id", "id", "question_id")
 _PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """``field`` says where a row's prompt is, ``template`` how it is made from all of its fields;
-    without either a row is an OpenAI request or has a ``prompt`` or ``messages``. ``sampling`` is
-    what rows change with parameters of their own, ``most_tokens`` bounds what they may ask for;
-    ``priority_field`` and ``schema_field`` say where a row's priority and JSON schema are."""
+    """Without ``field`` and ``template`` a row is an OpenAI request, or has a ``prompt`` or
+    ``messages``."""
 
-    field: str | None = None
-    template: RowTemplate | None = None
+    field: str | None = None  # where a row's prompt is
+    template: RowTemplate | None = None  # makes it from all of a row's fields
     priority_field: str | None = None
+    # What rows change with parameters of their own, and the most tokens that they may ask for.
     sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams)
     most_tokens: int | None = None
     schema_field: str | None = None
 
-    def task(self, fields: Mapping[str, Any]) -> Task | RowProblem:
-        """What to ask for a row with these fields, or why it cannot be asked."""
-        style = style_of(fields) if self._is_request(fields) else "flat"
-        try:
-            task = self._task(fields)
-            # Spelled out, since `replace` takes longer than all the rest.
-            return Task(
-                task.history,
-                task.turns,
-                task.sampling if self.schema_field is None else self._schema(fields, task),
-                self._priority(fields),
-                task.style,
-                fields,
-            )
-        except BadRowError as error:
-            return replace(error.problem, style=style, source=fields)
+    def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
+        """Where a row that is a request goes; None for a plain row."""
+        return endpoint_of(fields) if self.field is None and self.template is None else None
 
-    def _is_request(self, fields: Mapping[str, Any]) -> bool:
-        return self.field is None and self.template is None and is_request(fields)
-
-    def _task(self, fields: Mapping[str, Any]) -> Task:
+    def task(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> Task:
+        """What to ask for a row with these fields. Raises InputError."""
         if self.template is not None:
-            return task_at(self.template.render(fields), "template")
-        if not self._is_request(fields):
-            return task_of(fields, self.field)
-        task = request_task(fields, self.sampling)
+            task = task_at(self.template.render(fields), "template")
+        elif endpoint is None:
+            task = task_of(fields, self.field)
+        else:
+            task = self._bounded(request_task(fields, self.sampling))
+        if self.schema_field is not None:
+            task = replace(task, sampling=self._schema(fields, self.schema_field, task))
+        if self.priority_field is not None:
+            task = replace(task, priority=_priority(fields, self.priority_field))
+        return task
+
+    def _bounded(self, task: Task) -> Task:
         own, most = task.sampling, self.most_tokens
         if own is None or most is None or own.max_tokens <= most:
             return task
         least = min(own.min_tokens, most)
         return replace(task, sampling=replace(own, max_tokens=most, min_tokens=least))
 
-    def _schema(self, fields: Mapping[str, Any], task: Task) -> SamplingParams | None:
-        name = str(self.schema_field)
+    def _schema(self, fields: Mapping[str, Any], name: str, task: Task) -> SamplingParams | None:
         schema = lookup(fields, name)
-        if schema is MISSING or schema is None or schema == "":
+        if schema in (MISSING, None, ""):
             return task.sampling
         return replace(task.sampling or self.sampling, constraint=schema_constraint(schema, name))
 
-    def _priority(self, fields: Mapping[str, Any]) -> Priority:
-        if self.priority_field is None:
-            return Priority.NORMAL
-        value = lookup(fields, self.priority_field)
-        if value is MISSING or value is None or value == "":
-            return Priority.NORMAL
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)  # whole numbers of a table's column that has gaps
-        text = str(value).strip().lower()
-        if text in _PRIORITIES:
-            return _PRIORITIES[text]
-        if text in {str(int(priority)) for priority in Priority}:
-            return Priority(int(text))
-        raise BadRowError(
-            "invalid_value",
-            f"{self.priority_field} must be one of {', '.join(_PRIORITIES)} or 0 to 3, "
-            f"not {str(value)[:40]!r}",
-        )
+
+def _priority(fields: Mapping[str, Any], name: str) -> Priority:
+    value = lookup(fields, name)
+    if value in (MISSING, None, ""):
+        return Priority.NORMAL
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # whole numbers of a table's column that has gaps
+    text = str(value).strip().lower()
+    if text in _PRIORITIES:
+        return _PRIORITIES[text]
+    if text in {str(int(priority)) for priority in Priority}:
+        return Priority(int(text))
+    raise InputError(
+        "invalid_value",
+        f"{name} must be one of {', '.join(_PRIORITIES)} or 0 to 3, not {str(value)[:40]!r}",
+    )
+
+
+def task_of(row: Mapping[str, Any], field: str | None) -> Task:
+    """The task in ``row``: at ``field``, or else under ``messages`` or ``prompt``.
+
+    Raises InputError when there is none or it has the wrong shape.
+    """
+    names = _DEFAULT_FIELDS if field is None else (field,)
+    for name in names:
+        value = lookup(row, name)
+        if value is not MISSING:
+            return task_at(value, name)
+    wanted = " or ".join(repr(name) for name in reversed(names))
+    raise InputError("missing_field", f"the row has no {wanted}")
+
+
+def lookup(row: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path (``a.b.0``), or ``MISSING``. A key with dots in it wins."""
+    if path in row:
+        return row[path]
+    value: Any = row
+    for part in path.split("."):
+        number = int(part) if part.isascii() and part.isdigit() else -1
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and 0 <= number < len(value):
+            value = value[number]
+        else:
+            return MISSING
+    return value
+
+
+def row_id(row: Mapping[str, Any], index: int) -> str | int:
+    """The row's own ``custom_id``, ``id`` or ``question_id``; else its index."""
+    for name in _ID_FIELDS:
+        value = row.get(name)
+        # Floats (1e999 parses as infinity), lists and the like cannot identify a row.
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
+            return value
+    return index

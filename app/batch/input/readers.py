@@ -1,55 +1,88 @@
-"""The kinds of input, each as a stream of its rows' fields."""
+"""The input formats, and which of them a file has: by its name where that says so, else by how it
+begins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from app.batch.input.csv_rows import csv_rows
-from app.batch.input.folder_rows import folder_rows
-from app.batch.input.lines import decode, json_object, numbered_lines
-from app.batch.input.parquet_rows import parquet_rows
-from app.batch.input.raw import Format, Raw
+from app.batch.input.csv_rows import CSV
+from app.batch.input.folder_rows import FOLDER
+from app.batch.input.jsonl_rows import JSONL
+from app.batch.input.lines import UTF8_BOM
+from app.batch.input.parquet_rows import PARQUET
+from app.batch.input.reader import Reader
 from app.batch.input.streams import InputStream
-from app.batch.input.tasks import BadRowError, RowProblem
+from app.batch.input.text_rows import TEXT
+from app.openai.task import InputError
+from runtimes.errors import RequestError
 
-_BLANK = b" \t\r\n\f\v"
+READERS = {reader.name: reader for reader in (JSONL, TEXT, CSV, PARQUET, FOLDER)}
+
+_PACKED = frozenset({".gz", ".zst", ".zstd"})
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+# Archives and packings that are not read, so that their bytes are not taken for text.
+_FOREIGN = (
+    (b"PK\x03\x04", "a ZIP archive (or a spreadsheet); unpack it, or export CSV"),
+    (b"BZh91AY&SY", "packed with bzip2; unpack it (bunzip2), or pack it with gzip or zstd"),
+    (b"\xfd7zXZ\x00", "packed with xz; unpack it (unxz), or pack it with gzip or zstd"),
+    (b"ARROW1\0\0", "an Arrow file; write it as Parquet"),
+    (b"GGUF\x03\0\0\0", "a GGUF model; name the file of prompts first and the model with --model"),
+    (b"%PDF-", "a PDF; extract its text first"),
+)
 
 
-def read_rows(path: Path, name: str, format: Format) -> Iterator[Raw]:
-    """Every row in order. Blank lines are no rows.
+def detect(path: Path, name: str, asked: str | None) -> Reader:
+    """The format of ``path``, as the user ``asked`` or as it looks.
 
-    What is wrong with one row is that row's problem; raises RequestError when the input as a whole
-    cannot be read.
+    Raises RequestError when there is nothing there that could be read.
     """
-    return _READERS[format](path, name)
-
-
-def _jsonl_rows(path: Path, name: str) -> Iterator[Raw]:
-    return _by_line(path, name, lambda raw: json_object(decode(raw)))
-
-
-def _text_rows(path: Path, name: str) -> Iterator[Raw]:
-    return _by_line(path, name, lambda raw: {"prompt": decode(raw)})
-
-
-def _by_line(path: Path, name: str, parse: Callable[[bytes], Mapping[str, Any]]) -> Iterator[Raw]:
+    if not name:
+        raise RequestError("the input's name is empty")
+    if not path.exists():
+        raise RequestError(f"{name}: no such file")
+    if path.is_dir():
+        if asked not in (None, "folder", "text"):
+            raise RequestError(f"{name} is a folder, whose files are a prompt each; name a file")
+        return FOLDER
+    if asked == "folder":
+        raise RequestError(f"{name} is a file; --input-format folder is for folders")
+    if not path.is_file():
+        # It is read more than once, which a pipe or a device does not allow.
+        raise RequestError(f"{name} is not a regular file; pipe it in and name the input -")
     with InputStream(path, name) as stream:
-        for number, raw in numbered_lines(stream):
-            if isinstance(raw, RowProblem):
-                yield Raw(number, problem=raw)
-            elif raw.strip(_BLANK):
-                try:
-                    yield Raw(number, parse(raw.rstrip(b"\r\n")))
-                except BadRowError as error:
-                    yield Raw(number, problem=error.problem)
+        try:
+            head = stream.start()
+        except InputError as error:
+            raise RequestError(f"{name} cannot be unpacked: {error}") from error
+    suffix = _suffix(name)
+    by_magic = [one for one in READERS.values() if one.magic and head.startswith(one.magic)]
+    by_name = [one for one in READERS.values() if suffix in one.suffixes]
+    known = [READERS[asked]] if asked else by_magic or by_name
+    if known and not known[0].packed and stream.packing:
+        raise RequestError(
+            f"{name} is {known[0].name.capitalize()} inside {stream.packing}; unpack it first"
+        )
+    if not asked and not (known and known[0].magic):
+        _refuse_foreign(head, name)
+    start = head.removeprefix(UTF8_BOM).lstrip()[:1]
+    if not asked and suffix == ".json" and start == b"[":
+        raise RequestError(
+            f"{name} holds one JSON list; JSONL has one object per line (jq -c '.[]' converts it)"
+        )
+    by_start = [one for one in READERS.values() if one.first and one.first == start]
+    return (known or by_start or [TEXT])[0]
 
 
-_READERS: dict[Format, Callable[[Path, str], Iterator[Raw]]] = {
-    "jsonl": _jsonl_rows,
-    "text": _text_rows,
-    "csv": csv_rows,
-    "parquet": parquet_rows,
-    "folder": folder_rows,
-}
+def _refuse_foreign(head: bytes, name: str) -> None:
+    if head.startswith(_UTF16_BOMS):
+        raise RequestError(f"{name} is UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    for magic, what in _FOREIGN:
+        if head.startswith(magic):
+            raise RequestError(f"{name} is {what}")
+
+
+def _suffix(name: str) -> str:
+    path = Path(name)
+    if path.suffix.lower() in _PACKED:
+        path = path.with_suffix("")
+    return path.suffix.lower()

@@ -5,38 +5,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.batch.input.detect import detect, spool_stdin
-from app.batch.input.folder_rows import listing
 from app.batch.input.ids import Repeats
-from app.batch.input.prompting import Prompting
-from app.batch.input.raw import Format, Raw
-from app.batch.input.readers import read_rows
+from app.batch.input.prompting import Prompting, row_id
+from app.batch.input.reader import Reader
+from app.batch.input.readers import detect
+from app.batch.input.row import NOTHING, Raw, Row
 from app.batch.input.shard import Shard
-from app.batch.input.tasks import RowProblem, Task, row_id
-from runtimes.errors import ParameterError
-
-__all__ = ["Format", "Row", "Source", "Stamp", "open_source"]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the input. ``index`` counts rows from 0, ``line`` lines of the file (rows of a
-    Parquet file, files of a folder) from 1; ``where`` is what messages call that place.
-
-    ``fields`` are the names the row has at its top level, for messages about missing fields.
-    """
-
-    index: int
-    line: int
-    id: str | int
-    task: Task | RowProblem
-    fields: tuple[str, ...] = ()
-    where: str = ""
+from app.batch.settings import NO_KEY, row_key
+from app.openai.task import InputError, Problem
+from runtimes.errors import ParameterError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +35,18 @@ class Stamp:
 
 @dataclass(slots=True)
 class Source:
-    """Rows that can be read any number of times. ``name`` is what the user called the input.
-
-    ``repeats`` are known after a first reading: from then on a request that has the ``custom_id``
-    of an earlier row is a problem, since nobody could tell their answers apart.
-    """
+    """Rows that can be read any number of times."""
 
     path: Path
-    name: str
-    format: Format
+    name: str  # what the user called the input
+    reader: Reader
     prompting: Prompting = field(default_factory=Prompting)
     limit: int | None = None
+    # Known after a first reading: from then on a request that has the ``custom_id`` of an earlier
+    # row is a problem, since nobody could tell their answers apart.
     repeats: Repeats = field(default_factory=Repeats)
     shard: Shard | None = None
+    digest: bytes = b""  # of the job's settings; it is part of the rows' keys
 
     def rows(self) -> Iterator[Row]:
         """The rows of this job in order: those of ``shard``, or all. Raises RequestError when the
@@ -75,16 +59,16 @@ class Source:
 
     def all_rows(self) -> Iterator[Row]:
         """Every row of the input in order, at most ``limit``. Raises as ``rows``."""
-        for index, raw in enumerate(read_rows(self.path, self.name, self.format)):
+        for index, raw in enumerate(self.reader.read(self.path, self.name)):
             if self.limit is not None and index >= self.limit:
                 return
             yield self._row(index, raw)
 
     def stamp(self) -> Stamp:
         """The input's present size and time."""
-        if self.format == "folder":
+        if self.reader.listing is not None:
             digest, size = hashlib.sha256(), 0
-            for path, count, mtime_ns in listing(self.path, self.name):
+            for path, count, mtime_ns in self.reader.listing(self.path, self.name):
                 size += max(0, count)
                 digest.update(repr((path, count, mtime_ns)).encode())
             return Stamp(size, 0, digest.hexdigest())
@@ -92,59 +76,65 @@ class Source:
         return Stamp(stat.st_size, stat.st_mtime_ns)
 
     def _row(self, index: int, raw: Raw) -> Row:
-        identity = row_id(raw.fields, index)
-        task: Task | RowProblem
-        if raw.problem is not None:
-            task = replace(raw.problem, source=raw.fields)
-        else:
-            task = self.prompting.task(raw.fields)
-        if task.style != "flat" and (first := self.repeats.first_line(index)) is not None:
+        identity, key = row_id(raw.fields, index), NO_KEY
+        task, problem, endpoint = NOTHING, raw.problem, None
+        if problem is None:
+            endpoint = self.prompting.endpoint(raw.fields)
+            try:
+                task = self.prompting.task(raw.fields, endpoint)
+                key = row_key(self.digest, task)
+            except InputError as error:
+                problem = error.problem
+        if endpoint and (first := self.repeats.first_line(index)) is not None:
             message = f"line {first} has the same custom_id {json.dumps(identity)[:60]}"
-            task = RowProblem("duplicate_id", message, task.style, task.source)
-        where = self._place(raw.line, identity)
-        return Row(index, raw.line, identity, task, tuple(raw.fields), where)
-
-    def _place(self, line: int, identity: str | int) -> str:
-        match self.format:
-            case "folder":
-                return f"file {json.dumps(identity, ensure_ascii=False)}"
-            case "parquet":
-                return f"row {line}"
-            case _:
-                return f"line {line}"
+            task, problem, key = NOTHING, Problem("duplicate_id", message), NO_KEY
+        where = self.reader.place.format(line=raw.line, id=json.dumps(identity, ensure_ascii=False))
+        return Row(index, raw.line, identity, task, problem, raw.fields, endpoint, where, key)
 
 
 @contextmanager
 def open_source(
     name: str,
     *,
-    format: Format | None = None,
+    format: str | None = None,
     prompting: Prompting | None = None,
     limit: int | None = None,
+    shard: Shard | None = None,
+    digest: bytes = b"",
 ) -> Iterator[Source]:
     """The source that the user calls ``name``: a file, a folder, or ``-`` for standard input.
 
     Raises RequestError when there is no such file or it is not of a kind that can be read.
     """
     prompting = prompting or Prompting()
-    if name != "-":
-        yield _source(Path(name), name, format, prompting, limit)
-        return
-    path = spool_stdin()
+    path, spooled = Path(name), None
+    if name == "-":
+        path = spooled = _spool_stdin()
+        name = "standard input"
     try:
-        yield _source(path, "standard input", format, prompting, limit)
+        reader = detect(path, name, format)
+        if reader.name == "text" and prompting.field is not None:
+            raise ParameterError(
+                f"--field is for rows with fields, and {name} is read as plain text"
+                " (see --input-format)",
+                "field",
+            )
+        yield Source(path, name, reader, prompting, limit, shard=shard, digest=digest)
     finally:
-        path.unlink(missing_ok=True)
+        if spooled is not None:
+            spooled.unlink(missing_ok=True)
 
 
-def _source(
-    path: Path, name: str, format: Format | None, prompting: Prompting, limit: int | None
-) -> Source:
-    found = detect(path, name, format)
-    if found == "text" and prompting.field is not None:
-        raise ParameterError(
-            f"--field is for rows with fields, and {name} is read as plain text"
-            " (see --input-format)",
-            "field",
-        )
-    return Source(path, name, found, prompting, limit)
+def _spool_stdin() -> Path:
+    """Standard input as a temporary file: a job reads its input more than once. Raises RequestError
+    where there is none."""
+    if sys.stdin is None:
+        raise RequestError("the input is -, and standard input is closed")
+    with tempfile.NamedTemporaryFile(prefix="ingot-stdin-", delete=False) as file:
+        path = Path(file.name)
+        try:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    return path

@@ -8,7 +8,7 @@ import zlib
 from io import BufferedReader
 from pathlib import Path
 
-from app.batch.input.tasks import BadRowError
+from app.openai.task import InputError
 from runtimes.errors import RequestError
 
 if sys.version_info >= (3, 14):
@@ -25,7 +25,7 @@ _Stream = BufferedReader | gzip.GzipFile | zstd.ZstdFile
 
 
 class InputStream:
-    """An open file. Its format is told by its first bytes, so that a name may mislead.
+    """An open file. Whether it is packed is detected from its first bytes: a name may mislead.
 
     However much a compressed file unpacks to, only a piece is held: memory is bounded by the
     longest line that is asked for and the format's window (zstd: at most 128 MiB).
@@ -65,7 +65,7 @@ class InputStream:
     def readline(self, limit: int) -> bytes:
         """The next line with its end, cut off at ``limit`` bytes.
 
-        Raises BadRowError when compressed data is damaged or ends too early: nothing more can be
+        Raises InputError when compressed data is damaged or ends too early: nothing more can be
         read then. Raises RequestError when the file itself cannot be read.
         """
         try:
@@ -96,7 +96,7 @@ class InputStream:
     def _failure(self, error: Exception) -> Exception:
         if isinstance(error, OSError) and error.errno is not None:
             return RequestError(f"{self.name} cannot be read: {error.strerror or error}")
-        return BadRowError(
+        return InputError(
             "damaged_input",
             f"the {self.packing} data is damaged or ends too early here ({str(error)[:100]}); "
             "whatever follows is lost",

@@ -15,10 +15,10 @@ import jinja2
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from app.batch.input.tasks import BadRowError
+from app.openai.task import InputError
 from runtimes.errors import RequestError
 
-# Characters of a prompt: far beyond any context, far below what memory holds for all rows in work.
+# Characters of a prompt: far beyond any context, far below what memory holds for all running rows.
 MOST_CHARACTERS = 16 * 2**20
 _MOST_BITS = 4096  # of a power or product of whole numbers
 # Methods and filters that pad to any width a number says.
@@ -82,7 +82,7 @@ class RowTemplate:
     def render(self, fields: Mapping[str, Any]) -> str:
         """The text for a row, its fields by name and, for names that are no words, in ``row``.
 
-        Raises BadRowError: the row lacks a field (code ``missing_field``), the template fails on
+        Raises InputError: the row lacks a field (code ``missing_field``), the template fails on
         it, or makes too much text.
         """
         pieces, count = [], 0
@@ -90,18 +90,18 @@ class RowTemplate:
             for piece in self._template.generate({"row": fields, **fields}):
                 count += len(piece)
                 if count > MOST_CHARACTERS:
-                    raise BadRowError(
+                    raise InputError(
                         "template_error",
                         f"the template makes more than {MOST_CHARACTERS:,} characters of it",
                     )
                 pieces.append(piece)
         except jinja2.UndefinedError as error:
-            raise BadRowError("missing_field", _undefined(error, fields)) from error
-        except BadRowError:
+            raise InputError("missing_field", _undefined(error, fields)) from error
+        except InputError:
             raise
         except Exception as error:  # whatever an expression of the template runs into
             reason = f"{type(error).__name__}: {error}"[:200]
-            raise BadRowError("template_error", f"the template fails: {reason}") from error
+            raise InputError("template_error", f"the template fails: {reason}") from error
         return "".join(pieces)
 
 

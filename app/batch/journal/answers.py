@@ -5,30 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from app.batch.input.source import Row, Source
-from app.batch.input.tasks import RowProblem
+from app.batch.input.row import Row
+from app.batch.input.source import Source
 from app.batch.journal.journal import Journal
 from app.batch.journal.matching import Matcher
-from app.batch.output.records import failure_of
-from app.batch.settings import KEY_BYTES, row_key
-
-NO_KEY = bytes(KEY_BYTES)  # of rows that ask nothing
+from app.openai.answer import Answer
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A row with its answer or error; ``answer`` is None while it has neither."""
+    """A row with what became of it; ``answer`` is None while it has neither answer nor error."""
 
     row: Row
-    key: bytes
-    answer: dict[str, Any] | None
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is an error."""
-        return self.answer is not None and "error" in self.answer
+    answer: Answer | None
 
 
 @dataclass(slots=True)
@@ -45,26 +35,25 @@ class Published:
         """Count a row."""
         if found.answer is None:
             self.unfinished += 1
-        elif found.failed:
+        elif found.answer.error is not None:
             self.failed += 1
-            self.errors[found.answer["error"]["code"]] += 1
+            self.errors[found.answer.error.code] += 1
         else:
             self.answered += 1
 
 
-def answers(
-    source: Source, journal: Journal, digest: bytes, *, errors: bool = True
-) -> Iterator[Answered]:
+def answers(source: Source, journal: Journal, *, errors: bool = True) -> Iterator[Answered]:
     """Without ``errors``, a row that failed counts as one without an answer. Raises IngotError when
     the journal is damaged."""
     matcher = Matcher(journal.entries)
     for row in source.rows():
-        if isinstance(row.task, RowProblem):
-            yield Answered(row, NO_KEY, failure_of(row.task) if errors else None)
-            continue
-        key = row_key(digest, row.task)
-        offset = matcher.take(key)
-        if offset is None and errors:
-            offset = matcher.failure(key)
-        found = Answered(row, key, None if offset is None else journal.read(offset, key))
-        yield found if errors or not found.failed else Answered(row, key, None)
+        if row.problem is not None:
+            answer: Answer | None = Answer(error=row.problem)
+        else:
+            offset = matcher.take(row.key)
+            if offset is None and errors:
+                offset = matcher.failure(row.key)
+            answer = None if offset is None else journal.read(offset, row.key)
+        if not errors and answer is not None and answer.error is not None:
+            answer = None
+        yield Answered(row, answer)

@@ -29,6 +29,7 @@ from app.batch.journal.lines import (
 )
 from app.batch.journal.state import NOT_OURS, JournalState
 from app.batch.report.answer_lengths import LengthCounts
+from app.openai.answer import Answer
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 
 _MAGIC = b'{"ingot":"batch-journal"'
@@ -128,11 +129,12 @@ class Journal(JournalState):
         if sync:
             self._fsync()
 
-    def append(self, key: bytes, index: int, answer: dict[str, Any], *, answered: bool) -> int:
+    def append(self, key: bytes, index: int, answer: Answer) -> int:
         """Add a finished row; return its offset. It is on the disk after the next ``sync``; until
         then only a power cut or a crash of the system can take it away."""
-        offset = self._end
-        record = {"key": key.hex(), "index": index, "ok": answered, "answer": answer}
+        offset, answered = self._end, answer.error is None
+        said = answer.to_json()
+        record = {"key": key.hex(), "index": index, "ok": answered, "answer": said}
         self._write(sealed_line(record))
         self._unsynced += 1
         self.entries.add(key, index, offset, answered)
@@ -175,7 +177,7 @@ class Journal(JournalState):
         self._unsynced = 0
         self._synced_at = time.monotonic()
 
-    def read(self, offset: int, key: bytes) -> dict[str, Any]:
+    def read(self, offset: int, key: bytes) -> Answer:
         """The answer at ``offset``; raises IngotError if it is not that of ``key``."""
         if self._reader is None:
             self._reader = self.path.open("rb")
@@ -186,8 +188,7 @@ class Journal(JournalState):
                 f"{self.path} was damaged at byte {offset} while the job ran; the same command "
                 "says what is lost and resumes with the rest"
             )
-        answer: dict[str, Any] = record["answer"]
-        return answer
+        return Answer.from_json(record["answer"])
 
     def forget(self) -> None:
         """Ignore what is there; ``begin`` will drop it."""

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from app.openai.answer import RECORD_NAMES
+
 Kind = Literal["empty", "boolean", "integer", "number", "text", "json"]
 
 # Objects of the record that become a column for each of their values, such as usage.prompt_tokens.
@@ -43,26 +45,22 @@ def kind_of(value: Any) -> Kind:
 
 def columns_of(records: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
     """Every column of the records with the type that holds all of its cells: whole numbers beside
-    others are numbers, cells of types that differ are JSON."""
+    others are numbers, cells of types that differ are JSON. The columns of the answer stand behind
+    those of the input, errors last, whichever came first."""
     columns: dict[str, Kind] = {}
     for record in records:
         for name, value in cells_of(record).items():
             columns[name] = _both(columns.get(name, "empty"), kind_of(value))
-    return columns
+    return {name: columns[name] for name in sorted(columns, key=_rank)}
 
 
-def in_order(columns: Mapping[str, Kind]) -> dict[str, Kind]:
-    """The columns of the answer behind those of the input, errors last, whichever came first."""
-
-    def rank(name: str) -> int:
-        if name in ("id", "index"):
-            return 0
-        if name.startswith("error."):
-            return 3
-        answer = ("response", "responses", "finish_reason", "choices", "logprobs", "partial")
-        return 2 if name in answer or name.startswith(("usage.", "timings.")) else 1
-
-    return {name: columns[name] for name in sorted(columns, key=rank)}
+def _rank(name: str) -> int:
+    if name in ("id", "index"):
+        return 0
+    head, dot, _ = name.partition(".")
+    if dot and head in _SPREAD:
+        return 3 if head == "error" else 2
+    return 2 if name in RECORD_NAMES else 1
 
 
 def as_kind(value: Any, kind: Kind) -> Any:

@@ -9,46 +9,41 @@ from __future__ import annotations
 import csv
 import heapq
 import json
-import sys
-from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from app.batch.input.shard import Shard
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import told
 from app.batch.journal.state import read_state
-from app.batch.output.formats import OutputFormat, RecordForm, suffix_format
-from app.batch.output.openai import index_of
-from app.batch.output.publish import output_error, write_output
-from app.batch.output.writers import json_columns
+from app.batch.output.formats import FORMATS, suffix_format
+from app.batch.output.jsonl import JSONL
+from app.batch.output.openai import OPENAI
+from app.batch.output.publish import write_output
+from app.batch.output.records import OutputFormat, Record
 from app.batch.settings import comparable
 from runtimes.errors import RequestError
-
-_CSV_CELL = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The output of one shard; ``job`` is what all parts of a job have in common."""
+    """The output of one shard."""
 
     path: Path
     shard: Shard
     format: OutputFormat
-    rows: int
-    job: str
+    job: str  # what all parts of a job have in common
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Merged:
-    """``rows`` of so many ``parts`` were written, ``failed`` of them errors."""
+    """What was written."""
 
-    rows: int
-    failed: int
     parts: int
+    rows: int = 0
+    failed: int = 0  # of them, errors
 
 
 def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> Merged:
@@ -63,24 +58,19 @@ def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> Merged:
     _check(out, parts)
     if out.exists() and not replace:
         raise RequestError(f"{out} exists; --fresh replaces it")
-    form = RecordForm(parts[0].format, "")
-    counts: Counter[str] = Counter()
+    merged = Merged(len(parts))
 
-    def records() -> Iterator[dict[str, Any]]:
-        counts.clear()
-        streams = (_records(part) for part in parts)
-        for index, record in heapq.merge(*streams, key=lambda pair: pair[0]):
-            if index != counts["rows"]:
-                raise RequestError(f"the row of index {counts['rows']} is in no part")
-            counts["rows"] += 1
-            counts["failed"] += bool(record.get("error") or record.get("error.code"))
+    def records() -> Iterator[Record]:
+        merged.rows = merged.failed = 0  # tables are written in two passes
+        for index, record in heapq.merge(*map(_records, parts), key=itemgetter(0)):
+            if index != merged.rows:
+                raise RequestError(f"the row of index {merged.rows} is in no part")
+            merged.rows += 1
+            merged.failed += bool(record.get("error") or record.get("error.code"))
             yield record
 
-    try:
-        write_output(out, form, records)
-    except OSError as error:
-        raise output_error(error, out, "The parts are untouched") from error
-    return Merged(counts["rows"], counts["failed"], len(parts))
+    write_output(out, parts[0].format, records, "The parts are untouched")
+    return merged
 
 
 def _part(path: Path) -> Part:
@@ -102,7 +92,7 @@ def _part(path: Path) -> Part:
         raise RequestError(f"{path} (part {run['shard']}) is not finished; run its command again")
     shard = Shard.parse(run["shard"])
     job = [comparable(log.settings or {}), shard.count, run["input_rows"], run["format"]]
-    return Part(path, shard, run["format"], run["rows"], json.dumps(job, sort_keys=True))
+    return Part(path, shard, FORMATS[run["format"]], json.dumps(job, sort_keys=True))
 
 
 def _check(out: Path, parts: Sequence[Part]) -> None:
@@ -116,8 +106,8 @@ def _check(out: Path, parts: Sequence[Part]) -> None:
         if out.exists() and out.samefile(part.path):
             raise RequestError(f"{out} is one of the parts; name another file")
     named = suffix_format(out)
-    if named != first.format and not (named == "jsonl" and first.format == "openai"):
-        raise RequestError(f"the parts are {first.format}; give {out} a name that says so")
+    if named is not first.format and not (named is JSONL and first.format is OPENAI):
+        raise RequestError(f"the parts are {first.format.name}; give {out} a name that says so")
     found: dict[int, Path] = {}
     for part in parts:
         if part.shard.number in found:
@@ -131,61 +121,12 @@ def _check(out: Path, parts: Sequence[Part]) -> None:
         raise RequestError(f"parts are missing: {', '.join(missing)}")
 
 
-def _records(part: Part) -> Iterator[tuple[int, dict[str, Any]]]:
+def _records(part: Part) -> Iterator[tuple[int, Record]]:
     """Each record with the index of its row, in order. Raises RequestError."""
     try:
-        match part.format:
-            case "csv":
-                yield from _csv_records(part.path)
-            case "parquet":
-                yield from _parquet_records(part.path)
-            case _:
-                yield from _json_records(part.path, part.format)
+        yield from part.format.read(part.path)
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise RequestError(
             f"{part.path} is damaged ({error}); remove it and run the command of this part again, "
             "which writes it again from its journal"
         ) from error
-
-
-def _json_records(path: Path, format: OutputFormat) -> Iterator[tuple[int, dict[str, Any]]]:
-    """JSON lines may be in the order in which rows finished: they are found by their offsets."""
-    indexes, offsets = array("q"), array("q")
-    with path.open("rb", buffering=1 << 20) as file:
-        offset = 0
-        for line in file:
-            indexes.append(_index(path, json.loads(line), format))
-            offsets.append(offset)
-            offset += len(line)
-    order = sorted(range(len(indexes)), key=indexes.__getitem__)
-    with path.open("rb") as file:
-        for at in order:
-            file.seek(offsets[at])
-            yield indexes[at], json.loads(file.readline())
-
-
-def _index(path: Path, record: Any, format: OutputFormat) -> int:
-    if not isinstance(record, dict):
-        record = {}
-    index = index_of(str(record.get("id"))) if format == "openai" else record.get("index")
-    if not isinstance(index, int):
-        raise RequestError(f"{path} has a line without the index of its row")
-    return index
-
-
-def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    csv.field_size_limit(min(_CSV_CELL, sys.maxsize))
-    with path.open(encoding="utf-8", newline="") as file:
-        for record in csv.DictReader(file):
-            yield int(record["index"]), {name: value or None for name, value in record.items()}
-
-
-def _parquet_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path) as file:
-        texts = json_columns(file.schema_arrow)
-        for batch in file.iter_batches(1024):
-            for record in batch.to_pylist():
-                values = {name: json.loads(record[name]) for name in texts if record[name]}
-                yield record["index"], record | values

@@ -8,22 +8,27 @@ import filecmp
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from app.batch.input.source import Source, Stamp
 from app.batch.journal.answers import Published, answers
 from app.batch.journal.journal import Journal
-from app.batch.output.formats import RecordForm
-from app.batch.output.writers import Records, write_records
+from app.batch.output.records import OutputFormat, Record, RecordForm, Records
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def publish(
-    source: Source, stamp: Stamp, journal: Journal, digest: bytes, out: Path, form: RecordForm
+    source: Source,
+    stamp: Stamp,
+    journal: Journal,
+    out: Path,
+    form: RecordForm,
+    *,
+    errors: bool = True,
 ) -> Published:
-    """Write ``out`` from the journal, in place of an older one unless nothing changed.
+    """Write ``out`` from the journal, in place of an older one unless nothing changed; rows that
+    failed only with ``errors``.
 
     Raises RequestError when the input is no longer what ``stamp`` says, OutOfMemoryError when the
     disk is full; the journal keeps every row in both cases.
@@ -31,38 +36,42 @@ def publish(
     journal.sync()
     published = Published()
 
-    def records() -> Iterator[dict[str, Any]]:
+    def records() -> Iterator[Record]:
         nonlocal published
         published = Published()  # tables are written in two passes
-        for found in answers(source, journal, digest):
+        for found in answers(source, journal, errors=errors):
             published.count(found)
             if found.answer is not None:
-                yield form.record(found.row, found.answer, found.key)
+                yield form.record(found.row, found.answer)
 
-    try:
-        write_output(out, form, records, lambda: check_unchanged(source, stamp))
-    except OSError as error:
-        raise output_error(error, out, f"Every row is in {journal.path}") from error
+    kept = f"Every row is in {journal.path}"
+    write_output(out, form.format, records, kept, lambda: check_unchanged(source, stamp))
     return published
 
 
 def write_output(
-    out: Path, form: RecordForm, records: Records, check: Callable[[], None] | None = None
+    out: Path,
+    format: OutputFormat,
+    records: Records,
+    kept: str,
+    check: Callable[[], None] | None = None,
 ) -> None:
     """Write ``out`` beside itself and put it in place, unless it has the same content already.
-    ``check`` is called before that. A link stays one: what it leads to is written. Raises
-    OSError."""
-    out = out.resolve()
-    partial = out.with_name(out.name + ".partial")
+    ``check`` is called before that. A link stays one: what it leads to is written. Raises what
+    ``output_error`` makes."""
+    real = out.resolve()
+    partial = real.with_name(real.name + ".partial")
     try:
-        write_records(partial, form.format, records)
+        format.write(partial, records)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         if check is not None:
             check()
-        if not (out.exists() and filecmp.cmp(partial, out, shallow=False)):
-            os.replace(partial, out)
-            sync_folder(out.parent)
+        if not (real.exists() and filecmp.cmp(partial, real, shallow=False)):
+            os.replace(partial, real)
+            _sync_folder(real.parent)
+    except OSError as error:
+        raise output_error(error, out, kept) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -87,7 +96,7 @@ def output_error(error: OSError, out: Path, kept: str) -> IngotError:
     return RequestError(f"{out} cannot be written: {reason}")
 
 
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` survive a power cut, where the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

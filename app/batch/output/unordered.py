@@ -12,18 +12,17 @@ import json
 import os
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from app.batch.input.source import Source, Stamp
+from app.batch.input.row import Row
+from app.batch.input.scan import InputScan
+from app.batch.input.source import Source
 from app.batch.journal.answers import Answered, Published, answers
 from app.batch.journal.journal import Journal
-from app.batch.output.formats import OutputFormat, RecordForm
-from app.batch.output.openai import index_of
-from app.batch.output.publish import check_unchanged, output_error, write_output
+from app.batch.output.publish import check_unchanged, output_error, publish
+from app.batch.output.records import RecordForm
 from app.batch.output.wire import dump_line
-from app.batch.schedule.work import Work
+from app.openai.answer import Answer
 
 
 class UnorderedOutput:
@@ -32,146 +31,86 @@ class UnorderedOutput:
     def __init__(self, out: Path, form: RecordForm, journal: Journal) -> None:
         self._out, self._form, self._journal = out, form, journal
         self._pending = bytearray()
-        self._descriptor: int | None = None
 
-    def put(self, work: Work, answer: dict[str, Any]) -> None:
+    def put(self, row: Row, answer: Answer) -> None:
         """Take a row's answer; the journal has it already."""
-        self._pending += dump_line(self._form.record(work.row, answer, work.key))
+        self._pending += dump_line(self._form.record(row, answer))
 
     def flush(self) -> None:
         """Append what is safe in the journal. Raises OutOfMemoryError or RequestError."""
-        if not self._pending or not self._journal.synced:
-            return
-        data, written = bytes(self._pending), 0
-        self._pending.clear()
-        try:
-            if self._descriptor is None:
-                binary = getattr(os, "O_BINARY", 0)
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | binary
-                self._descriptor = os.open(self._out, flags, 0o644)
-            while written < len(data):
-                written += os.write(self._descriptor, memoryview(data)[written:])
-        except OSError as error:
-            raise self._error(error) from error
+        if self._pending and self._journal.synced:
+            with self._errors(), self._out.open("ab") as file:
+                file.write(self._pending)
+            self._pending.clear()
 
-    def settle(self, source: Source, stamp: Stamp, digest: bytes, *, errors: bool) -> Published:
+    def settle(self, source: Source, found: InputScan, *, errors: bool) -> Published:
         """Make the file hold exactly what the journal has for the rows of ``source``; rows that
         failed only with ``errors``. Raises OutOfMemoryError or RequestError, the latter before
-        anything is written if the input is no longer what ``stamp`` says."""
+        anything is written if the input is no longer what was ``found``."""
         self._pending.clear()
-        self.close()
-        check_unchanged(source, stamp)
+        check_unchanged(source, found.stamp)
         published = Published()
-        try:
-            held = _scan(self._out, self._form.format)
-            agrees, missing = True, 0
-            cursor = _Cursor(held)
-            for found in answers(source, self._journal, digest, errors=errors):
-                published.count(found)
-                line = self._line(found)
-                there = cursor.at(found.row.index)
-                agrees = agrees and (there is None or (line is not None and there == hash(line)))
-                missing += line is not None and there is None
-            check_unchanged(source, stamp)
-            if not (agrees and cursor.done and cursor.distinct):
-                self._rebuild(source, stamp, digest, errors=errors)
-            elif missing:
-                self._append(source, digest, held, errors=errors)
-        except OSError as error:
-            raise self._error(error) from error
+        with self._errors():
+            held = self._held(found.input_rows)
+            agree = lines = 0
+            for one in answers(source, self._journal, errors=errors):
+                published.count(one)
+                line = self._line(one)
+                lines += line is not None
+                agree += line is not None and held[one.row.index] == _hash(line)
+            check_unchanged(source, found.stamp)
+            if agree < sum(map(bool, held)):
+                publish(source, found.stamp, self._journal, self._out, self._form, errors=errors)
+            elif agree < lines:
+                self._append(source, held, errors=errors)
         return published
 
-    def close(self) -> None:
-        """Close the file; what is pending was never written."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+    def _held(self, rows: int) -> array[int]:
+        """For each row of the input, and one more for lines that are of no row, the hash of its
+        line in the file; 0 where there is none. A torn last line is cut off. Raises OSError."""
+        held, end = array("q", bytes(8 * (rows + 1))), 0
+        with contextlib.suppress(FileNotFoundError), self._out.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    os.truncate(self._out, end)
+                    break
+                end += len(line)
+                index = self._index(line)
+                if index is None or not 0 <= index < rows or held[index]:
+                    index = rows
+                held[index] = _hash(line)
+        return held
+
+    def _index(self, line: bytes) -> int | None:
+        assert self._form.format.index is not None
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        index = self._form.format.index(record) if isinstance(record, dict) else None
+        return index if isinstance(index, int) else None
 
     def _line(self, found: Answered) -> bytes | None:
-        if found.answer is None:
-            return None
-        return dump_line(self._form.record(found.row, found.answer, found.key))
+        answer = found.answer
+        return None if answer is None else dump_line(self._form.record(found.row, answer))
 
-    def _append(self, source: Source, digest: bytes, held: _Held, *, errors: bool) -> None:
-        cursor = _Cursor(held)
+    def _append(self, source: Source, held: array[int], *, errors: bool) -> None:
         with self._out.open("ab") as file:
-            for found in answers(source, self._journal, digest, errors=errors):
+            for found in answers(source, self._journal, errors=errors):
                 line = self._line(found)
-                if cursor.at(found.row.index) is None and line is not None:
+                if line is not None and not held[found.row.index]:
                     file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
-    def _rebuild(self, source: Source, stamp: Stamp, digest: bytes, *, errors: bool) -> None:
-        def records() -> Iterator[dict[str, Any]]:
-            for found in answers(source, self._journal, digest, errors=errors):
-                if found.answer is not None:
-                    yield self._form.record(found.row, found.answer, found.key)
-
-        write_output(self._out, self._form, records, lambda: check_unchanged(source, stamp))
-
-    def _error(self, error: OSError) -> Exception:
-        return output_error(error, self._out, f"Every row is in {self._journal.path}")
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            kept = f"Every row is in {self._journal.path}"
+            raise output_error(error, self._out, kept) from error
 
 
-@dataclass(slots=True)
-class _Held:
-    """The lines of the file in the order of their rows: index, and the hash of the line."""
-
-    indexes: array[int]
-    hashes: array[int]
-
-
-class _Cursor:
-    """Goes through the lines while rows come in the order of the input."""
-
-    def __init__(self, held: _Held) -> None:
-        self._held = held
-        self._next = 0
-        self.distinct = True  # no row has two lines, and none lies between the rows asked for
-
-    def at(self, index: int) -> int | None:
-        """The hash of the row's line; None if it has none."""
-        indexes = self._held.indexes
-        while self._next < len(indexes) and indexes[self._next] < index:
-            self._next += 1
-            self.distinct = False
-        if self.done or indexes[self._next] != index:
-            return None
-        self._next += 1
-        return self._held.hashes[self._next - 1]
-
-    @property
-    def done(self) -> bool:
-        """Whether every line has been asked for."""
-        return self._next == len(self._held.indexes)
-
-
-def _scan(path: Path, format: OutputFormat) -> _Held:
-    """What the file holds, after a torn last line has been cut off. Raises OSError."""
-    indexes, hashes = array("q"), array("q")
-    end = 0
-    with contextlib.suppress(FileNotFoundError), path.open("rb", buffering=1 << 20) as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                os.truncate(path, end)
-                break
-            end += len(line)
-            indexes.append(_index_of(line, format))
-            hashes.append(hash(line))
-    order = sorted(range(len(indexes)), key=indexes.__getitem__)
-    return _Held(
-        array("q", map(indexes.__getitem__, order)), array("q", map(hashes.__getitem__, order))
-    )
-
-
-def _index_of(line: bytes, format: OutputFormat) -> int:
-    """The index of the row that a line is of; -1 for a line that is not ours, which no row has."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return -1
-    if not isinstance(record, dict):
-        return -1
-    index = index_of(str(record.get("id"))) if format == "openai" else record.get("index")
-    return index if isinstance(index, int) and -1 < index < 2**62 else -1
+def _hash(line: bytes) -> int:
+    return hash(line) or 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections.abc import Mapping
 from typing import Any
 
 # Making an encoder takes longer than most lines.
@@ -11,7 +12,7 @@ _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_na
 _ESCAPED = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
-def dump_line(value: dict[str, Any]) -> bytes:
+def dump_line(value: Mapping[str, Any]) -> bytes:
     """One JSON line in UTF-8 that any reader takes. Half a surrogate pair has no UTF-8, and many
     readers refuse its escape, with all lines after it: it becomes the text of that escape."""
     return _READABLE.encode(value).encode("utf-8", errors=_AS_TEXT) + b"\n"

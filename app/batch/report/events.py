@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from app.batch.report.progress import BaseProgress, Snapshot
 
 if TYPE_CHECKING:
-    from app.batch.input.survey import Survey
+    from app.batch.input.scan import InputScan
 
 _SECONDS = 1.0
 
@@ -30,7 +30,7 @@ class Events(BaseProgress):
         may take less than UTF-8."""
         self._emit(json.dumps({"event": name, **values}) + "\n")
 
-    def begin(self, found: Survey) -> None:
+    def begin(self, found: InputScan) -> None:
         """A ``begin`` event, before the model is loaded."""
         self.event(
             "begin",

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from app.batch.input.row import Row
 from app.batch.report.time_left import Left, Pace, Rest, time_left
 from app.batch.schedule.pool_engine import InFlightRow, PoolEngine
-from app.batch.schedule.work import Counts, Work
+from app.batch.schedule.work import Counts
 from runtimes.engine.metrics import EngineStats
 from runtimes.request import SamplingParams
 
@@ -29,9 +30,9 @@ class Begun:
     answers: int = 0
     most: int = 0
 
-    def add(self, work: Work, tokens: int, params: SamplingParams) -> None:
+    def add(self, row: Row, tokens: int, params: SamplingParams) -> None:
         """Count a row that is asked for the first time."""
-        characters, answers = work.task.characters, len(work.task.turns) - 1 + params.samples
+        characters, answers = row.task.characters, len(row.task.turns) - 1 + params.samples
         self.rows += 1
         self.characters += characters
         self.tokens += tokens

@@ -14,7 +14,7 @@ from app.batch.report.time_left import Left, left_json
 from app.figures import rate
 
 if TYPE_CHECKING:
-    from app.batch.input.survey import Survey
+    from app.batch.input.scan import InputScan
     from app.batch.report.engine_figures import EngineFigures
 
 _LINE_SECONDS, _SILENT_SECONDS = 10.0, 3.0
@@ -94,7 +94,7 @@ class BaseProgress:
     def __exit__(self, *_: object) -> None:
         return
 
-    def begin(self, found: Survey) -> None:
+    def begin(self, found: InputScan) -> None:
         """Take in what is known of the input before the model is loaded."""
 
     def update(self, snapshot: Snapshot) -> None:
@@ -124,7 +124,7 @@ class Views(BaseProgress):
         for view in self._views:
             view.__exit__(*raised)
 
-    def begin(self, found: Survey) -> None:
+    def begin(self, found: InputScan) -> None:
         """To each of them."""
         for view in self._views:
             view.begin(found)

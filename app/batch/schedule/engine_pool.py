@@ -16,7 +16,7 @@ from app.batch.schedule.slots import slots_for
 def engine_pool(plan: Plan, rows: int) -> AbstractContextManager[list[PoolEngine]]:
     """The engines that the plan asks for, for so many rows; they end with the block. Entering it
     raises RequestError, ModelError, RuntimeMissingError or OutOfMemoryError."""
-    if plan.ray is None:
+    if plan.spec.running.ray is None:
         return _local_engines(plan, rows)
     from app.batch.schedule.cluster.pool import cluster_engines
 
@@ -29,7 +29,7 @@ def _local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
     # Nobody waits for a single row: prompts go in as fast as they can.
     scheduling = replace(choice.scheduling, max_stall_s=None)
     seated = seats(plan.engines, choice)
-    slots = slots_for(choice, rows, fixed=plan.fixed_slots, engines=len(seated))
+    slots = slots_for(choice, rows, fixed=plan.spec.slots is not None, engines=len(seated))
     settings = replace(choice.settings, slots=slots)
     require_room(choice, settings, seated)
     engines = load_engines(choice, settings, scheduling, seated)

@@ -20,15 +20,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from app.batch.input.tasks import RowProblem
+from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
-from app.batch.output.records import answer_of, failure_of, is_whole
 from app.batch.report.forecast import Begun
 from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.batch.schedule.row_dispatcher import RowDispatcher
 from app.batch.schedule.suspects import Suspects
-from app.batch.schedule.work import Counts, Deliver, Terms, Work
+from app.batch.schedule.work import Counts, Deliver, Terms
+from app.openai.answer import answer_of, failure_of
 from app.openai.logprobs import TokenTexts, token_logprobs
+from app.openai.task import Problem
 from app.prompts import PromptStyle, PromptTooLongError, encode
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
@@ -67,13 +68,13 @@ class Job:
                 terms.sampling, max_tokens=1, min_tokens=0, **_ONE_SAMPLE
             )
 
-    def run(self, work: Iterator[Work], interrupts: Interrupts, tick: Callable[[], None]) -> bool:
-        """Answer all of ``work``, calling ``tick`` a few times a second.
+    def run(self, rows: Iterator[Row], interrupts: Interrupts, tick: Callable[[], None]) -> bool:
+        """Answer all of ``rows``, calling ``tick`` a few times a second.
 
-        True when all of it was done, False when interrupted. Raises IngotError when no engine can
+        True when all were done, False when interrupted. Raises IngotError when no engine can
         be used any more; whatever was delivered before stays delivered.
         """
-        dispatcher = RowDispatcher(work, len(self._members))
+        dispatcher = RowDispatcher(rows, len(self._members))
         drained = False
         given_up = 0
         try:
@@ -160,8 +161,7 @@ class Job:
 
     def _begin(self, row: InFlightRow, member: PoolEngine) -> None:
         """Ask a row's first turn, for the first time or anew."""
-        history = row.work.task.history
-        row.messages = [{"role": m.role, "content": m.content} for m in history]
+        row.messages = list(row.row.task.history)
         row.completions.clear()
         if self._terms.timeout_s is not None:
             row.deadline = time.monotonic() + self._terms.timeout_s
@@ -169,17 +169,17 @@ class Job:
 
     def _ask(self, row: InFlightRow, member: PoolEngine) -> None:
         """Ask the next turn."""
-        turn, task = len(row.completions), row.work.task
+        turn, task = len(row.completions), row.row.task
         row.messages.append({"role": "user", "content": task.turns[turn]})
         # What was written for completions has its own form already.
-        style = _RAW if task.style == "openai-completions" else self._terms.style
+        style = _RAW if task.raw else self._terms.style
         try:
             ids = encode(member.engine, style, row.messages)
-            row.params, row.prompt_tokens = self._params(row.work, turn), len(ids)
+            row.params, row.prompt_tokens = self._params(row.row, turn), len(ids)
             row.tokens.clear()
             if not row.begun:
                 row.begun = True
-                self.begun.add(row.work, len(ids), self._asked(row.work))
+                self.begun.add(row.row, len(ids), self._asked(row.row))
             left = None if row.deadline is None else row.deadline - time.monotonic()
             request = Request(
                 prompt=ids,
@@ -196,7 +196,7 @@ class Job:
             long = isinstance(error, PromptTooLongError)
             code = "context_length_exceeded" if long else "invalid_request"
             where = f"turn {turn + 1}: " if turn else ""
-            self._fail(row, member, RowProblem(code, where + str(error)))
+            self._fail(row, member, Problem(code, where + str(error)))
             return
         except IngotError as error:  # the worker died of it, or cannot be started
             member.rows.pop(row.request_id, None)
@@ -205,16 +205,16 @@ class Job:
             return
         stream.add_done_callback(lambda completion: self._finished.put((member, completion)))
 
-    def _asked(self, work: Work) -> SamplingParams:
-        return work.task.sampling or self._terms.sampling
+    def _asked(self, row: Row) -> SamplingParams:
+        return row.task.sampling or self._terms.sampling
 
-    def _params(self, work: Work, turn: int) -> SamplingParams:
+    def _params(self, row: Row, turn: int) -> SamplingParams:
         """The row's parameters. Samples and log-probabilities are of the last turn; equal prompts
         get different samples by seeds of their own, the same in every run."""
-        job, params = self._terms.sampling, self._asked(work)
+        job, params = self._terms.sampling, self._asked(row)
         if params.seed is not None and params.seed == job.seed:
-            params = dataclasses.replace(params, seed=params.seed + work.row.index)
-        if turn + 1 < len(work.task.turns):
+            params = dataclasses.replace(params, seed=params.seed + row.index)
+        if turn + 1 < len(row.task.turns):
             params = dataclasses.replace(params, **_ONE_SAMPLE)
         return params
 
@@ -247,7 +247,7 @@ class Job:
             raise IngotError("the engine stopped; run the same command again to resume")
         if completion.retryable:
             self._crashed(row, member, ran, completion.error, completion.text)
-        elif not is_whole(completion):
+        elif completion.finish_reason in (FinishReason.ERROR, FinishReason.DEADLINE):
             self._failed(row, member, completion)
         else:
             member.failures_in_a_row = member.deaths_in_a_row = 0
@@ -255,15 +255,15 @@ class Job:
 
     def _answered(self, row: InFlightRow, member: PoolEngine, completion: Completion) -> None:
         row.completions.append(completion)
-        if len(row.completions) < len(row.work.task.turns):
+        if len(row.completions) < len(row.row.task.turns):
             row.messages.append({"role": "assistant", "content": completion.text})
             self._ask(row, member)
             return
-        params = self._asked(row.work)
+        params = self._asked(row.row)
         wanted = params.logprobs or params.top_logprobs
         logprobs = token_logprobs(completion.choices, self._texts) if wanted else ()
         self._count(row, member)
-        self._deliver(row.work, answer_of(row.completions, logprobs), True)
+        self._deliver(row.row, answer_of(row.completions, logprobs))
 
     def _died(self, member: PoolEngine, reason: str | None) -> None:
         """The engine's process is gone: start another, or give the engine up."""
@@ -284,7 +284,7 @@ class Job:
     ) -> None:
         if row.alone:
             message = f"{reason or 'the worker process died'}, twice with this row"
-            self._fail(row, member, RowProblem("worker_crash", message), text)
+            self._fail(row, member, Problem("worker_crash", message), text)
             return
         self._suspects.add(row, ran=ran)
 
@@ -313,17 +313,17 @@ class Job:
         if late:
             code = "timeout"
             reason = f"not finished within {self._terms.timeout_s:g} s (--row-timeout)"
-        self._fail(row, member, RowProblem(code, reason), completion.text)
+        self._fail(row, member, Problem(code, reason), completion.text)
 
     def _own_constraint(self, row: InFlightRow) -> bool:
-        own, job = row.work.task.sampling, self._terms.sampling
+        own, job = row.row.task.sampling, self._terms.sampling
         return own is not None and own.constraint not in (None, job.constraint)
 
     def _fail(
-        self, row: InFlightRow, member: PoolEngine, problem: RowProblem, partial: str = ""
+        self, row: InFlightRow, member: PoolEngine, problem: Problem, partial: str = ""
     ) -> None:
         self._count(row, member, problem.code)
-        self._deliver(row.work, failure_of(problem, row.completions, partial), False)
+        self._deliver(row.row, failure_of(problem, row.completions, partial))
 
     def _count(self, row: InFlightRow, member: PoolEngine, error: str | None = None) -> None:
         """Count a finished row, for the job and for its engine."""
@@ -347,5 +347,5 @@ class Job:
         for member in self._members:
             slots = member.by_slot()[: member.engine.slots]
             member.counts.running = len(slots)
-            working += [row.work.row.index for row in slots]
+            working += [row.row.index for row in slots]
         self.counts.running, self.counts.working = len(working), tuple(working)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from app.batch.schedule.work import Counts, Work
+from app.batch.input.row import Row
+from app.batch.schedule.work import Counts
 from app.prompts import Encoder
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
@@ -58,7 +59,7 @@ class EngineState(StrEnum):
 class InFlightRow:
     """A row between its first turn and its last."""
 
-    work: Work
+    row: Row
     messages: list[Message]
     completions: list[Completion] = field(default_factory=list)
     request_id: str = ""
@@ -81,13 +82,13 @@ class InFlightRow:
     @property
     def turns_left(self) -> int:
         """Turns behind this one."""
-        return len(self.work.task.turns) - len(self.completions) - 1
+        return len(self.row.task.turns) - len(self.completions) - 1
 
     @property
     def rank(self) -> int:
         """Slots are given by this, then by age: a conversation that is under way goes on before a
         new one starts."""
-        return self.work.task.priority - bool(self.completions)
+        return self.row.task.priority - bool(self.completions)
 
 
 class PoolEngine:

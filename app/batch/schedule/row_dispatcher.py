@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from app.batch.input.row import Row
 from app.batch.schedule.pending_rows import shared_beginning
-from app.batch.schedule.work import Work
 
 
 class RowDispatcher:
@@ -16,12 +16,12 @@ class RowDispatcher:
     it once; one that has nothing left takes from the others. Memory: the stores.
     """
 
-    def __init__(self, work: Iterator[Work], users: int) -> None:
+    def __init__(self, rows: Iterator[Row], users: int) -> None:
         """``users`` engines, called by numbers from 0."""
-        self._work = work
-        self._next: Work | None = None
+        self._rows = rows
+        self._next: Row | None = None
         self._ended = False
-        self._stores: list[deque[Work]] = [deque() for _ in range(users)]
+        self._stores: list[deque[Row]] = [deque() for _ in range(users)]
 
     def __len__(self) -> int:
         """Rows that were taken from the stream and not handed out."""
@@ -32,7 +32,7 @@ class RowDispatcher:
         """Whether every row has been handed out, as far as ``take`` has found."""
         return self._ended and not len(self)
 
-    def take(self, user: int, most: int) -> Work | None:
+    def take(self, user: int, most: int) -> Row | None:
         """The next row for an engine that likes to have ``most`` rows of a kind; None at the end.
 
         With a single engine nothing is read ahead.
@@ -47,7 +47,7 @@ class RowDispatcher:
             return store.pop() if store else None
         return store.popleft()
 
-    def _fill(self, store: deque[Work], most: int) -> None:
+    def _fill(self, store: deque[Row], most: int) -> None:
         item, self._next = self._next or self._read(), None
         while item is not None:
             store.append(item)
@@ -58,7 +58,7 @@ class RowDispatcher:
                 self._next = item
                 return
 
-    def _read(self) -> Work | None:
-        item = next(self._work, None) if not self._ended else None
+    def _read(self) -> Row | None:
+        item = next(self._rows, None) if not self._ended else None
         self._ended = item is None
         return item

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from app.batch.input.survey import Survey
+from app.batch.input.row import Row
+from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.plan import Plan
 from app.batch.report.answer_lengths import LengthCounts
@@ -19,7 +20,7 @@ from app.batch.report.time_left import Left
 from app.batch.schedule.engine_pool import engine_pool
 from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import PoolEngine
-from app.batch.schedule.work import Counts, Deliver, Terms, Work
+from app.batch.schedule.work import Counts, Deliver, Terms
 from app.openai.logprobs import TokenTexts
 from app.prompts import PromptStyle
 from runtimes.engine.metrics import EngineStats
@@ -46,8 +47,8 @@ class Run:
 
 def run_engines(
     plan: Plan,
-    found: Survey,
-    work: Iterator[Work],
+    found: InputScan,
+    rows: Iterator[Row],
     deliver: Deliver,
     progress: BaseProgress,
     *,
@@ -55,11 +56,11 @@ def run_engines(
     idle: Callable[[], None] = lambda: None,
     lengths: LengthCounts | None = None,
 ) -> Run:
-    """Load the model and answer ``work``. ``loaded`` is called once the model is there, ``idle`` a
+    """Load the model and answer ``rows``. ``loaded`` is called once the model is there, ``idle`` a
     few times a second; ``lengths`` are those of the answers of earlier runs."""
-    limits = plan.limits
+    running = plan.spec.running
     begun = time.monotonic()
-    interrupts = Interrupts(limits.max_time_s)
+    interrupts = Interrupts(running.max_time)
     pool = ExitStack()
     with progress.doing(f"loading {plan.choice.file.path.name}"):
         members = pool.enter_context(engine_pool(plan, found.pending))
@@ -68,7 +69,7 @@ def run_engines(
         ready = time.monotonic()
         loaded()
         style = PromptStyle(plan.settings.system, plan.settings.raw)
-        terms = Terms(plan.settings.sampling, style, limits.row_timeout_s, limits.retries)
+        terms = Terms(plan.settings.sampling, style, running.row_timeout, running.retries)
         job = Job(members, terms, deliver, texts)
         if lengths is not None:
             job.counts.lengths = lengths
@@ -79,7 +80,7 @@ def run_engines(
             view.update()
 
         with progress:
-            finished = job.run(work, interrupts, tick)
+            finished = job.run(rows, interrupts, tick)
         ended: Ended | None = None
         if not finished:
             ended = "signal" if interrupts.count else "time"
@@ -102,7 +103,7 @@ class _View:
     def __init__(
         self,
         members: Sequence[PoolEngine],
-        found: Survey,
+        found: InputScan,
         job: Job,
         interrupts: Interrupts,
         progress: BaseProgress,

@@ -1,26 +1,16 @@
-"""What the parts of a job hand to each other: rows to be asked, how, and what came of them."""
+"""What the parts of a job hand to each other: how rows are asked, and what came of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from app.batch.input.source import Row
-from app.batch.input.tasks import Task
+from app.batch.input.row import Row
 from app.batch.report.answer_lengths import LengthCounts
+from app.openai.answer import Answer
 from app.prompts import PromptStyle
 from runtimes.request import Completion, FinishReason, SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A row that the model has to answer, and the key of its answer."""
-
-    row: Row
-    task: Task
-    key: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +60,5 @@ class Counts:
                 self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
 
 
-# What becomes of a finished row: its work, its answer or error, and which of the two it is.
-Deliver = Callable[[Work, dict[str, Any], bool], None]
+# Takes each finished row with its answer or error.
+Deliver = Callable[[Row, Answer], None]

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from app.batch.input.source import Row, Source, open_source
-from app.batch.input.tasks import RowProblem, Task
-from app.batch.settings import JobSettings, row_key
+from app.batch.input.row import Row
+from app.batch.input.source import Source, open_source
+from app.batch.settings import JobSettings
 from app.batch.watch.command import Asked
 from app.batch.watch.job import Job
 from app.figures import duration, rate
+from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
 from runtimes.request import SamplingParams
 
@@ -49,7 +50,7 @@ def preview(asked: Asked, rows: int = 20) -> Preview:
     """Read the beginning of the input, and no more. Raises RequestError."""
     with _open(asked) as source:
         found = list(islice(source.all_rows(), rows + 1))
-        return Preview(source.format, tuple(map(_shown, found[:rows])), len(found) > rows)
+        return Preview(source.reader.name, tuple(map(_shown, found[:rows])), len(found) > rows)
 
 
 def open_row(job: Job, index: int) -> ShownRow:
@@ -61,24 +62,22 @@ def open_row(job: Job, index: int) -> ShownRow:
     if record is None:
         return replace(shown, note=note)
     if row is not None and settings is not None:
-        task = row.task
-        same = isinstance(task, Task) and row_key(settings.digest(), task).hex() == record["key"]
+        same = row.key.hex() == record["key"]
         note = note if same else "the input has changed: this answer is not to the prompt above"
-    answer, error = record["answer"], None
-    if "error" in answer:
-        error = f"{answer['error']['code']}: {answer['error']['message']}"
+    answer = Answer.from_json(record["answer"])
+    error = None if answer.error is None else f"{answer.error.code}: {answer.error.message}"
     return replace(
         shown,
         error=error,
-        answers=_texts(answer),
-        partial=str(answer.get("partial", "")),
+        answers=tuple(answer.texts),
+        partial=answer.partial or "",
         figures=_figures(answer),
         note=note,
     )
 
 
-def _open(asked: Asked, sampling: SamplingParams | None = None) -> AbstractContextManager[Source]:
-    """The input of a job; ``sampling`` is the job's, on which that of requests is based.
+def _open(asked: Asked, settings: JobSettings | None = None) -> AbstractContextManager[Source]:
+    """The input of a job with these settings.
 
     Raises RequestError when it is standard input, or cannot be opened.
     """
@@ -88,16 +87,17 @@ def _open(asked: Asked, sampling: SamplingParams | None = None) -> AbstractConte
     return open_source(
         str(asked.input),
         format=None if rows.input_format == "auto" else rows.input_format,
-        prompting=rows.prompting(sampling or SamplingParams()),
+        prompting=rows.prompting(SamplingParams() if settings is None else settings.sampling),
         limit=rows.limit,
+        digest=b"" if settings is None else settings.digest(),
     )
 
 
 def _shown(row: Row) -> ShownRow:
-    if isinstance(row.task, RowProblem):
-        return ShownRow(row.index, row.id, row.where, error=row.task.message)
+    if row.problem is not None:
+        return ShownRow(row.index, row.id, row.where, error=row.problem.message)
     task = row.task
-    parts = [f"[{message.role}] {message.content}" for message in task.history]
+    parts = [f"[{message['role']}] {message['content']}" for message in task.history]
     many = len(task.turns) > 1 or bool(parts)
     parts += [f"[user] {turn}" if many else turn for turn in task.turns]
     text = "\n".join(parts)
@@ -109,7 +109,7 @@ def _row(asked: Asked | None, index: int, settings: JobSettings | None) -> tuple
     if asked is None:
         return None, "the journal does not say how the job was started: the prompt is not known"
     try:
-        with _open(asked, None if settings is None else settings.sampling) as source:
+        with _open(asked, settings) as source:
             row = next(islice(source.all_rows(), index, None), None)
     except (IngotError, OSError) as error:
         return None, f"the prompt is not known: {error}"
@@ -131,18 +131,10 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _texts(answer: Mapping[str, Any]) -> tuple[str, ...]:
-    if "choices" in answer:
-        return tuple(str(choice["text"]) for choice in answer["choices"])
-    if "responses" in answer:
-        return tuple(map(str, answer["responses"]))
-    return (str(answer["response"]),) if "response" in answer else ()
-
-
-def _figures(answer: Mapping[str, Any]) -> str:
-    if "usage" not in answer:
+def _figures(answer: Answer) -> str:
+    usage, timings = answer.usage, answer.timings
+    if usage is None or timings is None:
         return ""
-    usage, timings = answer["usage"], answer["timings"]
     parts = [f"prompt {usage['prompt_tokens']:,}"]
     if usage.get("cached_tokens"):
         parts[0] += f" ({usage['cached_tokens']:,} cached)"
@@ -150,7 +142,8 @@ def _figures(answer: Mapping[str, Any]) -> str:
     for name in ("prefill", "decode"):
         if (speed := timings.get(f"{name}_tps")) is not None:
             parts.append(f"{name} {rate(speed)}")
-    parts.append(f"first token {duration(timings['ttft_s'])}")
-    parts.append(f"total {duration(timings['total_s'])}")
-    parts.append(f"ended by {answer.get('finish_reason')}")
+    for name, field in (("first token", "ttft_s"), ("total", "total_s")):
+        if (seconds := timings.get(field)) is not None:
+            parts.append(f"{name} {duration(seconds)}")
+    parts.append(f"ended by {answer.finish_reason}")
     return " · ".join(parts)

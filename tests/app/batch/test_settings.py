@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.batch.input.tasks import Message, Task
 from app.batch.settings import JobSettings, differences, row_key
+from app.openai.task import Task
 from runtimes.request import Priority, SamplingParams
 
 BASE = JobSettings("pebble-q8_0.gguf", "llamacpp", "aa", SamplingParams())
-TASK = Task((Message("user", "a"), Message("assistant", "b")), ("c",))
+TASK = Task(({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}), ("c",))
 CHANGES: list[dict[str, Any]] = [
     {"fingerprint": "bb"},
     {"system": "Be brief."},
@@ -72,12 +72,12 @@ def test_as_json_is_what_is_read_back() -> None:
     "other",
     [
         Task((), ("c",)),
-        Task((Message("user", "a"), Message("assistant", "b")), ("d",)),
-        Task((Message("system", "a"), Message("assistant", "b")), ("c",)),
-        Task((Message("user", "a"),), ("b", "c")),
+        Task(({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}), ("d",)),
+        Task(({"role": "system", "content": "a"}, {"role": "assistant", "content": "b"}), ("c",)),
+        Task(({"role": "user", "content": "a"},), ("b", "c")),
         Task((), ("a", "b", "c")),
         dataclasses.replace(TASK, sampling=SamplingParams(seed=1)),
-        dataclasses.replace(TASK, style="openai-completions"),
+        dataclasses.replace(TASK, raw=True),
     ],
 )
 def test_other_rows_have_other_keys(other: Task) -> None:
@@ -85,7 +85,7 @@ def test_other_rows_have_other_keys(other: Task) -> None:
 
 
 def test_what_the_row_is_besides_its_question_is_not_in_its_key() -> None:
-    other = dataclasses.replace(TASK, source={"x": 1}, priority=Priority.LOW, style="openai-chat")
+    other = dataclasses.replace(TASK, priority=Priority.LOW)
     assert row_key(BASE.digest(), other) == row_key(BASE.digest(), TASK)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.batch.input.jsonl_rows import JSONL
 from app.batch.input.shard import Shard
 from app.batch.input.source import Source
-from app.batch.input.tasks import Task
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.lines import END, RUN
 from app.batch.journal.notes import end_note, run_note
-from app.batch.output.formats import OutputFormat, RecordForm
+from app.batch.output.formats import FORMATS
 from app.batch.output.merge import merge
 from app.batch.output.publish import publish
-from app.batch.settings import row_key
+from app.batch.output.records import RecordForm
+from app.openai.answer import Answer
 from runtimes.errors import RequestError
 
-DIGEST = b"settings"
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
@@ -50,7 +51,7 @@ def make(
     folder: Path,
     name: str,
     shard: Shard | None,
-    format: OutputFormat,
+    format: str,
     left: int = 0,
     model: str = "m",
     tags: dict[str, Any] | None = None,
@@ -61,7 +62,7 @@ def make(
     more = tags or {}
     lines = [line | ({"tag": more[line["id"]]} if line["id"] in more else {}) for line in lines]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    source = Source(path, path.name, "jsonl", shard=shard)
+    source = Source(path, path.name, JSONL, shard=shard)
     out = folder / name
     with Journal(journal_path(out)) as journal:
         journal.begin({"fingerprint": model})
@@ -72,18 +73,16 @@ def make(
         )
         journal.note(RUN, note)
         for row in reversed(rows):
-            assert isinstance(row.task, Task)
-            answer = {"response": row.task.turns[0], "finish_reason": "stop", "usage": USAGE}
-            full = {**answer, "timings": {"ttft_s": 0.5}, "created": 1.0}
-            journal.append(row_key(DIGEST, row.task), row.index, full, answered=True)
-        form = RecordForm(format, model)
-        publish(source, source.stamp(), journal, DIGEST, out, form)
+            answer = Answer(row.task.turns[0], finish_reason="stop", usage=USAGE)
+            full = replace(answer, timings={"ttft_s": 0.5}, created=1.0)
+            journal.append(row.key, row.index, full)
+        publish(source, source.stamp(), journal, out, RecordForm(FORMATS[format], model))
         journal.note(END, end_note(left))
     return out
 
 
 @pytest.mark.parametrize("format", ["jsonl", "openai", "csv", "parquet"])
-def test_merged_parts_are_the_whole(tmp_path: Path, format: OutputFormat) -> None:
+def test_merged_parts_are_the_whole(tmp_path: Path, format: str) -> None:
     if format == "parquet":
         pytest.importorskip("pyarrow")
     suffix = {"csv": "csv", "parquet": "parquet"}.get(format, "jsonl")
@@ -113,7 +112,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     for format, suffix in (("jsonl", "jsonl"), ("openai", "jsonl"), ("csv", "csv")):
         folder = tmp_path / format
         folder.mkdir()
-        parts = [make(folder, f"p{i}.{suffix}", Shard(i, 2), format) for i in (1, 2)]  # type: ignore[arg-type]
+        parts = [make(folder, f"p{i}.{suffix}", Shard(i, 2), format) for i in (1, 2)]
         data = parts[1].read_bytes()
         parts[1].write_bytes(data[:-20] + b"\xff" + data[-19:])
         with pytest.raises(RequestError, match=r"p2\..* is damaged"):

@@ -65,12 +65,12 @@ def share_out(nodes: Sequence[dict[str, Any]], wanted: int | str, *, gpu: bool) 
 
 @contextmanager
 def cluster_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
-    """The engines on the cluster at ``plan.ray``, each loaded; they end with the block.
+    """The engines on the cluster at `--ray`, each loaded; they end with the block.
 
     Raises RequestError where there is no such cluster or it has no room, ModelError naming the node
     where the model is missing or another one, OutOfMemoryError.
     """
-    ray, connected = _connect(str(plan.ray))
+    ray, connected = _connect(str(plan.spec.running.ray))
     engines: list[RayEngine] = []
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -162,7 +162,7 @@ def _load(ray: Any, engines: Sequence[RayEngine]) -> None:
 
 def _slots(plan: Plan, rows: int, count: int) -> int:
     """What one engine runs together; whether it fits is for its node to say."""
-    if plan.fixed_slots:
+    if plan.spec.slots is not None:
         return plan.choice.settings.slots
     most = plan.choice.settings.slots if plan.choice.planned else MOST
     return max(1, min(most, -(-rows // count)))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.batch.input.tasks import BadRowError, task_at
 from app.batch.settings import JobSettings, row_key
 from app.openai.constraint_body import constraint_changes
 from app.openai.sampling_body import sampling_of
+from app.openai.task import InputError, task_at
 from runtimes.request import Constraint, SamplingParams
 
 AGE = {
@@ -60,8 +60,8 @@ def test_what_bodies_ask_for() -> None:
     ],
 )
 def test_what_cannot_be_asked_is_said(body: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadRowError, match=re.escape(said)):
-        sampling_of(body, "openai-chat", SamplingParams())
+    with pytest.raises(InputError, match=re.escape(said)):
+        sampling_of(body, "chat", SamplingParams())
 
 
 def test_a_constraint_is_part_of_a_rows_key() -> None:
@@ -168,7 +168,7 @@ def test_one_prompt_from_the_shell(ingot: Any, gguf_file: Path, tmp_path: Path) 
 
 def test_what_is_wrong_with_an_expression_is_told_in_short() -> None:
     text = "x" * 300 + "(a/b"
-    with pytest.raises(BadRowError) as caught:
+    with pytest.raises(InputError) as caught:
         constraint_changes({"structured_outputs": {"regex": text}})
     assert str(caught.value) == (
         "structured_outputs.regex: the regular expression cannot be used: unclosed group,"

@@ -10,8 +10,9 @@ import pytest
 
 from app.batch.checks import check_out
 from app.batch.input import lines
-from app.batch.input.source import Row, open_source
-from app.batch.input.tasks import RowProblem, Task
+from app.batch.input.row import Row
+from app.batch.input.source import open_source
+from app.openai.task import Task
 from runtimes.errors import RequestError
 
 
@@ -21,8 +22,8 @@ def read(folder: Path) -> list[Row]:
 
 
 def code(row: Row) -> str:
-    assert isinstance(row.task, RowProblem)
-    return row.task.code
+    assert row.problem is not None
+    return row.problem.code
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.batch.input.prompting import Prompting
-from app.batch.input.tasks import Message, RowProblem, Task
+from app.openai.task import InputError, Problem, Task
 from runtimes.request import Priority, SamplingParams
 
 CHAT = "/v1/chat/completions"
@@ -21,34 +21,33 @@ def request(url: str = CHAT, **body: Any) -> dict[str, Any]:
     return {"custom_id": "a", "method": "POST", "url": url, "body": whole}
 
 
-def ask(row: dict[str, Any], **options: Any) -> Task | RowProblem:
-    return Prompting(sampling=JOB, **options).task(row)
+def ask(row: dict[str, Any], **options: Any) -> Task:
+    prompting = Prompting(sampling=JOB, **options)
+    return prompting.task(row, prompting.endpoint(row))
 
 
 def sampling(row: dict[str, Any]) -> SamplingParams:
     task = ask(row)
-    assert isinstance(task, Task), task
     assert task.sampling is not None
     return task.sampling
 
 
-def problem(row: dict[str, Any]) -> RowProblem:
-    found = ask(row)
-    assert isinstance(found, RowProblem), found
-    return found
+def problem(row: dict[str, Any]) -> Problem:
+    with pytest.raises(InputError) as caught:
+        ask(row)
+    return caught.value.problem
 
 
 def test_a_chat() -> None:
     messages = [{"role": "system", "content": "s"}, *USER]
     row = request(messages=messages)
     task = ask(row)
-    assert task == Task((Message("system", "s"),), ("hi",), style="openai-chat")
-    assert task.source is row
+    assert task == Task(({"role": "system", "content": "s"},), ("hi",))
 
 
 def test_a_completion() -> None:
     row = request("/v1/completions")
-    assert ask(row) == Task((), ("hi",), style="openai-completions")
+    assert ask(row) == Task((), ("hi",), raw=True)
     assert ask(request("/v1/completions", prompt=["hi"])) == ask(row)
 
 
@@ -87,7 +86,6 @@ def test_what_asks_for_nothing_is_no_parameter() -> None:
     idle = {"stream": False, "tools": [], "tool_choice": "none", "user": "me", "metadata": {},
             "response_format": {"type": "text"}, "max_tokens": None}  # fmt: skip
     task = ask(request(**idle))
-    assert isinstance(task, Task)
     assert task.sampling is None
 
 
@@ -120,7 +118,7 @@ def test_what_asks_for_nothing_is_no_parameter() -> None:
 )
 def test_refused_by_name(body: dict[str, Any], code: str, words: str) -> None:
     found = problem(request(**body))
-    assert (found.code, found.style) == (code, "openai-chat")
+    assert found.code == code
     assert words in found.message
 
 
@@ -156,7 +154,6 @@ def test_rows_that_are_no_requests() -> None:
 
 def test_a_bound_on_what_rows_ask_for() -> None:
     task = ask(request(max_tokens=50, min_tokens=20), most_tokens=8)
-    assert isinstance(task, Task)
     assert task.sampling is not None
     assert (task.sampling.max_tokens, task.sampling.min_tokens) == (8, 8)
 
@@ -173,8 +170,6 @@ def test_a_bound_on_what_rows_ask_for() -> None:
 )
 def test_priorities(value: Any, expected: Priority) -> None:
     task = ask({"prompt": "x", "p": value}, priority_field="p")
-    assert isinstance(task, Task)
     assert task.priority is expected
-    found = ask({"prompt": "x", "p": "urgent"}, priority_field="p")
-    assert isinstance(found, RowProblem)
-    assert "'urgent'" in found.message
+    with pytest.raises(InputError, match="'urgent'"):
+        ask({"prompt": "x", "p": "urgent"}, priority_field="p")

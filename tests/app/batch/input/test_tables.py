@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.batch.input.prompting import Prompting
-from app.batch.input.source import Row, open_source
-from app.batch.input.tasks import RowProblem, Task
+from app.batch.input.row import Row
+from app.batch.input.source import open_source
+from app.openai.task import Task
 from runtimes.errors import RequestError
 
 
@@ -26,7 +27,7 @@ def write(tmp_path: Path, data: bytes, name: str = "in.csv") -> Path:
 
 
 def codes(rows: list[Row]) -> list[str | None]:
-    return [row.task.code if isinstance(row.task, RowProblem) else None for row in rows]
+    return [row.problem and row.problem.code for row in rows]
 
 
 def test_csv_rows_quotes_and_lines(tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_csv_rows_quotes_and_lines(tmp_path: Path) -> None:
         Task((), ('hello, "you"\r\nthere',)),
         Task((), ("plain",)),
     ]
-    assert rows[1].task.source == {"id": "b", "prompt": "plain", "note": "2"}
+    assert rows[1].fields == {"id": "b", "prompt": "plain", "note": "2"}
 
 
 def test_a_bad_csv_row_costs_no_other(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_parquet_rows(parquet: Path) -> None:
     rows = read(parquet)
     assert [row.where for row in rows] == ["row 1", "row 2", "row 3"]
     assert codes(rows) == [None, None, "wrong_type"]
-    assert rows[0].task.source == {
+    assert rows[0].fields == {
         "prompt": "one",
         "turns": ["a", "b"],
         "at": "2026-01-02T03:00:00",
@@ -118,7 +119,7 @@ def test_parquet_rows(parquet: Path) -> None:
         "price": "1.50",
         "raw": "\ufffd",
     }
-    assert [row.task.source["score"] for row in rows[1:]] == [None, None]
+    assert [row.fields["score"] for row in rows[1:]] == [None, None]
     assert read(parquet, "turns")[0].task == Task((), ("a", "b"))
     # By its bytes, where the name says nothing.
     other = parquet.rename(parquet.with_name("data"))
@@ -152,7 +153,7 @@ def test_parquet_times_that_python_cannot_hold(tmp_path: Path) -> None:
         "far": arrow.array([2**60, None], arrow.timestamp("ms")),
     }
     parquet.write_table(arrow.table(columns), path)
-    first, second = [row.task.source for row in read(path)]
+    first, second = [row.fields for row in read(path)]
     assert str(first["at"]).endswith("00:00:00.000000001")
     assert [first["took"], second["took"], second["at"]] == ["1", None, None]
     assert isinstance(first["far"], str)

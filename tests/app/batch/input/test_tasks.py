@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.batch.input.tasks import MISSING, BadRowError, Message, Task, lookup, row_id, task_of
+from app.batch.input.prompting import lookup, row_id, task_of
+from app.openai.task import MISSING, InputError, Task
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,14 @@ from app.batch.input.tasks import MISSING, BadRowError, Message, Task, lookup, r
                 ]
             },
             None,
-            Task((Message("system", ""), Message("user", "a"), Message("assistant", "b")), ("c",)),
+            Task(
+                (
+                    {"role": "system", "content": ""},
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": "b"},
+                ),
+                ("c",),
+            ),
         ),
         ({"turns": ["one", "two"]}, "turns", Task((), ("one", "two"))),
         ({"turns": ["one", "two"]}, "turns.1", Task((), ("two",))),
@@ -77,7 +85,7 @@ def test_accepted(row: dict[str, Any], field: str | None, task: Task) -> None:
     ],
 )
 def test_refused(row: dict[str, Any], code: str, words: str) -> None:
-    with pytest.raises(BadRowError) as caught:
+    with pytest.raises(InputError) as caught:
         task_of(row, None)
     assert caught.value.problem.code == code
     assert words in caught.value.problem.message

@@ -9,8 +9,8 @@ import pytest
 
 from app.batch.input import template as template_module
 from app.batch.input.prompting import Prompting
-from app.batch.input.tasks import BadRowError, RowProblem, Task
 from app.batch.input.template import RowTemplate
+from app.openai.task import InputError, Task
 from runtimes.errors import RequestError
 
 
@@ -18,8 +18,8 @@ def render(text: str, fields: dict[str, Any]) -> str:
     return RowTemplate(text, "t.j2").render(fields)
 
 
-def failure(text: str, fields: dict[str, Any]) -> BadRowError:
-    with pytest.raises(BadRowError) as caught:
+def failure(text: str, fields: dict[str, Any]) -> InputError:
+    with pytest.raises(InputError) as caught:
         render(text, fields)
     return caught.value
 
@@ -100,10 +100,10 @@ def test_files(tmp_path: Path) -> None:
         RowTemplate.load(path)
     path.write_bytes(b"\xef\xbb\xbfSay {{ q }}")
     prompting = Prompting(template=RowTemplate.load(path))
-    assert prompting.task({"q": "x"}) == Task((), ("Say x",))
-    blank = Prompting(template=RowTemplate(" {{ q }}", "t.j2")).task({"q": ""})
-    assert isinstance(blank, RowProblem)
-    assert blank.code == "empty_prompt"
+    assert prompting.task({"q": "x"}, None) == Task((), ("Say x",))
+    with pytest.raises(InputError) as caught:
+        Prompting(template=RowTemplate(" {{ q }}", "t.j2")).task({"q": ""}, None)
+    assert caught.value.problem.code == "empty_prompt"
 
 
 @pytest.mark.parametrize("text", ["{{ nope | tojson }}", "{{ [nope] | tojson }}"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.batch.journal.journal import Journal, JournalBusyError, journal_path
 from app.batch.journal.lines import sealed_line
 from app.batch.journal.matching import Matcher
+from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
 
 SETTINGS = {"model": "m", "sampling": {"max_tokens": 3}}
@@ -25,7 +26,7 @@ def answers(journal: Journal, count: int) -> list[str | None]:
     found = []
     for number in range(count):
         offset = matcher.take(key(number))
-        found.append(None if offset is None else journal.read(offset, key(number))["response"])
+        found.append(None if offset is None else journal.read(offset, key(number)).response)
     return found
 
 
@@ -33,7 +34,7 @@ def fill(path: Path, texts: list[str], start: int = 0) -> None:
     with Journal(path) as journal:
         journal.begin(SETTINGS)
         for number, text in enumerate(texts, start):
-            journal.append(key(number), number, {"response": text}, answered=True)
+            journal.append(key(number), number, Answer(response=text))
 
 
 def test_journal_lies_beside_the_output() -> None:
@@ -87,7 +88,7 @@ def test_a_torn_end_costs_only_what_was_torn(
         assert path.read_bytes() == kept + tail
         # Nothing of the torn end may run into what is appended next.
         journal.begin(SETTINGS)
-        journal.append(key(99), 99, {"response": "after"}, answered=True)
+        journal.append(key(99), 99, Answer(response="after"))
     assert path.read_bytes().startswith(kept + tail)
     with Journal(path) as journal:
         expected = survivors + [None] * (len(texts) - len(survivors))

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
+from app.batch.input.jsonl_rows import JSONL
+from app.batch.input.scan import scan
 from app.batch.input.source import Source
-from app.batch.input.survey import survey
-from app.batch.input.tasks import Task
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.journal.matching import Matcher
 from app.batch.journal.state import read_state
 from app.batch.report.status import status_of
-from app.batch.settings import JobSettings, row_key
+from app.batch.settings import JobSettings
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows, RowState
+from app.openai.answer import Answer
 from runtimes.request import SamplingParams
 
 FILES = Path(__file__).parent / "files"
@@ -31,7 +32,6 @@ class Kept:
     """A finished job: its input, its journal, and the answer of each row."""
 
     def __init__(self, source: Path, out: Path) -> None:
-        self.source = Source(source, source.name, "jsonl")
         self.out = out
         self.data = journal_path(out).read_bytes()
         header = json.loads(self.data.splitlines()[0])["settings"]
@@ -39,20 +39,19 @@ class Kept:
             k: tuple(v) if isinstance(v, list) else v for k, v in header["sampling"].items()
         }
         self.settings = JobSettings(**{**header, "sampling": SamplingParams(**sampling)})
+        self.source = Source(source, source.name, JSONL, digest=self.settings.digest())
         with Journal(journal_path(out)) as journal:
             self.answers = self.found(journal)
 
-    def found(self, journal: Journal) -> dict[int, dict[str, Any]]:
+    def found(self, journal: Journal) -> dict[int, Answer]:
         """What the journal has for each row of the input, failures too."""
-        matcher, digest = Matcher(journal.entries), self.settings.digest()
+        matcher = Matcher(journal.entries)
         found = {}
         for row in self.source.rows():
-            assert isinstance(row.task, Task)
-            key = row_key(digest, row.task)
-            offset = matcher.take(key)
-            offset = matcher.failure(key) if offset is None else offset
+            offset = matcher.take(row.key)
+            offset = matcher.failure(row.key) if offset is None else offset
             if offset is not None:
-                found[row.index] = journal.read(offset, key)
+                found[row.index] = journal.read(offset, row.key)
         return found
 
 
@@ -206,10 +205,10 @@ def test_a_journal_without_seals_goes_on(tmp_path: Path) -> None:
         assert not journal.damaged
         assert journal.settings == old.settings.as_json()
         assert sorted(old.found(journal)) == list(range(7))
-        found = survey(old.source, journal.entries, old.settings.digest())
+        found = scan(old.source, journal.entries)
         assert (found.reusable, found.pending) == (6, 1)
         journal.begin(old.settings.as_json())
-        journal.append(bytes(16), 6, {"response": "new"}, answered=True)
+        journal.append(bytes(16), 6, Answer(response="new"))
     log = read_state(path)
     assert (log.done, log.failed, log.damaged) == (7, 0, [])
     # What was written since has seals; what was there before is as readable as it was.

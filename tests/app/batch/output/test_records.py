@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.input.source import Row
-from app.batch.input.tasks import RowProblem, Style, Task
-from app.batch.output.columns import cells_of, columns_of, in_order
-from app.batch.output.openai import index_of, openai_record
-from app.batch.output.records import flat_record
+from app.batch.input.row import Row
+from app.batch.output.columns import cells_of, columns_of
+from app.batch.output.jsonl import JSONL
+from app.batch.output.openai import OPENAI, index_of
+from app.batch.output.records import RecordForm, flat_record
+from app.openai.answer import Answer
+from app.openai.sampling_body import Endpoint
+from app.openai.task import Problem, Task
 
-KEY = bytes(range(16))
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "cached_tokens": 1}
-ANSWER: dict[str, Any] = {
-    "response": "four",
-    "finish_reason": "context",
-    "usage": USAGE,
-    "timings": {"ttft_s": 0.5},
-    "created": 1700000000.25,
-}
-ERROR = {"error": {"code": "engine_error", "message": "it broke"}}
+ANSWER = Answer(
+    "four",
+    finish_reason="context",
+    usage=USAGE,
+    timings={"ttft_s": 0.5},
+    created=1700000000.25,
+)
+ERROR = Answer(error=Problem("engine_error", "it broke"))
+FLAT = RecordForm(JSONL, "m")
 
 
-def row(source: dict[str, Any] | None = None, style: Style = "flat") -> Row:
-    return Row(4, 9, "a", Task((), ("2+2",), style=style, source=source or {}), where="line 9")
+def row(fields: dict[str, Any] | None = None, endpoint: Endpoint | None = None) -> Row:
+    task = Task((), ("2+2",))
+    return Row(4, 9, "a", task, None, fields or {}, endpoint, "line 9", bytes(range(16)))
 
 
 def test_flat_record_has_the_fields_beside_the_answer() -> None:
-    record = flat_record(row({"id": "a", "prompt": "2+2", "tags": [1]}), ANSWER)
+    record = flat_record(row({"id": "a", "prompt": "2+2", "tags": [1]}), ANSWER, FLAT)
     assert list(record.items())[:4] == [
         ("id", "a"),
         ("index", 4),
@@ -40,7 +45,7 @@ def test_flat_record_has_the_fields_beside_the_answer() -> None:
     ]
     assert (record["response"], record["usage"]) == ("four", USAGE)
     assert "created" not in record
-    bare = flat_record(row({"prompt": "2+2"}), ANSWER, fields=False)
+    bare = flat_record(row({"prompt": "2+2"}), ANSWER, replace(FLAT, fields=False))
     assert list(bare) == ["id", "index", "response", "finish_reason", "usage", "timings"]
 
 
@@ -52,31 +57,31 @@ def test_flat_record_has_the_fields_beside_the_answer() -> None:
 )
 def test_no_field_of_the_input_is_lost_or_taken_for_the_answer(source: dict[str, Any]) -> None:
     for answer in (ANSWER, ERROR):
-        record = flat_record(row(source), answer)
+        record = flat_record(row(source), answer, FLAT)
         assert (record["id"], record["index"]) == ("a", 4)
-        assert record.get("response") == answer.get("response")
-        assert ("error" in record) == ("error" in answer)
+        assert record.get("response") == answer.response
+        assert ("error" in record) == (answer.error is not None)
         for name, value in source.items():
             names = ["input_" * times + name for times in range(4)]
             assert any(record.get(n) == value for n in names), (name, record)
 
 
 def test_an_error_names_the_line() -> None:
-    record = flat_record(row(), ERROR)
+    record = flat_record(row(), ERROR, FLAT)
     assert record["error"] == {"code": "engine_error", "message": "line 9: it broke"}
 
 
 @pytest.mark.parametrize(
-    ("style", "raw", "kind"),
+    ("endpoint", "raw", "kind"),
     [
-        ("flat", False, "chat.completion"),
-        ("flat", True, "text_completion"),
-        ("openai-chat", True, "chat.completion"),
-        ("openai-completions", False, "text_completion"),
+        (None, False, "chat.completion"),
+        (None, True, "text_completion"),
+        ("chat", True, "chat.completion"),
+        ("completions", False, "text_completion"),
     ],
 )
-def test_openai_form(style: Style, raw: bool, kind: str) -> None:
-    line = openai_record(row(style=style), ANSWER, KEY, model="m", raw=raw)
+def test_openai_form(endpoint: Endpoint | None, raw: bool, kind: str) -> None:
+    line = OPENAI.record(row(endpoint=endpoint), ANSWER, RecordForm(OPENAI, "m", raw))
     body = line["response"]["body"]
     assert (line["custom_id"], line["error"]) == ("a", None)
     assert (line["response"]["status_code"], body["object"], body["model"]) == (200, kind, "m")
@@ -86,7 +91,7 @@ def test_openai_form(style: Style, raw: bool, kind: str) -> None:
     assert choice["finish_reason"] == "length"  # what a full context is to OpenAI's clients
     text = choice["text"] if kind == "text_completion" else choice["message"]["content"]
     assert text == "four"
-    assert index_of(line["id"]) == 4
+    assert index_of(line) == 4
 
 
 @pytest.mark.parametrize(
@@ -94,8 +99,7 @@ def test_openai_form(style: Style, raw: bool, kind: str) -> None:
     [("engine_error", 500), ("worker_crash", 500), ("timeout", 504), ("invalid_json", 400)],
 )
 def test_an_openai_error_has_both_forms(code: str, status: int) -> None:
-    problem = Row(4, 9, "a", RowProblem(code, "m"), where="line 9")
-    line = openai_record(problem, {"error": {"code": code, "message": "m"}}, KEY, model="m")
+    line = OPENAI.record(row(), Answer(error=Problem(code, "m")), RecordForm(OPENAI, "m"))
     assert line["error"] == {"code": code, "message": "line 9: m"}
     assert line["response"]["status_code"] == status
     assert line["response"]["body"]["error"]["code"] == code
@@ -104,7 +108,7 @@ def test_an_openai_error_has_both_forms(code: str, status: int) -> None:
 
 def test_ids_that_are_not_ours_have_no_index() -> None:
     for name in ("batch_req_", "batch_req_x", "req_1", "", "batch_req_ab_-1", "batch_req_ab_²"):
-        assert index_of(name) is None
+        assert index_of({"id": name}) is None
 
 
 def test_columns_hold_every_cell() -> None:
@@ -112,7 +116,7 @@ def test_columns_hold_every_cell() -> None:
         {"id": "a", "index": 0, "x": 1, "y": None, "response": "r", "usage": {"n": 1}},
         {"id": 7, "index": 1, "x": 0.5, "y": [1], "z": 2**70, "error": {"code": "c"}},
     ]
-    columns = in_order(columns_of(records))
+    columns = columns_of(records)
     assert columns == {
         "id": "json",
         "index": "integer",

@@ -5,50 +5,44 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.batch.input.jsonl_rows import JSONL
+from app.batch.input.scan import scan
 from app.batch.input.source import Source
-from app.batch.input.tasks import Task
 from app.batch.journal.journal import Journal
-from app.batch.output.formats import OutputFormat, RecordForm
+from app.batch.output.formats import FORMATS
+from app.batch.output.records import RecordForm
 from app.batch.output.unordered import UnorderedOutput
-from app.batch.schedule.work import Work
-from app.batch.settings import row_key
+from app.openai.answer import Answer
+from app.openai.task import Problem
 from runtimes.errors import RequestError
 
-DIGEST = b"settings"
 ROWS = 6
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
-def answer(text: str) -> dict[str, Any]:
-    return {
-        "response": text,
-        "finish_reason": "stop",
-        "usage": USAGE,
-        "timings": {},
-        "created": 1.0,
-    }
+def answer(text: str) -> Answer:
+    return Answer(text, finish_reason="stop", usage=USAGE, timings={}, created=1.0)
 
 
 def source_of(path: Path, prompts: list[str]) -> Source:
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
-    return Source(path, path.name, "jsonl")
+    return Source(path, path.name, JSONL)
 
 
 class Job:
     """A journal with answers to some rows, and the output beside it."""
 
-    def __init__(self, folder: Path, format: OutputFormat, answered: list[int]) -> None:
+    def __init__(self, folder: Path, format: str, answered: list[int]) -> None:
         self.out = folder / "out.jsonl"
         self.source = source_of(folder / "in.jsonl", [f"p{i}" for i in range(ROWS)])
         self.journal = Journal(folder / "j")
         self.journal.begin({"model": "m"})
-        self.output = UnorderedOutput(self.out, RecordForm(format, "m"), self.journal)
+        self.output = UnorderedOutput(self.out, RecordForm(FORMATS[format], "m"), self.journal)
         self.finish(answered)
         self.journal.sync()
         self.output.flush()
@@ -56,17 +50,16 @@ class Job:
     def finish(self, indexes: list[int], ok: bool = True) -> None:
         for row in self.source.rows():
             if row.index in indexes:
-                assert isinstance(row.task, Task)
-                work = Work(row, row.task, row_key(DIGEST, row.task))
-                error = {"error": {"code": "engine_error", "message": "no"}}
+                error = Answer(error=Problem("engine_error", "no"))
                 result = answer(f"a{row.index}") if ok else error
-                self.journal.append(work.key, row.index, result, answered=ok)
+                self.journal.append(row.key, row.index, result)
                 if ok:
-                    self.output.put(work, result)
+                    self.output.put(row, result)
 
     def settle(self, *, errors: bool = False) -> Counter[str]:
         """The custom ids or prompts in the file."""
-        self.output.settle(self.source, self.source.stamp(), DIGEST, errors=errors)
+        found = scan(self.source, self.journal.entries)
+        self.output.settle(self.source, found, errors=errors)
         return self.held()
 
     def held(self) -> Counter[str]:
@@ -88,7 +81,7 @@ def test_any_end_is_mended(
     cut: float,
     tail: bytes,
     repeat: bool,
-    format: OutputFormat,
+    format: str,
 ) -> None:
     job = Job(tmp_path_factory.mktemp("job"), format, answered)
     whole = job.out.read_bytes() if job.out.exists() else b""
@@ -147,9 +140,9 @@ def test_a_changed_input_is_told_before_the_file_is_touched(tmp_path: Path) -> N
     job = Job(tmp_path, "jsonl", [0, 1, 2])
     left = job.out.read_bytes() + b'{"id":'
     job.out.write_bytes(left)
-    stamp = job.source.stamp()
+    found = scan(job.source, job.journal.entries)
     job.source = source_of(tmp_path / "in.jsonl", ["p0", "another", "p2"])
     with pytest.raises(RequestError, match="changed while the job ran"):
-        job.output.settle(job.source, stamp, DIGEST, errors=True)
+        job.output.settle(job.source, found, errors=True)
     assert job.out.read_bytes() == left
     job.journal.close()

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from app.batch.input.scan import InputScan
 from app.batch.input.source import Stamp
-from app.batch.input.survey import Survey
-from app.batch.output.formats import OutputFormat, RecordForm, output_format, suffix_format
+from app.batch.output.formats import FORMATS, output_format, suffix_format
 from app.batch.output.publish import write_output
-from app.batch.output.writers import write_records
 
 RECORDS: list[dict[str, Any]] = [
     {"id": "a", "index": 0, "n": 1, "response": 'with "quotes", commas\nand lines', "ok": True},
@@ -24,7 +23,7 @@ RECORDS: list[dict[str, Any]] = [
 
 def test_csv(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
-    write_records(path, "csv", lambda: RECORDS)
+    FORMATS["csv"].write(path, lambda: RECORDS)
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == ["a", "b", "c"]
@@ -37,7 +36,7 @@ def test_csv(tmp_path: Path) -> None:
 def test_json_lines_that_any_reader_takes(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     ids = ["\ud800", "a\udfff\ud83d", "é\U0001f600", "\\ud800"]
-    write_records(path, "jsonl", lambda: [{"id": name, "field": {name: [name]}} for name in ids])
+    FORMATS["jsonl"].write(path, lambda: [{"id": name, "field": {name: [name]}} for name in ids])
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [line["id"] for line in lines] == [
         "\\ud800",
@@ -52,7 +51,7 @@ def test_json_lines_that_any_reader_takes(tmp_path: Path) -> None:
 def test_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "out.parquet"
-    write_records(path, "parquet", lambda: RECORDS)
+    FORMATS["parquet"].write(path, lambda: RECORDS)
     table = parquet.read_table(path)
     assert str(table.schema.field("n").type) == "int64"
     rows = table.to_pylist()
@@ -65,21 +64,19 @@ def test_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "wanted", "requests", "expected"),
     [
-        ("out.csv", None, 10, "csv"),
-        ("out.PARQUET", None, 0, "parquet"),
-        ("out.jsonl", None, 10, "openai"),
-        ("out.jsonl", None, 0, "jsonl"),
-        ("out", None, 0, "jsonl"),
+        ("out.csv", "auto", 10, "csv"),
+        ("out.PARQUET", "auto", 0, "parquet"),
+        ("out.jsonl", "auto", 10, "openai"),
+        ("out.jsonl", "auto", 0, "jsonl"),
+        ("out", "auto", 0, "jsonl"),
         ("out.csv", "openai", 0, "openai"),
         ("out.jsonl", "jsonl", 10, "jsonl"),
     ],
 )
-def test_the_form_of_the_output(
-    name: str, wanted: OutputFormat | None, requests: int, expected: str
-) -> None:
-    found = Survey(Stamp(0, 0), rows=10, requests=requests)
-    assert output_format(wanted, Path(name), found) == expected
-    assert suffix_format(Path("a.b.csv")) == "csv"
+def test_the_form_of_the_output(name: str, wanted: str, requests: int, expected: str) -> None:
+    found = InputScan(Stamp(0, 0), rows=10, requests=requests)
+    assert output_format(wanted, Path(name), found).name == expected
+    assert suffix_format(Path("a.b.csv")).name == "csv"
 
 
 def test_a_link_stays_one(tmp_path: Path) -> None:
@@ -88,7 +85,7 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     out.symlink_to(real)
     for name in ("a", "b"):
         records = [{"id": name}]
-        write_output(out, RecordForm("jsonl", ""), records.copy)
+        write_output(out, FORMATS["jsonl"], records.copy, "")
         assert out.is_symlink()
         assert real.read_text() == f'{{"id":"{name}"}}\n'
     assert list((tmp_path / "disk").iterdir()) == [real]

@@ -20,6 +20,7 @@ from app.batch.report.status import status_of
 from app.batch.report.time_left import Left, left_of
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows
+from app.openai.answer import Answer
 
 RATES = ("elapsed_s", "prefill_tps_now", "prefill_tps", "decode_tps_now", "decode_tps")
 
@@ -35,14 +36,12 @@ def test_the_last_minute_ends_now(tmp_path: Path) -> None:
         )
         journal.note(RUN, note | {"at": now - 1200})
         for index in range(60):
-            answer = {"usage": {"completion_tokens": 5}, "created": now - 1200 + index}
-            journal.append(bytes(15) + bytes([index]), index, answer, answered=True)
+            answer = Answer(usage={"completion_tokens": 5}, created=now - 1200 + index)
+            journal.append(bytes(15) + bytes([index]), index, answer)
         told = status_of(out)
         assert (told.state, told.done, told.left) == ("running", 60, 40)
         assert (told.rows_per_s_now, told.decode_tps_now) == (0, 0)
-        journal.append(
-            bytes(16), 60, {"usage": {"completion_tokens": 6}, "created": now}, answered=True
-        )
+        journal.append(bytes(16), 60, Answer(usage={"completion_tokens": 6}, created=now))
         told = status_of(out)
         assert told.rows_per_s_now == 1 / 60
         assert told.decode_tps_now == 6 / 60

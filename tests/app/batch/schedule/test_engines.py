@@ -16,17 +16,18 @@ from typing import Any
 import psutil
 import pytest
 
-from app.batch.input.source import Row
-from app.batch.input.tasks import Task
+from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
 from app.batch.schedule import engines
 from app.batch.schedule.engines import parse_count, require_room, seats, spans
 from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import EngineState, PoolEngine
 from app.batch.schedule.row_dispatcher import RowDispatcher
-from app.batch.schedule.work import Terms, Work
+from app.batch.schedule.work import Terms
 from app.models.planning import Choice
+from app.openai.answer import Answer
 from app.openai.logprobs import TokenTexts
+from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 from runtimes.machine.gpus import Gpu
@@ -55,23 +56,23 @@ def pair(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield [first, second]
 
 
-def work_of(prompts: list[str]) -> list[Work]:
+def rows_of(prompts: list[str]) -> list[Row]:
     tasks = [Task((), (text,)) for text in prompts]
-    return [Work(Row(i, i + 1, i, task), task, b"%d" % i) for i, task in enumerate(tasks)]
+    return [Row(i, i + 1, i, task) for i, task in enumerate(tasks)]
 
 
 def run(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, dict[int, str]]:
     """The job after its end, and each row's text: every row has one, and only one."""
     results: dict[int, str] = {}
 
-    def deliver(item: Work, answer: dict[str, Any], answered: bool) -> None:
-        assert answered, answer
-        assert item.row.index not in results
-        results[item.row.index] = answer["response"]
+    def deliver(row: Row, answer: Answer) -> None:
+        assert answer.error is None
+        assert row.index not in results
+        results[row.index] = str(answer.response)
 
     with TokenTexts(members[0].engine.model.path) as texts:
         job = Job(members, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
-        assert job.run(iter(work_of(PROMPTS)), Interrupts(), tick)
+        assert job.run(iter(rows_of(PROMPTS)), Interrupts(), tick)
     assert sorted(results) == list(range(len(PROMPTS)))
     return job, results
 
@@ -119,21 +120,21 @@ def test_an_engine_that_cannot_be_started_again_is_left_out(pair: list[WorkerEng
 
 def test_rows_that_begin_alike_go_to_one_engine() -> None:
     kinds = [chr(ord("a") + i) * 80 for i in range(4)]
-    work = work_of([f"{kind} {i}" for kind in kinds for i in range(6)])
-    dispatcher = RowDispatcher(iter(work), users=2)
-    taken: list[list[Work]] = [[], []]
+    rows = rows_of([f"{kind} {i}" for kind in kinds for i in range(6)])
+    dispatcher = RowDispatcher(iter(rows), users=2)
+    taken: list[list[Row]] = [[], []]
     while not dispatcher.exhausted:
         for user in (0, 1):
             item = dispatcher.take(user, most=8)
             if item is not None:
                 taken[user].append(item)
-    assert sorted(w.row.index for w in taken[0] + taken[1]) == list(range(24))
-    alike = [{w.task.turns[0][0] for w in some} for some in taken]
+    assert sorted(row.index for row in taken[0] + taken[1]) == list(range(24))
+    alike = [{row.task.turns[0][0] for row in some} for some in taken]
     assert alike in ([{"a", "c"}, {"b", "d"}], [{"b", "d"}, {"a", "c"}])
 
 
 def test_one_that_has_nothing_left_takes_from_the_others() -> None:
-    dispatcher = RowDispatcher(iter(work_of(["the same " * 20] * 10)), users=3)
+    dispatcher = RowDispatcher(iter(rows_of(["the same " * 20] * 10)), users=3)
     assert dispatcher.take(0, most=16) is not None  # it has them all now
     assert [dispatcher.take(user, most=16) is not None for user in (1, 2, 1)] == [True] * 3
     assert len(dispatcher) == 6

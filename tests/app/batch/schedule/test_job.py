@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from app.batch.input.source import Row
-from app.batch.input.tasks import Task
+from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
 from app.batch.schedule import job as jobs
 from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import PoolEngine
-from app.batch.schedule.work import Terms, Work
+from app.batch.schedule.work import Terms
+from app.openai.answer import Answer
 from app.openai.logprobs import TokenTexts
+from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import ModelError
 from runtimes.request import Constraint, Request, SamplingParams
@@ -65,25 +66,24 @@ def engine(endless_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield loaded
 
 
-def work_of(prompts: list[str], **task: Any) -> list[Work]:
+def rows_of(prompts: list[str], **task: Any) -> list[Row]:
     long = {"sampling": LONG}
     tasks = [Task((), (text,), **(long if text == POISON else task)) for text in prompts]
-    return [Work(Row(i, i + 1, i, task), task, b"%d" % i) for i, task in enumerate(tasks)]
+    return [Row(i, i + 1, i, task) for i, task in enumerate(tasks)]
 
 
-def run(engine: WorkerEngine, work: list[Work], **terms: Any) -> tuple[Job, dict[int, Any]]:
+def run(engine: WorkerEngine, rows: list[Row], **terms: Any) -> tuple[Job, dict[int, Answer]]:
     """The job after its end, and each row's answer."""
     given = {"sampling": PARAMS, "style": PromptStyle(raw=True), **terms}
-    results: dict[int, Any] = {}
+    results: dict[int, Answer] = {}
 
-    def deliver(item: Work, answer: dict[str, Any], answered: bool) -> None:
-        assert item.row.index not in results
-        assert answered == ("error" not in answer)
-        results[item.row.index] = answer
+    def deliver(row: Row, answer: Answer) -> None:
+        assert row.index not in results
+        results[row.index] = answer
 
     with TokenTexts(engine.model.path) as texts:
         job = Job([PoolEngine(engine)], Terms(**given), deliver, texts)
-        assert job.run(iter(work), Interrupts(), lambda: None)
+        assert job.run(iter(rows), Interrupts(), lambda: None)
     return job, results
 
 
@@ -91,11 +91,11 @@ def test_a_row_that_kills_the_worker_fails_alone(engine: Killed) -> None:
     prompts = [f"The number {i} is" for i in range(3 * SLOTS)]
     prompts[1] = prompts[6] = POISON
     engine.poison = (engine.encode(POISON)[-3:],)
-    job, results = run(engine, work_of(prompts), retries=0)
-    failed = {index: r["error"] for index, r in results.items() if "error" in r}
+    job, results = run(engine, rows_of(prompts), retries=0)
+    failed = {index: r.error for index, r in results.items() if r.error}
     assert set(failed) == {1, 6}
-    assert {error["code"] for error in failed.values()} == {"worker_crash"}
-    assert "twice with this row" in failed[1]["message"]
+    assert {error.code for error in failed.values()} == {"worker_crash"}
+    assert "twice with this row" in failed[1].message
     assert len(results) == len(prompts)
     assert job.counts.crashes <= 4  # two for each of the two
     # Each neighbour was asked once more for each crash in its company, and no more.
@@ -108,7 +108,7 @@ def test_a_worker_that_dies_of_anything_ends_the_job(engine: Killed) -> None:
     engine.worst = engine.encode(".")  # what a new process is tried with
     prompts = ["The number 1 is", POISON, "The number 2 is"]
     with pytest.raises(ModelError, match=r"cannot even answer one token any more: .*SIGKILL"):
-        run(engine, work_of(prompts))
+        run(engine, rows_of(prompts))
 
 
 def test_rows_that_kill_one_after_another_end_the_job_at_last(
@@ -117,30 +117,30 @@ def test_rows_that_kill_one_after_another_end_the_job_at_last(
     monkeypatch.setattr(jobs, "_DEATHS_IN_A_ROW", 3)
     engine.poison = (engine.encode(POISON)[-3:],)
     with pytest.raises(ModelError, match=r"died 3 times, .* --skip-failed"):
-        run(engine, work_of([POISON] * 3))
+        run(engine, rows_of([POISON] * 3))
 
 
 def test_rows_with_a_constraint_of_their_own_fail_alone(engine: Killed) -> None:
     """It is too large to be followed, which is known only when it is tried."""
     own = SamplingParams(max_tokens=4, constraint=Constraint("regex", "a{1000000}"))
     limit = jobs._FAILURES_IN_A_ROW * SLOTS
-    bad, good = work_of(["a"] * (limit + 1), sampling=own), work_of(["b"] * (limit + 2))[-1:]
+    bad, good = rows_of(["a"] * (limit + 1), sampling=own), rows_of(["b"] * (limit + 2))[-1:]
     job, results = run(engine, [*bad, *good], retries=0)
     assert (job.counts.failed, job.counts.answered) == (limit + 1, 1)
-    assert results[0]["error"]["code"] == "engine_error"
-    assert "constraint" in results[0]["error"]["message"]
+    assert results[0].error.code == "engine_error"
+    assert "constraint" in results[0].error.message
 
 
 def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [f"The number {i} is" for i in range(2 * SLOTS)]
-    work = work_of(prompts)
+    rows = rows_of(prompts)
     killed = False
-    _, calm = run(engine, work)
+    _, calm = run(engine, rows)
     engine.asked.clear()
-    results: dict[int, Any] = {}
+    results: dict[int, Answer] = {}
 
-    def deliver(item: Work, answer: dict[str, Any], answered: bool) -> None:
-        results[item.row.index] = answer
+    def deliver(row: Row, answer: Answer) -> None:
+        results[row.index] = answer
 
     submit = engine.submit
 
@@ -160,19 +160,19 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.M
         job = Job(
             [PoolEngine(engine)], Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts
         )
-        assert job.run(iter(work), Interrupts(), tick)
+        assert job.run(iter(rows), Interrupts(), tick)
     assert (job.counts.crashes, job.counts.failed) == (1, 0)
-    assert [results[i]["response"] for i in range(len(prompts))] == [
-        calm[i]["response"] for i in range(len(prompts))
+    assert [results[i].response for i in range(len(prompts))] == [
+        calm[i].response for i in range(len(prompts))
     ]
 
 
 def test_a_row_that_takes_too_long_fails_after_its_retries(engine: Killed) -> None:
     long = SamplingParams(max_tokens=200, ignore_eos=True)
-    slow, quick = work_of(["Once upon a time"], sampling=long), work_of(["a", "b"])[1:]
+    slow, quick = rows_of(["Once upon a time"], sampling=long), rows_of(["a", "b"])[1:]
     job, results = run(engine, [*slow, *quick], timeout_s=0.002, retries=2)
-    assert results[0]["error"]["code"] == "timeout"
-    assert "--row-timeout" in results[0]["error"]["message"]
+    assert results[0].error.code == "timeout"
+    assert "--row-timeout" in results[0].error.message
     assert engine.asked[tuple(engine.encode("Once upon a time"))] == 3
     assert job.counts.retried >= 2
 
@@ -181,11 +181,11 @@ def test_samples_and_their_logprobs(engine: Killed) -> None:
     params = SamplingParams(
         max_tokens=6, temperature=1.0, seed=3, n=2, best_of=4, logprobs=True, top_logprobs=2
     )
-    job, results = run(engine, work_of(["The number 7 is"]), sampling=params)
+    job, results = run(engine, rows_of(["The number 7 is"]), sampling=params)
     answer = results[0]
-    assert answer["response"] == answer["choices"][0]["text"]
-    assert len(answer["choices"]) == 2
-    for choice in answer["choices"]:
+    assert answer.response == answer.choices[0]["text"]
+    assert len(answer.choices) == 2
+    for choice in answer.choices:
         tokens = choice["logprobs"]
         assert b"".join(bytes(t["bytes"]) for t in tokens).decode() == choice["text"]
         assert all(len(t["top_logprobs"]) == 2 and t["logprob"] <= 0 for t in tokens)
@@ -193,11 +193,11 @@ def test_samples_and_their_logprobs(engine: Killed) -> None:
             tops = [top["logprob"] for top in token["top_logprobs"]]
             assert tops == sorted(tops, reverse=True)
             assert token["logprob"] <= tops[0] + 1e-6
-    assert answer["usage"]["completion_tokens"] == job.counts.completion_tokens
-    assert answer["logprobs"] == answer["choices"][0]["logprobs"]
+    assert answer.usage["completion_tokens"] == job.counts.completion_tokens
+    assert answer.logprobs == answer.choices[0]["logprobs"]
 
 
 def test_what_was_written_for_completions_is_sent_as_it_is(engine: Killed) -> None:
-    work = work_of(["The number 7 is"], style="openai-completions")
-    run(engine, work, style=PromptStyle())
+    rows = rows_of(["The number 7 is"], raw=True)
+    run(engine, rows, style=PromptStyle())
     assert set(engine.asked) == {tuple(engine.encode("The number 7 is"))}

@@ -5,24 +5,23 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.input.source import Row
-from app.batch.input.tasks import Message, Task
+from app.batch.input.row import Row
 from app.batch.schedule.pending_rows import arranged, rearranged
-from app.batch.schedule.work import Work
+from app.openai.task import Task
 from runtimes.request import Priority
 
 
-def works(texts: list[str], priorities: list[Priority] | None = None) -> list[Work]:
+def rows_of(texts: list[str], priorities: list[Priority] | None = None) -> list[Row]:
     made = []
     for index, text in enumerate(texts):
         priority = priorities[index] if priorities else Priority.NORMAL
-        task = Task((Message("system", text),), ("go",), priority=priority)
-        made.append(Work(Row(index, index + 1, index, task), task, b""))
+        task = Task(({"role": "system", "content": text},), ("go",), priority=priority)
+        made.append(Row(index, index + 1, index, task))
     return made
 
 
-def indexes(work: list[Work]) -> list[int]:
-    return [item.row.index for item in work]
+def indexes(rows: list[Row]) -> list[int]:
+    return [item.index for item in rows]
 
 
 @given(
@@ -31,7 +30,7 @@ def indexes(work: list[Work]) -> list[int]:
     st.integers(1, 40),
 )
 def test_every_row_once_and_close_to_its_place(texts: list[str], rows: int, size: int) -> None:
-    order = indexes(list(rearranged(works(texts), rows, size)))
+    order = indexes(list(rearranged(rows_of(texts), rows, size)))
     assert sorted(order) == list(range(len(texts)))
     for place, index in enumerate(order):
         assert abs(place - index) < rows
@@ -39,7 +38,7 @@ def test_every_row_once_and_close_to_its_place(texts: list[str], rows: int, size
 
 def test_what_begins_alike_follows_each_other() -> None:
     heads = ["a" * 100, "b" * 100, "c" * 100]
-    order = indexes(arranged(works([heads[i % 3] + str(i) for i in range(12)])))
+    order = indexes(arranged(rows_of([heads[i % 3] + str(i) for i in range(12)])))
     assert [index % 3 for index in order] in (
         [[first] * 4 + [second] * 4 + [third] * 4 for first, second, third in [
             (0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0),
@@ -48,9 +47,9 @@ def test_what_begins_alike_follows_each_other() -> None:
 
 
 def test_long_rows_come_first() -> None:
-    assert indexes(arranged(works(["a", "b" * 300, "c" * 20]))) == [1, 2, 0]
+    assert indexes(arranged(rows_of(["a", "b" * 300, "c" * 20]))) == [1, 2, 0]
 
 
 def test_priority_comes_before_length() -> None:
     priorities = [Priority.LOW, Priority.CRITICAL, Priority.NORMAL]
-    assert indexes(arranged(works(["a" * 99, "b", "c"], priorities))) == [1, 2, 0]
+    assert indexes(arranged(rows_of(["a" * 99, "b", "c"], priorities))) == [1, 2, 0]

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.batch.input.jsonl_rows import JSONL
 from app.batch.input.prompting import Prompting
 from app.batch.input.source import Source
-from app.batch.input.tasks import Task
 from app.batch.journal.journal import Entries
 from app.batch.schedule.pending_rows import pending_rows
-from app.batch.settings import row_key
 from runtimes.request import Priority
-
-DIGEST = b"settings"
 
 
 @given(
@@ -30,20 +27,19 @@ def test_every_row_once_the_most_urgent_first(
     path: Path = tmp_path_factory.mktemp("rows") / "in.jsonl"
     lines = ({"prompt": f"p{text}", "urgency": int(level)} for text, level in rows)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    source = Source(path, path.name, "jsonl", Prompting(priority_field="urgency"))
+    source = Source(path, path.name, JSONL, Prompting(priority_field="urgency"))
     entries, keys = Entries(), []
     for row in source.rows():
-        assert isinstance(row.task, Task)
-        keys.append(row_key(DIGEST, row.task))
+        keys.append(row.key)
         if row.index in done:
-            entries.add(keys[-1], row.index, row.index, True)
+            entries.add(row.key, row.index, row.index, True)
     levels = {level for _, level in rows}
     found = []
-    for work in pending_rows(source, entries, DIGEST, levels):
-        found.append(work)
-        entries.add(work.key, work.row.index, 100 + work.row.index, True)  # as the job does
-    assert len({work.row.index for work in found}) == len(found)
+    for row in pending_rows(source, entries, levels):
+        found.append(row)
+        entries.add(row.key, row.index, 100 + row.index, True)  # as the job does
+    assert len({row.index for row in found}) == len(found)
     assert len(entries) == len(rows)  # as many records as rows, so that each gets one
     assert sorted(entries.keys) == sorted(int.from_bytes(key[:8], "big") for key in keys)
-    urgencies = [work.task.priority for work in found]
+    urgencies = [row.task.priority for row in found]
     assert urgencies == sorted(urgencies)

@@ -17,12 +17,14 @@ import pytest
 
 from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
+from app.batch.options import RunningOptions
 from app.batch.plan import Plan
 from app.batch.report.progress import BaseProgress, Snapshot
 from app.batch.runner import Outcome, run_to_file
 from app.batch.schedule.cluster import pool
 from app.batch.schedule.cluster.pool import require_ray, share_out
 from app.batch.settings import JobSettings
+from app.batch.spec import BatchSpec
 from app.models.planning import Choice
 from app.models.resolve import fingerprint
 from runtimes.errors import ModelError, RequestError
@@ -117,8 +119,10 @@ def run(choice: Choice, rows: Path, out: Path, view: BaseProgress, **asked: Any)
         sampling=PARAMS,
         raw=True,
     )
-    with open_source(str(rows)) as source:
-        return run_to_file(Plan(source, choice, settings, fixed_slots=True, **asked), out, view)
+    engines = asked.pop("engines", 1)
+    spec = BatchSpec(str(rows), str(out), slots=4, running=RunningOptions(**asked))
+    with open_source(str(rows), digest=settings.digest()) as source:
+        return run_to_file(Plan(spec, source, choice, settings, engines), out, view)
 
 
 def records(path: Path) -> list[Any]:

@@ -7,10 +7,9 @@ from itertools import islice
 
 from app.batch.input.ids import IdIndex, Repeats
 from app.batch.input.source import Source, Stamp
-from app.batch.input.tasks import RowProblem
 from app.batch.journal.journal import Entries
 from app.batch.journal.matching import Matcher
-from app.batch.settings import row_key
+from app.openai.task import Problem
 from runtimes.errors import RequestError
 from runtimes.request import Priority
 
@@ -21,25 +20,21 @@ _REPEATS_SHOWN = 3
 
 
 @dataclass(slots=True)
-class Survey:
-    """Counts over the input. ``requests`` are lines of an OpenAI batch; ``problems`` are the first
-    few of the invalid rows, each with its place; ``repeats`` are rows that are valid though an
-    earlier row has their id; ``input_rows`` counts those of other shards too; ``invalid_rows`` has
-    the indexes of the first thousand that are invalid; ``skipped`` of the reusable rows stay
-    failed; ``characters`` are those of the pending rows' prompts."""
+class InputScan:
+    """What a pass over the input found."""
 
     stamp: Stamp
-    input_rows: int = 0
+    input_rows: int = 0  # those of other shards too
     rows: int = 0
-    requests: int = 0
+    requests: int = 0  # lines of an OpenAI batch
     invalid: int = 0
-    reusable: int = 0
-    skipped: int = 0
-    characters: int = 0
+    reusable: int = 0  # answered already
+    skipped: int = 0  # of the reusable ones: they stay failed
+    characters: int = 0  # of the pending rows' prompts
     priorities: set[Priority] = field(default_factory=set)
-    problems: list[tuple[str, RowProblem]] = field(default_factory=list)
-    repeats: Repeats = field(default_factory=Repeats)
-    invalid_rows: list[int] = field(default_factory=list)
+    problems: list[tuple[str, Problem]] = field(default_factory=list)  # the first, with their place
+    repeats: Repeats = field(default_factory=Repeats)  # valid, though an earlier row has their id
+    invalid_rows: list[int] = field(default_factory=list)  # indexes of the first thousand
 
     @property
     def pending(self) -> int:
@@ -65,19 +60,18 @@ class Survey:
         return lines
 
 
-def survey(source: Source, entries: Entries, digest: bytes, *, strict: bool = False) -> Survey:
-    """Read every row, and tell ``source`` which repeat an id. ``entries`` are of the journal whose
-    settings have ``digest``.
+def scan(source: Source, entries: Entries, *, strict: bool = False) -> InputScan:
+    """Read every row, and tell ``source`` which repeat an id. ``entries`` are the journal's.
 
     Raises RequestError for an empty input or a field that no row has; if ``strict``, also for any
     row that is not valid or repeats an id.
     """
     ids = IdIndex()
-    found = _read(source, entries, digest, ids)
+    found = _read(source, entries, ids)
     source.repeats = found.repeats = ids.repeats()
     if found.requests and len(source.repeats):
         # Rare: rows that counted as valid are not, and other rows get the answers that they took.
-        found = _read(source, entries, digest, None)
+        found = _read(source, entries, None)
     if strict and (found.invalid or len(found.repeats)):
         raise RequestError(
             "\n".join([*found.notes(source.name), "--strict: nothing was done; fix these rows"])
@@ -85,10 +79,10 @@ def survey(source: Source, entries: Entries, digest: bytes, *, strict: bool = Fa
     return found
 
 
-def _read(source: Source, entries: Entries, digest: bytes, ids: IdIndex | None) -> Survey:
+def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
     """One reading; ``ids`` are collected in the first."""
     matcher = Matcher(entries)
-    found = Survey(source.stamp())
+    found = InputScan(source.stamp())
     fields: dict[str, None] = {}
     lacking = 0
     refused = set()
@@ -99,50 +93,34 @@ def _read(source: Source, entries: Entries, digest: bytes, ids: IdIndex | None) 
         if not source.takes(row):
             continue
         found.rows += 1
-        found.requests += row.task.style != "flat"
+        found.requests += row.endpoint is not None
         if len(fields) < _FIELDS_SHOWN:
             fields.update(dict.fromkeys(row.fields))
-        if isinstance(row.task, RowProblem):
+        if row.problem is not None:
             found.invalid += 1
             if len(found.invalid_rows) < _INVALID_KEPT:
                 found.invalid_rows.append(row.index)
-            lacking += row.task.code == "missing_field"
-            if row.task.code == "duplicate_id":
+            lacking += row.problem.code == "missing_field"
+            if row.problem.code == "duplicate_id":
                 refused.add(row.index)
             if len(found.problems) < _PROBLEMS_KEPT:
-                found.problems.append((row.where, row.task))
+                found.problems.append((row.where, row.problem))
             continue
         found.priorities.add(row.task.priority)
-        key = row_key(digest, row.task)
-        if (offset := matcher.take(key)) is not None:
+        if (offset := matcher.take(row.key)) is not None:
             found.reusable += 1
-            found.skipped += offset == matcher.failure(key)
+            found.skipped += offset == matcher.failure(row.key)
         else:
             found.characters += row.task.characters
     if not found.input_rows:
-        raise RequestError(_no_rows(source))
+        raise RequestError(f"{source.name} has no rows: {source.reader.hint}")
     if lacking and found.invalid == found.rows and fields:
         raise RequestError(_no_field(source, list(fields), found.problems))
     found.repeats = source.repeats.without(refused)
     return found
 
 
-def _no_rows(source: Source) -> str:
-    match source.format:
-        case "folder":
-            hint = "put a text file for each prompt into it"
-        case "csv":
-            hint = "below the line that names the columns, write a line for each prompt"
-        case "parquet":
-            hint = "write one row for each prompt"
-        case "jsonl":
-            hint = 'write one object a line, such as {"prompt": "What is 2 + 2?"}'
-        case _:
-            hint = "write one prompt a line"
-    return f"{source.name} has no rows: {hint}"
-
-
-def _no_field(source: Source, fields: list[str], problems: list[tuple[str, RowProblem]]) -> str:
+def _no_field(source: Source, fields: list[str], problems: list[tuple[str, Problem]]) -> str:
     shown = ", ".join(repr(name)[1:-1][:40] for name in fields[:_FIELDS_SHOWN])
     prompting = source.prompting
     if prompting.template is not None:

@@ -1,0 +1,17 @@
+"""Rows of plain text: a line is a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.batch.input.lines import decode, rows_by_line
+from app.batch.input.reader import Reader
+from app.batch.input.row import Raw
+
+
+def _rows(path: Path, name: str) -> Iterator[Raw]:
+    return rows_by_line(path, name, lambda line: {"prompt": decode(line)})
+
+
+TEXT = Reader("text", _rows, "write one prompt a line", suffixes=(".txt", ".text", ".md"))

@@ -1,0 +1,125 @@
+"""What became of a task: one form for the journal, for records and for OpenAI's bodies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypedDict
+
+from app.figures import timings_json, usage_json
+from app.openai.task import Problem
+from runtimes.request import Completion, Timings, Usage
+
+TokenLogprobs = list[dict[str, Any]]
+
+
+class Choice(TypedDict, total=False):
+    """One of several samples."""
+
+    text: str
+    finish_reason: str
+    logprobs: TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer, or the error in its place. Names and order of the fields are those on disk, where
+    None is left out."""
+
+    response: str | None = None  # the text; of a conversation the last answer
+    error: Problem | None = None  # with it there is no response
+    responses: Sequence[str] | None = None  # of each turn of a conversation
+    finish_reason: str | None = None
+    logprobs: TokenLogprobs | None = None  # of each token of the response
+    choices: Sequence[Choice] | None = None  # of several samples all, the response first
+    usage: Mapping[str, int] | None = None
+    timings: Mapping[str, float | None] | None = None
+    partial: str | None = None  # beside an error: what there was of the response
+    created: float | None = None  # Unix seconds; OpenAI's bodies have it, flat records do not
+
+    def to_json(self) -> dict[str, Any]:
+        """What journals hold."""
+        values = {name: getattr(self, name) for name in _NAMES}
+        if self.error is not None:
+            values["error"] = {"code": self.error.code, "message": self.error.message}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Answer:
+        """From any journal: what an older one lacks is None."""
+        known = {name: value[name] for name in _NAMES if name in value}
+        if "error" in known:
+            known["error"] = Problem(known["error"]["code"], known["error"]["message"])
+        return cls(**known)
+
+    def lasting(self) -> Answer:
+        """Without its times and what happened to be cached, which are of the run."""
+        usage = self.usage
+        if usage is not None:
+            usage = {name: count for name, count in usage.items() if name != "cached_tokens"}
+        return replace(self, usage=usage, timings=None, created=None)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Of each sample, else of each turn."""
+        if self.choices is not None:
+            return [choice["text"] for choice in self.choices]
+        return self.responses or ([] if self.response is None else [self.response])
+
+
+_NAMES = tuple(field.name for field in fields(Answer))
+# What a flat record may have beside the fields of the input.
+RECORD_NAMES = frozenset(_NAMES) - {"created"}
+
+
+def answer_of(completions: Sequence[Completion], logprobs: Sequence[TokenLogprobs] = ()) -> Answer:
+    """The answer from its completions, one a turn. Counts and times are their sums; the time to the
+    first token is that of the first turn.
+
+    ``logprobs`` has those of each sample of the last turn, as ``app.openai.logprobs`` makes them.
+    """
+    last = completions[-1]
+    choices: list[Choice] = []
+    for i, sample in enumerate(last.choices if last.others else ()):
+        choice: Choice = {"text": sample.text, "finish_reason": str(sample.finish_reason)}
+        choices.append({**choice, "logprobs": logprobs[i]} if logprobs else choice)
+    usage = _usage(completions)
+    return Answer(
+        last.text,
+        responses=[one.text for one in completions] if len(completions) > 1 else None,
+        finish_reason=str(last.finish_reason),
+        logprobs=logprobs[0] if logprobs else None,
+        choices=choices or None,
+        usage={**usage_json(usage), "cached_tokens": usage.cached_tokens},
+        timings=timings_json(_timings([one.timings for one in completions])),
+        created=round(time.time(), 3),
+    )
+
+
+def failure_of(
+    problem: Problem, completions: Sequence[Completion] = (), partial: str = ""
+) -> Answer:
+    """An error, with the answers that earlier turns got, and what there is of the answer that was
+    not finished."""
+    earlier = [completion.text for completion in completions]
+    return Answer(error=problem, responses=earlier or None, partial=partial or None)
+
+
+def _usage(completions: Sequence[Completion]) -> Usage:
+    """A prompt counts once, however many samples were taken of it."""
+    return Usage(
+        prompt_tokens=sum(one.usage.prompt_tokens for one in completions),
+        completion_tokens=sum(
+            choice.usage.completion_tokens for one in completions for choice in one.choices
+        ),
+        cached_tokens=sum(one.usage.cached_tokens for one in completions),
+    )
+
+
+def _timings(parts: Sequence[Timings]) -> Timings:
+    if len(parts) == 1:
+        return parts[0]
+    names = [field.name for field in fields(Timings)]
+    sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+    return Timings(**{**sums, "ttft_s": parts[0].ttft_s})

@@ -1,0 +1,93 @@
+"""The body of a response from one of OpenAI's endpoints.
+
+Source of the format: the chat completion, completion and error objects of OpenAI's API reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.openai.answer import Answer, Choice, TokenLogprobs
+from app.openai.sampling_body import Endpoint
+from app.openai.task import Problem
+
+# Errors that are no fault of the request; every other one is answered as a bad request.
+_STATUS = {"engine_error": 500, "worker_crash": 500, "timeout": 504}
+
+
+def error_body(problem: Problem) -> tuple[int, dict[str, Any]]:
+    """The HTTP status and the body."""
+    status = _STATUS.get(problem.code, 400)
+    kind = "invalid_request_error" if status == 400 else "server_error"
+    error = {"message": problem.message, "type": kind, "param": None, "code": problem.code}
+    return status, {"error": error}
+
+
+def answer_body(answer: Answer, endpoint: Endpoint, name: str, model: str) -> dict[str, Any]:
+    """The body of an answer without an error; its id ends in ``name``."""
+    chat = endpoint == "chat"
+    only: Choice = {"text": answer.response or "", "finish_reason": answer.finish_reason or ""}
+    if answer.logprobs is not None:
+        only["logprobs"] = answer.logprobs
+    usage = answer.usage or {}
+    body: dict[str, Any] = {
+        "id": f"{'chatcmpl' if chat else 'cmpl'}-{name}",
+        "object": "chat.completion" if chat else "text_completion",
+        "created": int(answer.created or 0),
+        "choices": [
+            (_chat_choice if chat else _text_choice)(index, choice)
+            for index, choice in enumerate(answer.choices or [only])
+        ],
+        "model": model,
+        "usage": {
+            "prompt_tokens": usage["prompt_tokens"],
+            "completion_tokens": usage["completion_tokens"],
+            "total_tokens": usage["total_tokens"],
+            "prompt_tokens_details": {"cached_tokens": usage.get("cached_tokens", 0)},
+        },
+    }
+    if answer.timings is not None:
+        body["timings"] = answer.timings
+    return body
+
+
+def _chat_choice(index: int, choice: Choice) -> dict[str, Any]:
+    tokens = choice.get("logprobs")
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": choice["text"], "refusal": None},
+        "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
+        "finish_reason": _reason(choice),
+    }
+
+
+def _text_choice(index: int, choice: Choice) -> dict[str, Any]:
+    return {
+        "index": index,
+        "text": choice["text"],
+        "logprobs": _text_logprobs(choice.get("logprobs")),
+        "finish_reason": _reason(choice),
+    }
+
+
+def _reason(choice: Choice) -> str:
+    """A full context is a length to OpenAI's clients."""
+    reason = choice["finish_reason"]
+    return "length" if reason == "context" else reason
+
+
+def _text_logprobs(tokens: TokenLogprobs | None) -> dict[str, Any] | None:
+    if tokens is None:
+        return None
+    offsets, end = [], 0
+    for token in tokens:
+        offsets.append(end)
+        end += len(token["token"])
+    return {
+        "tokens": [token["token"] for token in tokens],
+        "token_logprobs": [token["logprob"] for token in tokens],
+        "top_logprobs": [
+            {top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in tokens
+        ],
+        "text_offset": offsets,
+    }
