@@ -244,7 +244,8 @@ class Completion:
     """What a finished request produced. ``error`` is set only with ``FinishReason.ERROR``.
 
     ``logprobs`` has the natural log-probability of each token, ``top_logprobs`` a mapping from the
-    likeliest token ids to theirs for each position. ``others`` are the further samples of a request
+    likeliest token ids to theirs for each position, ``token_bytes`` the bytes of all these tokens,
+    where log-probabilities were asked for. ``others`` are the further samples of a request
     with ``n`` above 1. ``retryable`` says of an error that the request is not to blame, so that the
     same one may succeed when it is submitted again.
     """
@@ -258,6 +259,7 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
     error: str | None = None
     top_logprobs: tuple[dict[int, float], ...] | None = None
+    token_bytes: dict[int, bytes] | None = None
     others: tuple[Completion, ...] = ()
     retryable: bool = False
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from app.figures import timings_json, usage_json
+from app.openai.logprobs import token_logprobs
 from app.openai.task import Problem
 from runtimes.request import Completion, Timings, Usage
 
@@ -73,23 +74,22 @@ _NAMES = tuple(field.name for field in fields(Answer))
 RECORD_NAMES = frozenset(_NAMES) - {"created"}
 
 
-def answer_of(completions: Sequence[Completion], logprobs: Sequence[TokenLogprobs] = ()) -> Answer:
+def answer_of(completions: Sequence[Completion]) -> Answer:
     """The answer from its completions, one a turn. Counts and times are their sums; the time to the
-    first token is that of the first turn.
-
-    ``logprobs`` has those of each sample of the last turn, as ``app.openai.logprobs`` makes them.
-    """
+    first token is that of the first turn, log-probabilities are those of the last."""
     last = completions[-1]
     choices: list[Choice] = []
-    for i, sample in enumerate(last.choices if last.others else ()):
+    for sample in last.choices if last.others else ():
         choice: Choice = {"text": sample.text, "finish_reason": str(sample.finish_reason)}
-        choices.append({**choice, "logprobs": logprobs[i]} if logprobs else choice)
+        if (logprobs := token_logprobs(sample)) is not None:
+            choice["logprobs"] = logprobs
+        choices.append(choice)
     usage = _usage(completions)
     return Answer(
         last.text,
         responses=[one.text for one in completions] if len(completions) > 1 else None,
         finish_reason=str(last.finish_reason),
-        logprobs=logprobs[0] if logprobs else None,
+        logprobs=choices[0].get("logprobs") if choices else token_logprobs(last),
         choices=choices or None,
         usage={**usage_json(usage), "cached_tokens": usage.cached_tokens},
         timings=timings_json(_timings([one.timings for one in completions])),

@@ -243,9 +243,14 @@ class Sequence:
             logprobs=tuple(self.logprobs) if params.wants_logprobs else None,
             error=error,
             top_logprobs=tuple(self.top_logprobs) if params.top_logprobs else None,
+            token_bytes=self._token_bytes() if params.logprobs or params.top_logprobs else None,
         )
         self.state.record(self.index, completion)
         return completion
+
+    def _token_bytes(self) -> dict[int, bytes]:
+        ids = set(self.output).union(*self.top_logprobs)
+        return {token: self.state.tokenizer.token_bytes(token) for token in ids}
 
     def _put(self, piece: str) -> None:
         tokens, self.silent = tuple(self.silent), []

@@ -28,7 +28,6 @@ from app.batch.schedule.row_dispatcher import RowDispatcher
 from app.batch.schedule.suspects import Suspects
 from app.batch.schedule.work import Counts, Deliver, Terms
 from app.openai.answer import answer_of, failure_of
-from app.openai.logprobs import TokenTexts, token_logprobs
 from app.openai.task import Problem
 from app.prompts import PromptStyle, PromptTooLongError, encode
 from runtimes.errors import IngotError, ModelError, RequestError
@@ -49,15 +48,12 @@ _log = logging.getLogger(__name__)
 class Job:
     """Drives engines over rows. Runs in one thread; only the done callbacks come from others."""
 
-    def __init__(
-        self, members: Sequence[PoolEngine], terms: Terms, deliver: Deliver, texts: TokenTexts
-    ) -> None:
+    def __init__(self, members: Sequence[PoolEngine], terms: Terms, deliver: Deliver) -> None:
         self.counts = Counts()
         self.begun = Begun()
         self._members = list(members)
         self._terms = terms
         self._deliver = deliver
-        self._texts = texts
         self._suspects: Suspects[InFlightRow] = Suspects()
         # None wakes the job: an engine that was away is back, or lost.
         self._finished: queue.SimpleQueue[tuple[PoolEngine, Completion] | None] = (
@@ -259,11 +255,8 @@ class Job:
             row.messages.append({"role": "assistant", "content": completion.text})
             self._ask(row, member)
             return
-        params = self._asked(row.row)
-        wanted = params.logprobs or params.top_logprobs
-        logprobs = token_logprobs(completion.choices, self._texts) if wanted else ()
         self._count(row, member)
-        self._deliver(row.row, answer_of(row.completions, logprobs))
+        self._deliver(row.row, answer_of(row.completions))
 
     def _died(self, member: PoolEngine, reason: str | None) -> None:
         """The engine's process is gone: start another, or give the engine up."""

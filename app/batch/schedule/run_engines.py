@@ -21,7 +21,6 @@ from app.batch.schedule.engine_pool import engine_pool
 from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import PoolEngine
 from app.batch.schedule.work import Counts, Deliver, Terms
-from app.openai.logprobs import TokenTexts
 from app.prompts import PromptStyle
 from runtimes.engine.metrics import EngineStats
 
@@ -65,12 +64,12 @@ def run_engines(
     with progress.doing(f"loading {plan.choice.file.path.name}"):
         members = pool.enter_context(engine_pool(plan, found.pending))
     # Signals are counted until the engines are closed: one that comes then must not end it all.
-    with interrupts, pool, TokenTexts(plan.choice.file.path) as texts:
+    with interrupts, pool:
         ready = time.monotonic()
         loaded()
         style = PromptStyle(plan.settings.system, plan.settings.raw)
         terms = Terms(plan.settings.sampling, style, running.row_timeout, running.retries)
-        job = Job(members, terms, deliver, texts)
+        job = Job(members, terms, deliver)
         if lengths is not None:
             job.counts.lengths = lengths
         view = _View(members, found, job, interrupts, progress, ready)

@@ -26,7 +26,6 @@ from app.batch.schedule.row_dispatcher import RowDispatcher
 from app.batch.schedule.work import Terms
 from app.models.planning import Choice
 from app.openai.answer import Answer
-from app.openai.logprobs import TokenTexts
 from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import IngotError, OutOfMemoryError, RequestError
@@ -70,9 +69,8 @@ def run(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, dict[
         assert row.index not in results
         results[row.index] = str(answer.response)
 
-    with TokenTexts(members[0].engine.model.path) as texts:
-        job = Job(members, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts)
-        assert job.run(iter(rows_of(PROMPTS)), Interrupts(), tick)
+    job = Job(members, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver)
+    assert job.run(iter(rows_of(PROMPTS)), Interrupts(), tick)
     assert sorted(results) == list(range(len(PROMPTS)))
     return job, results
 

@@ -19,7 +19,6 @@ from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import PoolEngine
 from app.batch.schedule.work import Terms
 from app.openai.answer import Answer
-from app.openai.logprobs import TokenTexts
 from app.openai.task import Task
 from app.prompts import PromptStyle
 from runtimes.errors import ModelError
@@ -81,9 +80,8 @@ def run(engine: WorkerEngine, rows: list[Row], **terms: Any) -> tuple[Job, dict[
         assert row.index not in results
         results[row.index] = answer
 
-    with TokenTexts(engine.model.path) as texts:
-        job = Job([PoolEngine(engine)], Terms(**given), deliver, texts)
-        assert job.run(iter(rows), Interrupts(), lambda: None)
+    job = Job([PoolEngine(engine)], Terms(**given), deliver)
+    assert job.run(iter(rows), Interrupts(), lambda: None)
     return job, results
 
 
@@ -156,11 +154,8 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.M
             os.kill(engine.pid, signal.SIGKILL)
 
     monkeypatch.setattr(engine, "submit", held)
-    with TokenTexts(engine.model.path) as texts:
-        job = Job(
-            [PoolEngine(engine)], Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver, texts
-        )
-        assert job.run(iter(rows), Interrupts(), tick)
+    job = Job([PoolEngine(engine)], Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver)
+    assert job.run(iter(rows), Interrupts(), tick)
     assert (job.counts.crashes, job.counts.failed) == (1, 0)
     assert [results[i].response for i in range(len(prompts))] == [
         calm[i].response for i in range(len(prompts))
