@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from app.openai.constraint_body import NAMES as CONSTRAINTS
 from app.openai.constraint_body import constraint_changes
-from app.openai.task import InputError, kind
+from app.openai.task import InputError, as_unicode, kind
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 
@@ -28,24 +28,22 @@ _MOST_BIASES = 1024
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError("wrong_type", f"{name} must be a number, not {kind(value)}")
-    if abs(value) > _MOST_INT:
-        raise InputError("invalid_value", f"{name} is out of all bounds: {str(value)[:40]}")
-    return float(value)
+    return float(_bounded(value, name))
 
 
 def _integer(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError("wrong_type", f"{name} must be a whole number, not {_shown(value)}")
-    if abs(value) > _MOST_INT:
-        raise InputError("invalid_value", f"{name} is out of all bounds: {str(value)[:40]}")
+    if name != "seed":
+        _bounded(value, name)
+    elif not -_MOST_SEED <= value < _MOST_SEED:
+        raise InputError("invalid_value", f"{name} must fit 64 bits: {str(value)[:40]}")
     return value
 
 
-def _seed(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError("wrong_type", f"{name} must be a whole number, not {_shown(value)}")
-    if not -_MOST_SEED <= value < _MOST_SEED:
-        raise InputError("invalid_value", f"{name} must fit 64 bits: {str(value)[:40]}")
+def _bounded(value: float, name: str) -> float:
+    if abs(value) > _MOST_INT:
+        raise InputError("invalid_value", f"{name} is out of all bounds: {str(value)[:40]}")
     return value
 
 
@@ -61,12 +59,7 @@ def _stop(value: Any, name: str) -> tuple[str, ...]:
         raise InputError("wrong_type", f"{name} must be a string or a list of strings")
     if len(texts) > _MOST_STOPS:
         raise InputError("invalid_value", f"{name} has {len(texts):,} texts, above {_MOST_STOPS}")
-    for text in texts:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError("invalid_unicode", f"{name} has a lone surrogate") from error
-    return tuple(texts)
+    return tuple(as_unicode(text, name) for text in texts)
 
 
 def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
@@ -88,7 +81,7 @@ def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
 
 
 _READERS = {"int": _integer, "float": _number, "bool": _boolean}
-_OWN_READERS = {"stop": _stop, "seed": _seed, "logit_bias": _logit_bias}
+_OWN_READERS = {"stop": _stop, "seed": _integer, "logit_bias": _logit_bias}
 _READ_APART = {"logprobs", "top_logprobs", "best_of", "constraint"}
 # A body may have each parameter of ours: the field that it becomes, and what reads it. A later one
 # of two for the same field wins.

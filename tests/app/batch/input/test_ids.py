@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.batch.input.ids import IdIndex, Repeats
@@ -31,7 +31,6 @@ def listed(repeats: Repeats) -> list[tuple[int, int, int]]:
     return list(zip(repeats.rows, repeats.lines, repeats.first_lines, strict=True))
 
 
-@settings(deadline=None)  # NumPy is imported by the first that repeats
 @given(_IDS)
 def test_like_a_dictionary(ids: list[int | str]) -> None:
     repeats = index(ids).repeats()
