@@ -117,9 +117,9 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
                 console.note(line)
             if not to_stdout and not summary.slots:
                 console.note(f"{output} is up to date: no row needed the model")
-        if outcome.ended is not None and not to_stdout:
+        if summary.ended is not None and not to_stdout:
             console.note("stopped early; the same command resumes from here")
-        if outcome.ended == "signal":
+        if summary.ended == "signal":
             return ExitCode.INTERRUPTED
         if summary.failed or summary.unfinished:
             return ExitCode.ROWS_FAILED

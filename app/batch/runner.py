@@ -25,7 +25,7 @@ from app.batch.plan import Plan
 from app.batch.report.progress import BaseProgress, Views
 from app.batch.report.summary import Summary
 from app.batch.schedule.pending_rows import pending_rows
-from app.batch.schedule.run_engines import Ended, Run, run_engines
+from app.batch.schedule.run_engines import Run, run_engines
 from app.batch.schedule.work import Counts
 from app.openai.answer import Answer
 from runtimes.engine.metrics import EngineStats
@@ -34,12 +34,10 @@ from runtimes.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The figures, and what ended the run before its time. ``stats`` are the engine's, None when no
-    row needed it."""
+    """What a run did."""
 
     summary: Summary
-    ended: Ended | None
-    stats: EngineStats | None
+    stats: EngineStats | None  # of the engines; None when no row needed them
 
 
 def run_to_file(plan: Plan, out: Path, progress: BaseProgress) -> Outcome:
@@ -210,4 +208,4 @@ def _outcome(plan: Plan, found: InputScan, run: Run | None, published: Published
         errors=dict(published.errors),
         engines=run.engines if run else (),
     )
-    return Outcome(summary, run.ended if run else None, run.stats if run else None)
+    return Outcome(summary, run.stats if run else None)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.batch.options import InputOptions, OutputOptions, RunningOptions, SampleOptions
+from app.batch.spec import InputOptions, OutputOptions, RunningOptions, SampleOptions
 from app.cli.groups import group
 
 SampleGroup = Annotated[

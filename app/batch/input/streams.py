@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import sys
 import zlib
+from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
 
@@ -50,17 +51,11 @@ class InputStream:
 
     def start(self) -> bytes:
         """The first few bytes at least, which stay to be read. Raises as ``readline`` does."""
-        try:
-            return self._stream.peek(4096)
-        except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
-            raise self._failure(error) from error
+        return self._checked(self._stream.peek, 4096)
 
     def read(self, count: int) -> bytes:
         """At most ``count`` bytes; fewer only at the end. Raises as ``readline`` does."""
-        try:
-            return self._stream.read(count)
-        except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
-            raise self._failure(error) from error
+        return self._checked(self._stream.read, count)
 
     def readline(self, limit: int) -> bytes:
         """The next line with its end, cut off at ``limit`` bytes.
@@ -68,10 +63,20 @@ class InputStream:
         Raises InputError when compressed data is damaged or ends too early: nothing more can be
         read then. Raises RequestError when the file itself cannot be read.
         """
+        return self._checked(self._stream.readline, limit)
+
+    def _checked(self, read: Callable[[int], bytes], count: int) -> bytes:
         try:
-            return self._stream.readline(limit)
+            return read(count)
         except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
-            raise self._failure(error) from error
+            if isinstance(error, OSError) and error.errno is not None:
+                said = f"{self.name} cannot be read: {error.strerror or error}"
+                raise RequestError(said) from error
+            raise InputError(
+                "damaged_input",
+                f"the {self.packing} data is damaged or ends too early here "
+                f"({str(error)[:100]}); whatever follows is lost",
+            ) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -92,12 +97,3 @@ class InputStream:
             self.packing = "zstd"
             return zstd.ZstdFile(file, "rb")
         return file
-
-    def _failure(self, error: Exception) -> Exception:
-        if isinstance(error, OSError) and error.errno is not None:
-            return RequestError(f"{self.name} cannot be read: {error.strerror or error}")
-        return InputError(
-            "damaged_input",
-            f"the {self.packing} data is damaged or ends too early here ({str(error)[:100]}); "
-            "whatever follows is lost",
-        )

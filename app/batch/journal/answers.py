@@ -13,14 +13,6 @@ from app.batch.journal.matching import Matcher
 from app.openai.answer import Answer
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A row with what became of it; ``answer`` is None while it has neither answer nor error."""
-
-    row: Row
-    answer: Answer | None
-
-
 @dataclass(slots=True)
 class Published:
     """What the output holds. ``unfinished`` rows have neither an answer nor an error; ``errors``
@@ -31,20 +23,22 @@ class Published:
     unfinished: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
-    def count(self, found: Answered) -> None:
+    def count(self, answer: Answer | None) -> None:
         """Count a row."""
-        if found.answer is None:
+        if answer is None:
             self.unfinished += 1
-        elif found.answer.error is not None:
+        elif answer.error is not None:
             self.failed += 1
-            self.errors[found.answer.error.code] += 1
+            self.errors[answer.error.code] += 1
         else:
             self.answered += 1
 
 
-def answers(source: Source, journal: Journal, *, errors: bool = True) -> Iterator[Answered]:
-    """Without ``errors``, a row that failed counts as one without an answer. Raises IngotError when
-    the journal is damaged."""
+def answers(
+    source: Source, journal: Journal, *, errors: bool = True
+) -> Iterator[tuple[Row, Answer | None]]:
+    """None for a row without an answer or error, and without ``errors`` for one that failed. Raises
+    IngotError when the journal is damaged."""
     matcher = Matcher(journal.entries)
     for row in source.rows():
         if row.problem is not None:
@@ -56,4 +50,4 @@ def answers(source: Source, journal: Journal, *, errors: bool = True) -> Iterato
             answer = None if offset is None else journal.read(offset, row.key)
         if not errors and answer is not None and answer.error is not None:
             answer = None
-        yield Answered(row, answer)
+        yield row, answer

@@ -39,10 +39,10 @@ def publish(
     def records() -> Iterator[Record]:
         nonlocal published
         published = Published()  # tables are written in two passes
-        for found in answers(source, journal, errors=errors):
-            published.count(found)
-            if found.answer is not None:
-                yield form.record(found.row, found.answer)
+        for row, answer in answers(source, journal, errors=errors):
+            published.count(answer)
+            if answer is not None:
+                yield form.record(row, answer)
 
     kept = f"Every row is in {journal.path}"
     write_output(out, form.format, records, kept, lambda: check_unchanged(source, stamp))

@@ -17,7 +17,7 @@ from pathlib import Path
 from app.batch.input.row import Row
 from app.batch.input.scan import InputScan
 from app.batch.input.source import Source
-from app.batch.journal.answers import Answered, Published, answers
+from app.batch.journal.answers import Published, answers
 from app.batch.journal.journal import Journal
 from app.batch.output.publish import check_unchanged, output_error, publish
 from app.batch.output.records import RecordForm
@@ -34,7 +34,7 @@ class UnorderedOutput:
 
     def put(self, row: Row, answer: Answer) -> None:
         """Take a row's answer; the journal has it already."""
-        self._pending += dump_line(self._form.record(row, answer))
+        self._pending += self._line(row, answer)
 
     def flush(self) -> None:
         """Append what is safe in the journal. Raises OutOfMemoryError or RequestError."""
@@ -53,11 +53,11 @@ class UnorderedOutput:
         with self._errors():
             held = self._held(found.input_rows)
             agree = lines = 0
-            for one in answers(source, self._journal, errors=errors):
-                published.count(one)
-                line = self._line(one)
-                lines += line is not None
-                agree += line is not None and held[one.row.index] == _hash(line)
+            for row, answer in answers(source, self._journal, errors=errors):
+                published.count(answer)
+                if answer is not None:
+                    lines += 1
+                    agree += held[row.index] == _hash(self._line(row, answer))
             check_unchanged(source, found.stamp)
             if agree < sum(map(bool, held)):
                 publish(source, found.stamp, self._journal, self._out, self._form, errors=errors)
@@ -90,16 +90,14 @@ class UnorderedOutput:
         index = self._form.format.index(record) if isinstance(record, dict) else None
         return index if isinstance(index, int) else None
 
-    def _line(self, found: Answered) -> bytes | None:
-        answer = found.answer
-        return None if answer is None else dump_line(self._form.record(found.row, answer))
+    def _line(self, row: Row, answer: Answer) -> bytes:
+        return dump_line(self._form.record(row, answer))
 
     def _append(self, source: Source, held: array[int], *, errors: bool) -> None:
         with self._out.open("ab") as file:
-            for found in answers(source, self._journal, errors=errors):
-                line = self._line(found)
-                if line is not None and not held[found.row.index]:
-                    file.write(line)
+            for row, answer in answers(source, self._journal, errors=errors):
+                if answer is not None and not held[row.index]:
+                    file.write(self._line(row, answer))
             file.flush()
             os.fsync(file.fileno())
 

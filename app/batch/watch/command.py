@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from app.batch.options import WORDS
-from app.batch.spec import BatchSpec
+from app.batch.spec import WORDS, BatchSpec
 from app.cli.batch_arguments import arguments_of, batch_spec
 
 # What would drop or disregard the answers that are there.

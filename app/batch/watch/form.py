@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.batch.options import WORDS, InputOptions, SampleOptions
-from app.batch.spec import BatchSpec
+from app.batch.spec import WORDS, BatchSpec, InputOptions, SampleOptions
 from app.batch.watch.command import Command, command_of
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 from runtimes.errors import IngotError, ParameterError

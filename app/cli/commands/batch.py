@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.batch.options import WORDS
-from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
+from app.batch.spec import TEST_ROWS, TEST_TOKENS, WORDS, BatchSpec
 from app.cli.batch_options import InputGroup, OutputGroup, RunningGroup, SampleGroup
 from app.cli.groups import with_groups
 from app.cli.options import ConstraintGroup, ModelGroup, PlanGroup, Reproducible, SamplingGroup

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.options import InputOptions, OutputOptions, RunningOptions, SampleOptions
-from app.batch.spec import BatchSpec
+from app.batch.spec import BatchSpec, InputOptions, OutputOptions, RunningOptions, SampleOptions
 from app.cli.batch_arguments import arguments_of, batch_spec
 from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions
 

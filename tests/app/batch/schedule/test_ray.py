@@ -17,14 +17,13 @@ import pytest
 
 from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
-from app.batch.options import RunningOptions
 from app.batch.plan import Plan
 from app.batch.report.progress import BaseProgress, Snapshot
 from app.batch.runner import Outcome, run_to_file
 from app.batch.schedule.cluster import pool
 from app.batch.schedule.cluster.pool import require_ray, share_out
 from app.batch.settings import JobSettings
-from app.batch.spec import BatchSpec
+from app.batch.spec import BatchSpec, RunningOptions
 from app.models.planning import Choice
 from app.models.resolve import fingerprint
 from runtimes.errors import ModelError, RequestError

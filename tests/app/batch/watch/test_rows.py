@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.options import InputOptions
-from app.batch.spec import BatchSpec
+from app.batch.spec import BatchSpec, InputOptions
 from app.batch.watch.command import Asked, Command, batch_arguments, command_of
 from app.batch.watch.follow import FollowedJournal, Tail
 from app.batch.watch.form import FormError, JobForm, check, suggested_output
