@@ -60,6 +60,7 @@ class Child(subprocess.Popen[bytes]):
         *arguments: object,
         environment: Mapping[str, str] | None = None,
         outlives: bool = False,
+        pass_fds: tuple[int, ...] = (),
         **more: Any,
     ) -> None:
         lifeline = None if outlives else Lifeline()
@@ -67,7 +68,7 @@ class Child(subprocess.Popen[bytes]):
             super().__init__(
                 python(*arguments),
                 env=child_environment(environment),
-                pass_fds=lifeline.pass_fds if lifeline else (),
+                pass_fds=(*pass_fds, *(lifeline.pass_fds if lifeline else ())),
                 **more,
             )
             if lifeline:
