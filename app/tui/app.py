@@ -26,14 +26,16 @@ from app.chat.host import HostState, LoadCancelledError
 from app.config.reading import load as load_config
 from app.config.settings import ConfigError
 from app.config.writing import set_value
+from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
-from app.tui import keys, modes, nocolor, order, palette, theme
-from app.tui.help import HelpScreen
+from app.tui import keys, modes, nocolor, terminal
+from app.tui.help import HelpScreen, commands
 from app.tui.screens.confirm import ConfirmScreen
-from app.tui.services import Services
-from app.tui.settings import problems
+from app.tui.services import Services, Start, open_services
+from app.tui.settings import INGOT, problems
 from app.tui.widgets.too_small import TooSmall
 from runtimes.errors import IngotError
+from runtimes.paths import state_dir
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +95,9 @@ class IngotApp(App[None]):
 
     def on_mount(self) -> None:
         config = self.services.config
-        self.register_theme(theme.INGOT)
-        wanted = config.theme or theme.DEFAULT
-        self.theme = wanted if wanted in self.available_themes else theme.DEFAULT
+        self.register_theme(INGOT)
+        wanted = config.theme or INGOT.name
+        self.theme = wanted if wanted in self.available_themes else INGOT.name
         self._chosen_theme = self.theme
         self._warn_of([*self.services.warnings, *problems(config)])
         self.screen_change_signal.subscribe(self, lambda _: TooSmall.check(self))
@@ -180,7 +182,7 @@ class IngotApp(App[None]):
         self._interrupted, self._interrupted_at = now, self._pressed
         if any(screen.interrupt() for screen in self._interruptible()):
             done = "Stopped."
-        elif isinstance(self.screen, modes.Drafting) and self.screen.put_away():
+        elif isinstance(self.screen, modes.Occupied) and self.screen.put_away():
             done = "Put away: [chat.older up] brings it back."
         else:
             done = "Nothing runs."
@@ -192,7 +194,7 @@ class IngotApp(App[None]):
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             self._pressed += 1
             if isinstance(event, events.Key) and not event.is_printable:
-                await order.catch_up(self, event.key)
+                await keys.catch_up(self, event.key)
         await super().on_event(event)
 
     async def action_quit(self) -> None:
@@ -200,36 +202,28 @@ class IngotApp(App[None]):
         self._quit()
 
     def _quit(self) -> None:
-        busy = [(screen, why) for screen in self._occupied() if (why := screen.leaving())]
+        screens = [screen for mode in modes.MODES for screen in self._occupied(mode.name)]
+        busy = [(screen, why) for screen in screens if (why := screen.leaving())]
         if not busy or isinstance(self.screen, ConfirmScreen):  # who asks twice means it
             self.exit()
             return
-        first = busy[0][0]
-        if len(busy) == 1 and isinstance(first, modes.OwnQuestion):
-            question = first.ask_leaving()
-        else:
+        question = busy[0][0].ask_leaving() if len(busy) == 1 else None
+        if question is None:
             question = ConfirmScreen(f"{' '.join(why for _, why in busy)} Quit?", "Quit")
         self.push_screen(question, lambda yes: self.exit() if yes else None)
 
-    def _occupied(self) -> Iterator[modes.Occupied]:
-        for mode in modes.MODES:
-            for screen in self._screens(mode.name):
-                if isinstance(screen, modes.Occupied):
-                    yield screen
-
-    def _interruptible(self) -> Iterator[modes.Interruptible]:
+    def _interruptible(self) -> Iterator[modes.Occupied]:
         """Screens of the mode that is shown, the topmost first, then those of the chat."""
         for name in dict.fromkeys((self.current_mode, modes.CHAT.name)):
-            for screen in reversed(self._screens(name)):
-                if isinstance(screen, modes.Interruptible):
-                    yield screen
+            yield from reversed(self._occupied(name))
 
-    def _screens(self, mode: str) -> list[Screen[Any]]:
-        """The screens of a mode, the base first; none of a mode that was never shown."""
+    def _occupied(self, mode: str) -> list[modes.Occupied]:
+        """Screens of a mode that may be at work, the base first; none before it was shown."""
         try:
-            return self.get_screen_stack(mode)
+            stack = self.get_screen_stack(mode)
         except KeyError:
             return []
+        return [screen for screen in stack if isinstance(screen, modes.Occupied)]
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -237,11 +231,6 @@ class IngotApp(App[None]):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._leave, 128 + number)
             loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
-
-    @property
-    def broken(self) -> bool:
-        """Whether a defect ended the app: nobody else gives this code."""
-        return self.return_code == 1
 
     def _leave(self, code: int) -> None:
         self.exit(return_code=code)
@@ -262,7 +251,7 @@ class IngotApp(App[None]):
             self.push_screen(HelpScreen.about(self.screen))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        yield from palette.commands(screen)
+        yield from commands(screen)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, but NO_COLOR means none at all, and only when it is not empty."""
@@ -299,3 +288,15 @@ def app_of(node: DOMNode) -> IngotApp:
 def services_of(node: DOMNode) -> Services:
     """The services of a screen's or widget's app, typed."""
     return app_of(node).services
+
+
+def run(start: Start, *, mouse: bool = True) -> int:
+    """Draw the app until the user leaves; the exit code. Raises what ``open_services`` does."""
+    log_file = state_dir() / "chat.log"
+    with open_services(start) as services, terminal.stderr_to(log_file):
+        app = IngotApp(services, driver_class=terminal.driver())
+        app.run(mouse=mouse and services.config.mouse)
+    if app.return_code == 1:  # nobody but Textual gives this code: a defect ended the app
+        sys.stderr.write(f"ingot: internal error; {log_file} says where\n")
+        return int(ExitCode.INTERNAL)
+    return app.return_code or 0

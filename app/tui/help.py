@@ -1,14 +1,16 @@
-"""F1: what the focused widget is for, and the keys that work in it, as they are mapped now."""
+"""What keys do, as they are mapped now: F1 tells it of the focused widget, the palette of all."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from inspect import cleandoc
 from typing import Any, ClassVar
 
 from rich.table import Table
 from rich.text import Text
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.dom import DOMNode
@@ -99,3 +101,16 @@ def _text(node: DOMNode) -> str:
         if isinstance(one, Widget) and one.HELP:
             return told(one, cleandoc(one.HELP))
     return ""
+
+
+def commands(screen: Screen[Any]) -> Iterator[SystemCommand]:
+    """Entries of the command palette: one for each binding that has an id and says what it does."""
+    seen = {"app.palette"}  # opening it from itself would do nothing
+    for node, binding, enabled, tooltip in screen.active_bindings.values():
+        if binding.id is None or not binding.description or not enabled or binding.id in seen:
+            continue
+        seen.add(binding.id)
+        more = tooltip or binding.tooltip
+        title = f"{binding.description}: {more}" if more else binding.description
+        run = partial(screen.app.run_action, binding.action, node)
+        yield SystemCommand(title, shown(binding.key), run)

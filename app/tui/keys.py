@@ -1,18 +1,22 @@
-"""Keys as users write and read them, and what is wrong with a keymap of theirs."""
+"""Keys as users write and read them, what is wrong with a keymap, and in which order keys act."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import walk_packages
+from typing import Any
 
 from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_ALIASES, Keys
+from textual.screen import Screen
 
 _NAMES = {
     "escape": "esc",
@@ -26,6 +30,7 @@ _NAMES = {
     "slash": "/",
 }
 _NAMED = re.compile(r"\[([a-z]+\.[a-z_]+) ([^\[\]]+)\]")
+_AT_MOST_S = 1.0  # a widget that waits for something else does not hold up a key like ctrl+c
 _MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 
 
@@ -117,6 +122,25 @@ def declared() -> Iterator[tuple[type, list[Binding]]]:
                 continue
             if issubclass(owner, DOMNode):
                 yield owner, list(Binding.make_bindings(owner.__dict__.get("BINDINGS", [])))
+
+
+async def catch_up(app: App[Any], key: str) -> None:
+    """Wait until the focused widget has done what was typed before ``key``, if that is bound with
+    priority: such a key acts at once, while the letters before it wait in the widget's queue."""
+    widget = app.focused
+    bound = None if widget is None else app.screen.active_bindings.get(key)
+    if widget is None or bound is None or not bound.binding.priority:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_AT_MOST_S):
+            for node in widget.ancestors_with_self:
+                # What a key makes a widget tell, such as a text to be sent, is behind the first.
+                for _ in range(2):
+                    done = asyncio.Event()
+                    if node.call_later(done.set):
+                        await done.wait()
+                if isinstance(node, Screen):
+                    return
 
 
 def _like(name: str, known: Iterable[str]) -> str:

@@ -2,13 +2,6 @@
 
 A mode keeps its screens while another one is shown: an answer goes on streaming behind a table of
 rows. The screen of a mode is imported when it is first shown.
-
-A base screen may have ``def interrupt(self) -> bool``: stop what it runs and say whether there was
-something. ctrl+c calls it for the mode that is shown, then for the chat. It may have
-``def put_away(self) -> bool``: when nothing runs, ctrl+c empties where one types. And it may have
-``def leaving(self) -> str | None``: a sentence about work that would end with the app, which is
-then asked about. ``def ask_leaving(self) -> ConfirmScreen`` asks in its own way, when there is
-nothing else to ask about.
 """
 
 from __future__ import annotations
@@ -16,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -25,36 +18,25 @@ if TYPE_CHECKING:
     from app.tui.screens.confirm import ConfirmScreen
 
 
-@runtime_checkable
-class Interruptible(Protocol):
-    """A screen that runs something which a key can stop."""
+class Occupied:
+    """What ctrl+c and leaving the app ask a screen; the answers here are those of an idle one."""
 
     def interrupt(self) -> bool:
-        """Stop it; False when nothing runs."""
-
-
-@runtime_checkable
-class Drafting(Protocol):
-    """A screen on which one types what must not be lost."""
+        """Stop what runs; False when nothing does. ctrl+c asks the mode that is shown, then the
+        chat."""
+        return False
 
     def put_away(self) -> bool:
-        """Empty it, so that it can be had back; False when nothing was there."""
-
-
-@runtime_checkable
-class Occupied(Protocol):
-    """A screen whose work would end with the app."""
+        """Empty where one types, so that it can be had back; False when nothing was there."""
+        return False
 
     def leaving(self) -> str | None:
-        """What would end, as a sentence; None when nothing would."""
+        """What would end with the app, as a sentence; None when nothing would."""
+        return None
 
-
-@runtime_checkable
-class OwnQuestion(Occupied, Protocol):
-    """A screen that asks about its work itself, since there is more than one way to leave it."""
-
-    def ask_leaving(self) -> ConfirmScreen:
-        """The question; it ends with whether to leave."""
+    def ask_leaving(self) -> ConfirmScreen | None:
+        """A question of its own about that, when there is nothing else to ask about."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def chat(
         )
 
     from app.prompts import clean_argument
-    from app.tui.run import run
+    from app.tui.app import run
     from app.tui.services import Start
 
     system = clean_argument(system, console.note)

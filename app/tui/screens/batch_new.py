@@ -15,6 +15,7 @@ from app.batch.watch.form import check
 from app.batch.watch.job import Job, start_job
 from app.tui.app import app_of
 from app.tui.keys import told
+from app.tui.modes import Occupied
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_files import BatchFilesScreen
@@ -22,7 +23,7 @@ from app.tui.widgets.batch_form import BatchForm
 from runtimes.errors import IngotError
 
 
-class NewJobScreen(Screen[None]):
+class NewJobScreen(Occupied, Screen[None]):
     """A screen with a ``BatchForm``; ``show`` gets the job that was started."""
 
     def __init__(self) -> None:

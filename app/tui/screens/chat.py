@@ -23,6 +23,7 @@ from app.chat.turn import Turn
 from app.models.entries import Entry as ModelEntry
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
+from app.tui.modes import Occupied
 from app.tui.screens.chat_answer import AnswerController
 from app.tui.screens.chat_commands import CommandRunner
 from app.tui.screens.chat_messages import MessageActions
@@ -63,7 +64,7 @@ def _key(
     return Binding(key, action or name, title, show, priority=priority, tooltip=tooltip, id=id)
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(Occupied, Screen[None]):
     """The base screen of the chat mode."""
 
     HELP = """

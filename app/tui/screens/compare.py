@@ -22,6 +22,7 @@ from app.models.catalog import catalog
 from app.models.entries import Entry
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
+from app.tui.modes import Occupied
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes
@@ -33,7 +34,7 @@ from runtimes.request import SamplingParams
 _LOOKS = 1 / 8  # seconds between two looks at a comparison
 
 
-class CompareScreen(Screen[None]):
+class CompareScreen(Occupied, Screen[None]):
     """The base screen of the compare mode."""
 
     HELP = """

@@ -18,12 +18,13 @@ from app.models import library
 from app.models.pulling import Offer, PullRequest, parse_request
 from app.models.pulljob import PullJob, PullState
 from quantize.disk import human
+from app.tui.modes import Occupied
 from runtimes.errors import IngotError
 
 _LOOKS = 1 / 8  # seconds between two looks at the job
 
 
-class PullScreen(ModalScreen[str | None]):
+class PullScreen(Occupied, ModalScreen[str | None]):
     """Ends with the pulled model's name in the library, None when it was left.
 
     Stopping keeps what has arrived: the same download resumes from there later.

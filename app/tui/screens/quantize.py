@@ -16,6 +16,7 @@ from textual.widgets import Footer, TabbedContent, TabPane
 
 from app.builds.child import QuantizeProcess
 from app.builds.progress import State
+from app.tui.modes import Occupied
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.widgets.quantize_form import QuantizeForm, foreseen
 from app.tui.widgets.quantize_progress import QuantizeProgress
@@ -31,7 +32,7 @@ _FOCUS = {"form": "#model", "run": "#log", "result": "#files-table"}
 _WAIT_S = 3.0  # for a run that is stopped because the app ends
 
 
-class QuantizeScreen(Screen[None]):
+class QuantizeScreen(Occupied, Screen[None]):
     """One run at a time, in a process of its own; it goes on while other screens are shown."""
 
     CSS_PATH = "quantize.tcss"
