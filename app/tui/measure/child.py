@@ -15,19 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.widgets.markdown import MarkdownBlock
 
-from app.chat.host import HostState
+from app.chat.host import EngineHost, HostState
 from app.chat.store import Store
 from app.chat.store.records import Role, State
 from app.config.reading import load
@@ -35,11 +38,14 @@ from app.monitor.monitor import Monitor
 from app.tui import terminal
 from app.tui.app import IngotApp
 from app.tui.measure import recorded
-from app.tui.measure.shown import differs
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
+from app.tui.widgets.answer_body import AnswerBody
+from app.tui.widgets.code_block import CodeBlock
+from app.tui.widgets.message_view import MessageView
 
 _FRAMES = 120
+_MARKS = re.compile(r"^#+ |^- |\*\*", re.MULTILINE)
 
 
 class MeasuredApp(IngotApp):
@@ -91,18 +97,17 @@ async def stream(app: MeasuredApp, engine: recorded.RecordedEngine) -> dict[str,
     screen = app.chat
     paints: list[float] = []
     app.screen.screen_layout_refresh_signal.subscribe(screen, lambda _: paints.append(time.time()))
-    cpu, thread, begin = time.process_time(), time.thread_time(), time.monotonic()
+    thread, begin = time.thread_time(), time.monotonic()
     await screen.send("Go")
     while screen.busy:
         await asyncio.sleep(0.05)
     wall = time.monotonic() - begin
-    cpu, thread = time.process_time() - cpu, time.thread_time() - thread
+    thread = time.thread_time() - thread
     await asyncio.sleep(0.5)
     view = screen.transcript.view_of(screen.path[-1].id)
     assert view is not None
     return {
         "wall_s": wall,
-        "cpu_share": cpu / wall,
         "thread_share": thread / wall,
         "layouts_per_s": len(paints) / wall,
         "tokens": len(engine.given),
@@ -127,12 +132,7 @@ async def ask(app: MeasuredApp, tokens: int, prompt: str) -> dict[str, Any]:
     share = (time.thread_time() - cpu) / (time.monotonic() - begin)
     figures = screen.path[-1].figures
     assert figures is not None
-    return {
-        "decode_tps": figures.decode_tps,
-        "tokens": figures.completion_tokens,
-        "ttft_s": figures.ttft_s,
-        "thread_share": share,
-    }
+    return {"decode_tps": figures.decode_tps, "thread_share": share}
 
 
 async def scroll(app: MeasuredApp, chat: int) -> dict[str, Any]:
@@ -143,19 +143,17 @@ async def scroll(app: MeasuredApp, chat: int) -> dict[str, Any]:
     await _painted(screen)
     opened = time.monotonic() - begin
     opened_cpu = time.thread_time() - cpu
-    frames, cpus = [], []
+    frames = []
     for _ in range(_FRAMES):
-        begin, cpu = time.monotonic(), time.thread_time()
+        begin = time.monotonic()
         screen.transcript.scroll_relative(y=-screen.transcript.size.height // 2, animate=False)
         await _painted(screen)
         frames.append(time.monotonic() - begin)
-        cpus.append(time.thread_time() - cpu)
     mounted = len(screen.transcript.views)
     return {
         "open_s": opened,
         "open_cpu_s": opened_cpu,
         "frames_s": frames,
-        "frames_cpu_s": cpus,
         "mounted": mounted,
     }
 
@@ -164,6 +162,23 @@ async def _painted(screen: ChatScreen) -> None:
     done = asyncio.Event()
     screen.call_after_refresh(done.set)
     await done.wait()
+
+
+def differs(view: MessageView, given: str) -> int:
+    """In how many words the shown text differs from ``given`` (plain Markdown without links: words,
+    headings, lists, bold, and one level of fences); 0 when nothing is lost or twice."""
+    assert isinstance(view.body, AnswerBody)
+    shown: list[str] = []  # in the order in which the widgets stand
+    for section in view.body.sections:
+        if isinstance(section, CodeBlock):
+            shown += " ".join(section.lines).split()
+            continue
+        for block in section.query(MarkdownBlock):
+            shown += block._content.plain.split()
+        shown += section.tail_text.split()
+    wanted = _MARKS.sub("", re.sub(r"^```\w*$", "", given, flags=re.MULTILINE)).split()
+    wrong = abs(len(shown) - len(wanted))
+    return wrong + sum(a != b for a, b in zip(shown, wanted, strict=False))
 
 
 def long_chat(store: Store, messages: int) -> int:
@@ -188,37 +203,28 @@ def main(job: str, out: str, *arguments: str) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         store = stack.enter_context(Store.open(folder / "chats.db"))
+        host: EngineHost = recorded.RecordedHost(recorded.RecordedEngine([], 1))
+        start = Start(model="recorded")
+        run: Callable[[MeasuredApp], Awaitable[Any]]
         if job == "stream":
             kind, seconds, rate = arguments[0], float(arguments[1]), float(arguments[2])
             engine = recorded.RecordedEngine(recorded.tokens(kind, int(seconds * rate)), rate)
+            host = recorded.RecordedHost(engine)
+            run = partial(stream, engine=engine)
+        elif job == "ask":
+            host = stack.enter_context(closing(EngineHost()))
+            start = Start(model=arguments[0])
+            run = partial(ask, tokens=int(arguments[1]), prompt=arguments[2])
         else:
-            engine = recorded.RecordedEngine([], 1)
-        host = recorded.RecordedHost(engine)
-        start = Start(model="recorded")
-        if job == "ask":
-            from app.chat.host import EngineHost
-            from app.options import ModelOptions
-
-            host = EngineHost()  # type: ignore[assignment]
-            stack.callback(host.close)
-            start = Start(model=arguments[0], options=ModelOptions())
+            run = partial(scroll, chat=long_chat(store, int(arguments[0])))
         config = replace(load(folder / "config.toml").config, theme=None)
         services = Services(config, store, host, Monitor(host), start)
-
-        async def run(app: MeasuredApp) -> Any:
-            if job == "stream":
-                return await stream(app, engine)
-            if job == "ask":
-                return await ask(app, int(arguments[1]), arguments[2])
-            return await scroll(app, long_chat(store, int(arguments[0])))
-
         app = MeasuredApp(services, run, Path(f"{out}.ready"))
         with terminal.stderr_to(folder / "log"):
             app.run()
         if app.result is None:
             raise SystemExit((folder / "log").read_text(encoding="utf-8")[-2000:])
-        result = app.result
-    Path(out).write_text(json.dumps(result), encoding="utf-8")
+    Path(out).write_text(json.dumps(app.result), encoding="utf-8")
 
 
 if __name__ == "__main__":
