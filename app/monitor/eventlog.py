@@ -20,11 +20,11 @@ _LONGEST = 4000  # characters of one event
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``number`` counts up from 1; ``time`` is in seconds since 1970, ``level`` logging's."""
+    """What was reported once."""
 
-    number: int
-    time: float
-    level: int
+    number: int  # counts up from 1
+    time: float  # in seconds since 1970
+    level: int  # logging's
     source: str
     text: str
 
@@ -78,9 +78,9 @@ class EventLog(logging.Handler):
         if self._attached:
             return
         root = logging.getLogger()
-        known = [log for log in logging.root.manager.loggerDict.values() if _is_logger(log)]
-        for logger in (root, *known):
-            assert isinstance(logger, logging.Logger)
+        for logger in (root, *logging.root.manager.loggerDict.values()):
+            if not isinstance(logger, logging.Logger):
+                continue
             loud = [handler for handler in logger.handlers if _prints(handler)]
             for handler in loud:
                 logger.removeHandler(handler)
@@ -105,19 +105,13 @@ class EventLog(logging.Handler):
         self._attached, self._replaced, self._levels = [], [], {}
 
 
-def _is_logger(item: object) -> bool:
-    return isinstance(item, logging.Logger)
-
-
 def _prints(handler: logging.Handler) -> bool:
     """Whether it writes to the terminal; one that writes into a file stays."""
     if not isinstance(handler, logging.StreamHandler) or isinstance(handler, logging.FileHandler):
         return False
     stream = handler.stream
-    return stream in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__) or _is_tty(stream)
-
-
-def _is_tty(stream: object) -> bool:
+    if stream in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__):
+        return True
     try:
         return bool(getattr(stream, "isatty", lambda: False)())
     except ValueError:  # closed

@@ -28,20 +28,16 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """Percent (0 to 100) for each core that this process may run on, and bytes.
+    """Sizes are in bytes."""
 
-    ``processes`` is this one, first, and all that it has started. ``no_gpu`` says why ``gpus`` is
-    empty.
-    """
-
-    cores: tuple[float, ...]
+    cores: tuple[float, ...]  # percent, of each that this process may run on
     ram_used: int
     ram_total: int
     swap_used: int
     swap_total: int
-    processes: tuple[ProcessUse, ...]
+    processes: tuple[ProcessUse, ...]  # this one, first, and all that it has started
     gpus: tuple[GpuUse, ...]
-    no_gpu: str
+    no_gpu: str  # why there are none
 
     @property
     def cpu(self) -> float:
@@ -79,7 +75,6 @@ class MachineReader:
         before, self._times = self._times, self._core_times()
         total, available = memory_now()
         swap = psutil.swap_memory()
-        gpus = self._gpus.read()
         return MachineUse(
             cores=tuple(_percent(a, b) for a, b in zip(before, self._times, strict=False)),
             ram_used=total - available,
@@ -87,7 +82,7 @@ class MachineReader:
             swap_used=int(swap.used),
             swap_total=int(swap.total),
             processes=self._processes(elapsed),
-            gpus=gpus,
+            gpus=self._gpus.read(),
             no_gpu=self._gpus.missing,
         )
 
@@ -106,8 +101,7 @@ class MachineReader:
         seen: dict[int, tuple[psutil.Process, float]] = {}
         found = []
         for process in (me, *_children(me)):
-            old = self._seen.get(process.pid)
-            same = old is not None and old[0] == process  # pids are used again
+            old, before = self._seen.get(process.pid, (None, 0.0))
             try:
                 with process.oneshot():
                     times = process.cpu_times()
@@ -116,7 +110,7 @@ class MachineReader:
             except psutil.Error:  # it has ended
                 continue
             seen[process.pid] = (process, used)
-            since = used - old[1] if same and old is not None else 0.0
+            since = used - before if old == process else 0.0  # pids are used again
             found.append(ProcessUse(process.pid, name, 100 * max(since, 0.0) / elapsed, rss))
         self._seen = seen
         return tuple(found)

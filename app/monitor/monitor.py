@@ -7,50 +7,32 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from app.monitor.eventlog import Event, EventLog
 from app.monitor.machine import MachineReader, MachineUse
 from quantize.disk import human
-from runtimes.api import EngineApi
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError
+
+if TYPE_CHECKING:
+    from app.chat.host import EngineHost
 
 logger = logging.getLogger(__name__)
 
 _HISTORY = 120  # samples
 
 
-class Watched(Protocol):
-    """What is known of the loaded model, see `app.chat.host.EngineHost`."""
-
-    @property
-    def engine(self) -> EngineApi | None:
-        """The loaded model's engine."""
-
-    @property
-    def label(self) -> str:
-        """Such as "pebble · q4_k_m"."""
-
-    @property
-    def details(self) -> str:
-        """Such as "llamacpp · 2 threads"."""
-
-    def stats(self) -> EngineStats | None:
-        """The engine's figures; does not block long."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One moment. ``time`` is in seconds since 1970; ``engine`` is None while nothing is loaded,
-    ``engine_pid`` while no process holds the model."""
+    """One moment."""
 
-    time: float
+    time: float  # in seconds since 1970
     machine: MachineUse
-    engine: EngineStats | None
-    engine_pid: int | None
-    label: str
-    details: str
+    engine: EngineStats | None  # None while nothing is loaded
+    engine_pid: int | None  # None while no process holds the model
+    label: str  # such as "pebble · q4_k_m"
+    details: str  # such as "llamacpp · 2 threads"
 
 
 class Monitor:
@@ -59,11 +41,11 @@ class Monitor:
     Between ``start`` and ``stop`` nothing that is logged reaches the terminal.
     """
 
-    def __init__(self, host: Watched, kept: int = _HISTORY) -> None:
+    def __init__(self, host: EngineHost) -> None:
         self._host = host
         self._reader: MachineReader | None = None
         self._lock = threading.Lock()
-        self._samples: deque[Sample] = deque(maxlen=kept)
+        self._samples: deque[Sample] = deque(maxlen=_HISTORY)
         self._log = EventLog()
 
     def start(self) -> None:

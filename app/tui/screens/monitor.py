@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import events, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Footer, RichLog, Static
 
 from app.monitor.eventlog import Event
@@ -51,7 +50,6 @@ class MonitorScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._timer: Timer | None = None
         self._looking = False
         self.paused = False
 
@@ -65,20 +63,14 @@ class MonitorScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self._timer = self.set_interval(_PERIOD_S, self._tick)
+        self.set_interval(_PERIOD_S, self._tick)
         self.query_one(RichLog).focus()
 
-    def on_screen_resume(self, event: events.ScreenResume) -> None:
-        if self._timer is not None:
-            self._timer.resume()
+    def on_screen_resume(self) -> None:
         self._tick()
 
-    def on_screen_suspend(self, event: events.ScreenSuspend) -> None:
-        if self._timer is not None:
-            self._timer.pause()
-
     def _tick(self) -> None:
-        if not self.paused and not self._looking:
+        if self.is_current and not self.paused and not self._looking:
             self._looking = True
             self._look()
 
@@ -104,7 +96,7 @@ class MonitorScreen(Screen[None]):
 
     def action_pause(self) -> None:
         self.paused = not self.paused
-        self.query_one(EventLogView).title = "Paused" if self.paused else ""
+        self.query_one(EventLogView).set_title("Paused" if self.paused else "")
         self._tick()
 
     def action_level(self) -> None:

@@ -12,7 +12,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.reactive import reactive
 from textual.widgets import Input, Label, RichLog
 
 from app.monitor.eventlog import Event
@@ -40,12 +39,11 @@ class EventLogView(Vertical):
     }
     """
 
-    title: reactive[str] = reactive("")  # stands before everything else
-
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self._events: list[Event] = []
         self._level = 0
+        self._title = ""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="events-filter"):
@@ -57,12 +55,13 @@ class EventLogView(Vertical):
     def on_mount(self) -> None:
         self._rebuild()
 
-    def watch_title(self) -> None:
-        if self.is_mounted:
-            self._head()
+    def set_title(self, title: str) -> None:
+        """What stands before everything else."""
+        self._title = title
+        self._head()
 
     def _head(self) -> None:
-        parts = (self.title, f"Events: {LEVELS[self._level][1]}")
+        parts = (self._title, f"Events: {LEVELS[self._level][1]}")
         self.query_one("#events-level", Label).update(" · ".join(part for part in parts if part))
 
     def on_resize(self, event: events.Resize) -> None:
