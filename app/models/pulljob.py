@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.models.pulling import Offer, PullRequest, offers, pull
 from quantize.hub.client import Hub, Patience
@@ -24,14 +25,12 @@ class _CancelledError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class PullState:
-    """How far it is. ``done`` of ``total`` bytes (None: not known yet), at ``rate`` bytes a second,
-    with ``seconds_left``. Exactly one of ``offers``, ``path``, ``error`` and ``cancelled`` is there
-    when it has ended."""
+    """How far it is; at the end with ``offers``, ``path``, ``error`` or ``cancelled``."""
 
     stage: str
-    done: int
-    total: int | None
-    rate: float | None
+    done: int  # bytes
+    total: int | None  # None: not known yet
+    rate: float | None  # bytes a second
     seconds_left: float | None
     note: str | None = None
     offers: tuple[Offer, ...] | None = None
@@ -57,15 +56,13 @@ class _CancellableHub(Hub):
 
 
 class PullJob(Reporter):
-    """Looks at a repository (``request.what`` None and ``looking``), or brings one model of it.
+    """Brings the model ``request.what`` of a repository, or looks at what there is when that is None.
 
     Every method may be called from any thread and returns at once. What has arrived when it is
     cancelled or fails stays, and the next download of the same file goes on from there.
     """
 
-    def __init__(
-        self, request: PullRequest, hub: Hub | None = None, *, looking: bool = False
-    ) -> None:
+    def __init__(self, request: PullRequest, hub: Hub | None = None) -> None:
         self.request = request
         patience = hub.patience if hub is not None else Patience()
         self._hub = _CancellableHub(patience, self._check)
@@ -74,9 +71,8 @@ class PullJob(Reporter):
         self._stages: list[str] = []
         self._note: str | None = None
         self._cancel = threading.Event()
-        self._ended: dict[str, object] = {}
-        work = self._look if looking else self._bring
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True, name="pull")
+        self._ended: dict[str, Any] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True, name="pull")
 
     def start(self) -> None:
         """Begin."""
@@ -100,12 +96,15 @@ class PullJob(Reporter):
                 self._pace.rate,
                 self._pace.seconds_left,
                 self._note,
-                **ended,  # type: ignore[arg-type]
+                **ended,
             )
 
-    def _run(self, work: Callable[[], dict[str, object]]) -> None:
+    def _run(self) -> None:
         try:
-            ended = work()
+            if self.request.what is None:
+                ended: dict[str, Any] = {"offers": tuple(offers(self.request.name, self, self._hub))}
+            else:
+                ended = {"path": pull(self.request, self, self._hub)}
         except _CancelledError:
             ended = {"cancelled": True}
         except (IngotError, OSError) as error:
@@ -116,17 +115,11 @@ class PullJob(Reporter):
         with self._lock:
             self._ended = ended
 
-    def _look(self) -> dict[str, object]:
-        return {"offers": tuple(offers(self.request.name, self, self._hub))}
-
-    def _bring(self) -> dict[str, object]:
-        return {"path": pull(self.request, self, self._hub)}
-
-    # quantize.progress.console.Reporter, on the job's thread.
+    # What it is told on its thread, as every quantize.progress.console.Reporter
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
-        """Keep the stage for ``poll``."""
+        """Begin a part of the work."""
         self._check()
         with self._lock:
             self._stages.append(text)
@@ -137,13 +130,13 @@ class PullJob(Reporter):
                 self._stages.pop()
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
-        """Keep how far it is, or leave when it was cancelled."""
+        """Note how many bytes there are."""
         self._check()
         with self._lock:
             self._pace.update(done, total, unit)
 
     def note(self, text: str) -> None:
-        """Keep the note for ``poll``."""
+        """Keep what the user should know."""
         with self._lock:
             self._note = text
 

@@ -21,7 +21,7 @@ from app.models.entrytext import details, size_of
 from app.models.fitting import Fit, fit
 from app.tui.screens.confirm import ConfirmScreen
 from app.tui.screens.pull import PullScreen
-from app.tui.widgets.model_table import ORDERS, ModelTable
+from app.tui.widgets.model_table import ModelTable
 from runtimes.errors import IngotError
 
 _MOVES = {"up": "cursor_up", "down": "cursor_down", "pageup": "page_up", "pagedown": "page_down"}
@@ -91,9 +91,9 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
             if entry.broken:
                 continue
             try:
-                self.call_later(self._found, entry, fit(entry), None)
+                self.call_later(self._found, entry, fit(entry))
             except IngotError as error:
-                self.call_later(self._found, entry, None, str(error))
+                self.call_later(self._found, replace(entry, broken=str(error)), None)
 
     def _list(self, entries: list[Entry]) -> None:
         if not self.is_attached:
@@ -112,14 +112,9 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
                 "No model is here yet. ctrl+g gets one from the hub; `quantize` builds one."
             )
 
-    def _found(self, entry: Entry, found: Fit | None, why: str | None) -> None:
-        if not self.is_attached:
-            return
-        table = self.query_one(ModelTable)
-        if found is not None:
-            table.set_fits({entry.key: found}, {})
-        else:
-            table.set_fits({}, {entry.key: replace(entry, broken=why)})
+    def _found(self, entry: Entry, found: Fit | None) -> None:
+        if self.is_attached:
+            self.query_one(ModelTable).note(entry, found)
 
     @on(ModelTable.Shown)
     def _show(self, event: ModelTable.Shown) -> None:
@@ -161,10 +156,7 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         entry = table.highlighted
         if entry is None or self._refused(entry):
             return
-        had = entry.key in table.marked
-        table.set_marked(
-            [key for key in table.marked if key != entry.key] if had else [*table.marked, entry.key]
-        )
+        table.toggle(entry.key)
         self._tell(f"{len(table.marked)} ticked")
 
     def action_choose(self) -> None:
@@ -183,7 +175,7 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
 
     def action_sort(self) -> None:
         table = self.query_one(ModelTable)
-        table.set_order(ORDERS[(ORDERS.index(table.order) + 1) % len(ORDERS)])
+        table.next_order()
         self._tell(f"order: {table.order}")
 
     def _tell(self, text: str) -> None:

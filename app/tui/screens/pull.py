@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on
@@ -60,8 +61,7 @@ class PullScreen(Occupied, ModalScreen[str | None]):
 
     def on_unmount(self) -> None:
         """Nothing goes on unseen."""
-        if self._job is not None:
-            self._job.cancel()
+        self.interrupt()
 
     @on(Input.Submitted, "#name")
     def _look(self, event: Input.Submitted) -> None:
@@ -71,20 +71,20 @@ class PullScreen(Occupied, ModalScreen[str | None]):
             self._say(str(error))
             return
         self._show_offers(())
-        self._begin(self._request, looking=self._request.what is None)
+        self._begin(self._request)
 
     @on(OptionList.OptionSelected, "#offers")
     def _choose(self, event: OptionList.OptionSelected) -> None:
         assert self._request is not None
         offer = self._offers[event.option_index]
         same = sum(other.label == offer.label for other in self._offers) > 1
-        self._begin(replace(self._request, what=offer.main if same else offer.label), looking=False)
+        self._begin(replace(self._request, what=offer.main if same else offer.label))
 
-    def _begin(self, request: PullRequest, *, looking: bool) -> None:
+    def _begin(self, request: PullRequest) -> None:
         if self._job is not None:
             self._say("One download at a time: esc stops the one that runs.")
             return
-        self._job = PullJob(request, looking=looking)
+        self._job = PullJob(request)
         self._job.start()
         self._say(f"Looking at {request.name} ...")
 
@@ -108,9 +108,9 @@ class PullScreen(Occupied, ModalScreen[str | None]):
         elif state.error is not None:
             self._say(state.error)
         elif state.path is not None:
-            self.dismiss(_name_of(str(state.path)))
+            self.dismiss(_name_of(state.path))
         else:
-            self._say(_STOPPED)
+            self._say("Stopped. What has arrived stays; the same download resumes from there.")
 
     def _show_offers(self, offers: tuple[Offer, ...]) -> None:
         self._offers = offers
@@ -128,19 +128,14 @@ class PullScreen(Occupied, ModalScreen[str | None]):
 
     def action_leave(self) -> None:
         """Stop the download; when none runs, go back."""
-        if self._job is None:
+        if not self.interrupt():
             self.dismiss(None)
-            return
-        self._job.cancel()
 
     def interrupt(self) -> bool:
         if self._job is None:
             return False
         self._job.cancel()
         return True
-
-
-_STOPPED = "Stopped. What has arrived stays; the same download resumes from there."
 
 
 def progress_line(state: PullState) -> str:
@@ -165,10 +160,10 @@ def _offer_line(offer: Offer, wide: int) -> str:
     return "  ".join(parts)
 
 
-def _name_of(path: str) -> str:
+def _name_of(path: Path) -> str:
     """A pulled file as the library calls it."""
     for model in library.models():
         for build in model.builds:
-            if str(model.path(build)) == path:
+            if model.path(build) == path:
                 return f"{model.repo}:{build.label}"
-    return path
+    return str(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -14,8 +14,10 @@ from app.models.entries import Entry
 from app.models.entrytext import quality_of, size_of, speed_of, state_of, type_of
 from app.models.fitting import Fit
 
-_COLUMNS = (("type", "Type", 13), ("size", "Size", 7), ("speed", "tok/s", 7))
-_MORE = (("quality", "Quality", 8), ("state", "Memory", 7))
+_COLUMNS = (
+    *(("type", "Type", 13), ("size", "Size", 7), ("speed", "tok/s", 7)),
+    *(("quality", "Quality", 8), ("state", "Memory", 7)),
+)
 _NAME = "name"
 _PADDING = 2  # of each cell
 _LEAST = 16
@@ -44,12 +46,12 @@ class ModelTable(DataTable[Text]):
 
     def on_mount(self) -> None:
         self.add_column("Model", key=_NAME, width=_LEAST)
-        for key, title, width in (*_COLUMNS, *_MORE):
+        for key, title, width in _COLUMNS:
             self.add_column(title, key=key, width=width)
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the name the room that there is."""
-        fixed = sum(width + _PADDING for _, _, width in (*_COLUMNS, *_MORE))
+        fixed = sum(width + _PADDING for _, _, width in _COLUMNS)
         width = max(event.size.width - fixed - _PADDING, _LEAST)
         column = next(c for c in self.columns.values() if c.key.value == _NAME)
         if column.width != width:
@@ -60,14 +62,13 @@ class ModelTable(DataTable[Text]):
         self._entries = {entry.key: entry for entry in entries}
         self._rebuild()
 
-    def set_fits(self, fits: dict[str, Fit], broken: dict[str, Entry]) -> None:
-        """Note what was found out about files, by key: their memory, or that they are broken."""
-        self._fits.update(fits)
-        self._entries.update(broken)
-        for key in fits.keys() | broken.keys():
-            if key in self.rows:
-                entry = self._entries[key]
-                self.update_cell(key, "state", Text(state_of(entry, self._fits.get(key))))
+    def note(self, entry: Entry, fit: Fit | None) -> None:
+        """Note what was found out about a file: its memory, or that it is broken."""
+        self._entries[entry.key] = entry
+        if fit is not None:
+            self._fits[entry.key] = fit
+        if entry.key in self.rows:
+            self.update_cell(entry.key, "state", Text(state_of(entry, fit)))
         self.post_message(self.Shown(self.highlighted))
 
     def set_filter(self, text: str) -> None:
@@ -75,12 +76,16 @@ class ModelTable(DataTable[Text]):
         self._words = tuple(text.split())
         self._rebuild()
 
-    def set_order(self, order: str) -> None:
-        self.order = order
+    def next_order(self) -> None:
+        self.order = ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)]
         self._rebuild()
 
-    def set_marked(self, keys: Sequence[str]) -> None:
-        self.marked = list(keys)
+    def toggle(self, key: str) -> None:
+        """Tick an entry, or take its tick away."""
+        if key in self.marked:
+            self.marked.remove(key)
+        else:
+            self.marked.append(key)
         self._rebuild()
 
     @property

@@ -35,8 +35,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     served.close()
 
 
-def job(text: str, *, looking: bool = False) -> PullJob:
-    made = PullJob(parse_request(text), QUICK, looking=looking)
+def job(text: str) -> PullJob:
+    made = PullJob(parse_request(text), QUICK)
     made.start()
     return made
 
@@ -54,7 +54,7 @@ def ended(made: PullJob) -> PullState:
 
 
 def test_what_there_is_to_get(hub: FakeHub):
-    state = ended(job("org/tiny-GGUF", looking=True))
+    state = ended(job("org/tiny-GGUF"))
     assert state.offers is not None
     found = {offer.label: offer for offer in state.offers}
     assert sorted(found) == ["Q4_K_M", "Q8_0", "cpu/int4"]
@@ -68,7 +68,7 @@ def test_a_download_tells_its_bytes(hub: FakeHub):
     assert (state.done, state.total, state.error) == (len(EIGHT), len(EIGHT), None)
     assert state.path is not None
     assert state.path.read_bytes() == EIGHT
-    state = ended(job("org/tiny-GGUF", looking=True))
+    state = ended(job("org/tiny-GGUF"))
     assert state.offers is not None
     assert [offer.label for offer in state.offers if offer.kept] == ["Q8_0"]
 
@@ -86,7 +86,7 @@ def test_cancel_keeps_what_has_arrived_and_the_next_one_goes_on(hub: FakeHub):
     assert not first._thread.is_alive()
     assert len([r for r in hub.requests if r.storage and r.path.endswith("Q8_0.gguf")]) == 1
     fault.times = 0
-    look = ended(job("org/tiny-GGUF", looking=True))
+    look = ended(job("org/tiny-GGUF"))
     assert look.offers is not None
     assert {o.label: o.arrived for o in look.offers}["Q8_0"] == 60_000
     assert library.find("tiny-GGUF") is None
@@ -116,7 +116,7 @@ def test_errors_are_told_plainly(hub: FakeHub, text: str, told: str):
 
 def test_no_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
     hub.close()
-    state = ended(job("org/tiny-GGUF", looking=True))
+    state = ended(job("org/tiny-GGUF"))
     assert "there is no connection to the hub" in str(state.error)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert "there is no connection to the hub" in str(ended(job("org/tiny-GGUF:Q8_0")).error)
