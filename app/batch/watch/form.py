@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +22,36 @@ class FormError(ParameterError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message, field)
 
-    @classmethod
-    def of(cls, error: Exception, field: str) -> FormError:
-        """``error`` at the field that it names itself, else at ``field``."""
-        return cls(error.field if isinstance(error, ParameterError) else field, str(error))
+
+def _text(label: str, placeholder: str, *, option: str = "", least: int | None = None) -> Any:
+    """A field for a text. ``option`` is the command's, where it has another name; with ``least``
+    it is a whole number."""
+    return field(
+        default="",
+        metadata={"label": label, "placeholder": placeholder, "option": option, "least": least},
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class JobForm:
-    """Texts as they were typed; an empty one leaves the choice to the command. ``choices`` are
-    separated by |, ``schema`` is a file, ``n`` answers are made for each row. ``fresh`` drops the
-    answers that the output has."""
+    """Texts as they were typed; an empty one leaves the choice to the command."""
 
-    input: str = ""
-    output: str = ""
-    model: str = ""
-    field: str = ""
-    template: str = ""
-    system: str = ""
-    max_tokens: str = ""
-    temperature: str = ""
-    limit: str = ""
-    slots: str = ""
-    top_p: str = ""
-    seed: str = ""
-    n: str = ""
-    choices: str = ""
-    schema: str = ""
-    fresh: bool = False
+    input: str = _text("Input", "prompts.jsonl (F8 shows files)")
+    output: str = _text("Output", "beside the input")
+    model: str = _text("Model", "folder of quantize, .gguf, a name (ctrl+t: list)")
+    field: str = _text("Field", "prompt")
+    template: str = _text("Template", "a Jinja2 file that makes the prompt (optional)")
+    system: str = _text("System", "a system message (optional)")
+    max_tokens: str = _text("Max tokens", "512", least=1)
+    temperature: str = _text("Temp.", "0")
+    limit: str = _text("Rows", "all", least=1)
+    slots: str = _text("Slots", "auto", least=1)
+    top_p: str = _text("Top-p", "1")
+    seed: str = _text("Seed", "none", least=0)
+    n: str = _text("Answers a row", "1", least=1)
+    choices: str = _text("Choices", "yes | no (optional)", option="choice")
+    schema: str = _text("Schema", "JSON schema, a file (optional)", option="json-schema")
+    fresh: bool = False  # drops the answers that the output has
 
     def spec(self) -> BatchSpec:
         """The job. Raises FormError for what no job can have; see ``check`` for what the files
@@ -62,8 +66,8 @@ class JobForm:
         if self.choices.strip() and self.schema.strip():
             raise FormError("schema", "choices and a schema both say what an answer is; give one")
         whole = {
-            name: _whole(name, text, *bounds)
-            for name, bounds in _BOUNDS.items()
+            name: _whole(name, text)
+            for name in ("max_tokens", "seed", "slots", "limit", "n")
             if (text := getattr(self, name).strip())
         }
         numbers: dict[str, Any] = {
@@ -83,7 +87,7 @@ class JobForm:
             sampling=SamplingOptions(**numbers),
             constraints=ConstraintOptions(
                 json_schema=str(Path(schema).expanduser()) if schema else None,
-                choice=self._choices() or None,
+                choice=[text for part in self.choices.split("|") if (text := part.strip())] or None,
             ),
             samples=SampleOptions(n=whole.get("n", 1)),
             rows=InputOptions(
@@ -93,23 +97,13 @@ class JobForm:
             ),
         )
 
-    def _choices(self) -> list[str]:
-        return [text for part in self.choices.split("|") if (text := part.strip())]
 
-
-_BOUNDS: dict[str, tuple[int, int | None]] = {
-    "max_tokens": (1, None),
-    "limit": (1, None),
-    "slots": (1, MOST_SLOTS),
-    "seed": (0, None),
-    "n": (1, None),
-}
+FIELDS = {field.name: field.metadata for field in fields(JobForm) if field.metadata}
 _MISSING = {
     "input": "choose a file of prompts, or a folder of texts",
     "output": "name the file that the answers go to, such as answers.jsonl",
     "model": "name a model: a folder that quantize wrote, a .gguf file, or a name in the library",
 }
-_LABELS = {"max_tokens": "max tokens", "limit": "rows", "top_p": "top-p", "n": "answers a row"}
 
 
 def suggested_output(input: str) -> str:
@@ -139,32 +133,33 @@ def check(form: JobForm, folder: Path) -> Command:
     asked = command.asked()
     if asked is None or asked.input is None:
         raise FormError("input", "this is not a job with an output file")
-    try:
+    with _at("max_tokens"):
         params = spec.samples.apply(spec.sampling.params())
-    except IngotError as error:
-        raise FormError.of(error, "max_tokens") from error
     schema = spec.constraints.json_schema
-    try:
-        replace(spec.constraints, json_schema=str(folder / schema) if schema else None).constraint()
-    except IngotError as error:
-        raise FormError("schema" if schema else "choices", str(error)) from error
-    try:
+    with _at("schema" if schema else "choices"):
+        there = str(folder / schema) if schema else None
+        replace(spec.constraints, json_schema=there).constraint()
+    with _at("template"):
         prompting = asked.spec.rows.prompting(params)
-    except (IngotError, OSError) as error:
-        raise FormError("template", str(error)) from error
-    try:
-        with open_source(str(asked.input), prompting=prompting, limit=spec.rows.limit) as source:
-            try:
-                check_out(asked.output, source, replace=form.fresh)
-            except IngotError as error:
-                raise FormError("output", str(error)) from error
-    except (IngotError, OSError) as error:
-        raise FormError.of(error, "input") from error
-    try:
+    with (
+        _at("input"),
+        open_source(str(asked.input), prompting=prompting, limit=spec.rows.limit) as source,
+        _at("output"),
+    ):
+        check_out(asked.output, source, replace=form.fresh)
+    with _at("model"):
         model_file(_in(folder, str(spec.model)), ModelOptions())
-    except (IngotError, OSError) as error:
-        raise FormError("model", str(error)) from error
     return command
+
+
+@contextmanager
+def _at(field: str) -> Iterator[None]:
+    """What goes wrong here is told at the field that the error names itself, else at ``field``."""
+    try:
+        yield
+    except (IngotError, OSError) as error:
+        named = error.field if isinstance(error, ParameterError) else None
+        raise FormError(named if named in FIELDS else field, str(error)) from error
 
 
 def _in(folder: Path, model: str) -> str:
@@ -181,16 +176,16 @@ def _path(text: str) -> str:
     return f"./{text}" if text in WORDS or text.startswith("-") else text
 
 
-def _whole(field: str, text: str, least: int, most: int | None) -> int:
+def _whole(field: str, text: str) -> int:
+    least, most = FIELDS[field]["least"], MOST_SLOTS if field == "slots" else None
     try:
         value = int(text.replace(",", "").replace("_", ""))
     except ValueError:
         value = least - 1
     if value < least or (most is not None and value > most):
         upto = "" if most is None else f" to {most}"
-        raise FormError(
-            field, f"{_LABELS.get(field, field)}: a whole number from {least}{upto}, not {text}"
-        )
+        label = FIELDS[field]["label"]
+        raise FormError(field, f"{label}: a whole number from {least}{upto}, not {text}")
     return value
 
 
@@ -200,5 +195,5 @@ def _number(field: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise FormError(field, f"{_LABELS.get(field, field)}: a number from 0, not {text}")
+        raise FormError(field, f"{FIELDS[field]['label']}: a number from 0, not {text}")
     return value

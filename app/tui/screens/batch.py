@@ -27,7 +27,7 @@ from app.tui.widgets.batch_jobs import BatchJobsScreen
 from app.tui.widgets.batch_leave import BatchLeaveScreen
 from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import HEADER, BatchTable
-from app.tui.widgets.batch_totals import BatchTotals
+from app.tui.widgets.batch_totals import totals_lines
 from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class BatchScreen(NewJobScreen):
         with ContentSwitcher(initial="new"):
             yield BatchForm(id="new")
             with Vertical(id="job"):
-                yield BatchTotals(id="totals")
+                yield Static(id="totals", markup=False)
                 yield BatchChart(id="chart")
                 yield Static(HEADER, id="head", markup=False)
                 yield BatchTable(id="rows-table")
@@ -126,7 +126,8 @@ class BatchScreen(NewJobScreen):
     def _draw(self, job: Job, view: JobView) -> None:
         before, self._view = self._view, view
         with self.app.batch_update():
-            self.query_one(BatchTotals).show(replace(view, output=short(job.output)))
+            totals = totals_lines(replace(view, output=short(job.output)))
+            self.query_one("#totals", Static).update("\n".join(totals))
             self.query_one(BatchChart).show(view.speeds, both=view.prefill is not None)
             self.query_one("#end", Static).update("\n".join(view.lines or view.notes[-1:]))
             if self._shown == _LIVE and not view.phase.active:
@@ -215,10 +216,8 @@ class BatchScreen(NewJobScreen):
     @on(BatchTable.Moved)
     def _moved(self) -> None:
         """Who looks at a row does not want it to be moved away."""
-        if self._shown == _LIVE:
-            self._turn_from_live()
-
-    def _turn_from_live(self) -> None:
+        if self._shown != _LIVE:
+            return
         table = self.query_one(BatchTable)
         index = table.index
         self._turn_list(_ALL)
@@ -262,16 +261,21 @@ class BatchScreen(NewJobScreen):
             case _:
                 return True
 
-    def interrupt(self) -> bool:
+    @property
+    def _pausable(self) -> Job | None:
         job = self.job
-        if job is None or not job.own or job.signalled or not job.view().phase.active:
+        wanted = job is not None and job.own and not job.signalled and job.view().phase.active
+        return job if wanted else None
+
+    def interrupt(self) -> bool:
+        if self._pausable is None:
             return False
         self._do("pause")
         return True
 
     def leaving(self) -> str | None:
-        job = self.job
-        if job is None or not job.own or job.signalled or not job.view().phase.active:
+        job = self._pausable
+        if job is None:
             return None
         found = told(self, "[batch.jobs ctrl+o]")
         return (

@@ -7,7 +7,7 @@ import os
 from abc import abstractmethod
 from pathlib import Path
 
-from textual import on, work
+from textual import work
 from textual.screen import Screen
 
 from app.batch.watch.dry_run import DryRun
@@ -35,7 +35,6 @@ class NewJobScreen(Occupied, Screen[None]):
     def show(self, job: Job) -> None:
         """Follow ``job`` from now on."""
 
-    @on(BatchForm.Start)
     def action_start(self) -> None:
         if not self._busy:
             self._start()

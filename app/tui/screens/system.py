@@ -43,7 +43,7 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         Binding("ctrl+s", "use", "Use", id="system.use", priority=True),
         Binding("ctrl+n", "save", "Save as preset", id="system.save", priority=True),
         Binding("delete", "delete", "Delete preset", id="system.delete"),
-        Binding("escape", "leave", "Back", id="system.leave", priority=True),
+        Binding("escape", "dismiss", "Back", id="system.leave", priority=True),
     ]
 
     def __init__(self, system: str | None, sampling: Mapping[str, Any] | None = None) -> None:
@@ -119,9 +119,6 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
             app_of(self).warn(str(error))
         app_of(self).read_settings()
         self._list()
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
 
 def describe(preset: Preset) -> str:

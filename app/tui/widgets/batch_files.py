@@ -36,7 +36,7 @@ class BatchFilesScreen(ModalScreen[Path | None]):
     backspace goes one folder up.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="batch.files_back"),
+        Binding("escape", "dismiss", "Back", id="batch.files_back"),
         Binding("backspace", "up", "Folder above", id="batch.files_up"),
         Binding("t", "take", "Take the folder", id="batch.files_take"),
     ]
@@ -74,6 +74,3 @@ class BatchFilesScreen(ModalScreen[Path | None]):
         if node is not None and node.data is not None:
             path = node.data.path
             self.dismiss(path if path.is_dir() else path.parent)
-
-    def action_leave(self) -> None:
-        self.dismiss(None)

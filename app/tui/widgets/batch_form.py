@@ -10,41 +10,35 @@ from pathlib import Path
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
 
 from app.batch.watch.command import command_of
-from app.batch.watch.form import FormError, JobForm, suggested_output
+from app.batch.watch.form import FIELDS, FormError, JobForm, suggested_output
 from app.batch.watch.preview import Preview, preview
 from app.tui.widgets.form_fields import Check, Field
 from runtimes.errors import IngotError
 
 _SETTLE_S = 0.3
-_TEXTS = ("input", "output", "model", "field", "template", "system", "choices", "schema")
-_NUMBERS = (
-    ("max_tokens", "Max tokens", "512"),
-    ("temperature", "Temp.", "0"),
-    ("slots", "Slots", "auto"),
-    ("limit", "Rows", "all"),
+_PATHS = ("input", "output", "model", "template")
+# The lines below these, each with the width of its first label.
+_LINES = (
+    (9, ("field", "system")),
+    (10, ("max_tokens", "temperature", "slots", "limit")),
+    (10, ("top_p", "seed", "n")),
+    (9, ("choices", "schema")),
 )
-_SAMPLING = (("top_p", "Top-p     ", "1"), ("seed", "Seed", "none"), ("n", "Answers a row", "1"))
-# Options of the command: the field here, and its label.
+_FRESH = "Forget the output's old answers"
+# Of each field: the option of the command, and its label.
 _OPTIONS = {
-    **{f"--{name}": (name, name.title()) for name in _TEXTS},
-    **{
-        f"--{name.replace('_', '-')}": (name, label.strip())
-        for name, label, _ in (*_NUMBERS, *_SAMPLING)
-    },
-    "--choice": ("choices", "Choices"),
-    "--json-schema": ("schema", "Schema"),
-    "--fresh": ("fresh", "Forget the output's old answers"),
+    **{name: (f["option"] or name.replace("_", "-"), f["label"]) for name, f in FIELDS.items()},
+    "fresh": ("fresh", _FRESH),
 }
 _NO_INPUT = "Choose an input: JSONL, text with a prompt a line, CSV, Parquet, or a folder of texts."
 
 
 class BatchForm(Vertical):
-    """``Start`` when the button is pressed."""
+    """The fields of a ``JobForm``, and a look at the rows of its input."""
 
     BINDING_GROUP_TITLE = "New job"
     DEFAULT_CSS = """
@@ -61,45 +55,30 @@ class BatchForm(Vertical):
     }
     """
 
-    class Start(Message):
-        """The button was pressed."""
-
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self._waiting: Timer | None = None
         self._suggested = ""
 
     def compose(self) -> ComposeResult:
-        yield Field("Input", "prompts.jsonl (F8 shows files)", "input", "")
-        yield Field("Output", "beside the input", "output", "")
-        yield Field("Model", "folder of quantize, .gguf, a name (ctrl+t: list)", "model", "")
-        yield Field("Template", "a Jinja2 file that makes the prompt (optional)", "template", "")
-        with Horizontal(classes="line"):
-            yield Label("Field    ")
-            yield Input(placeholder="prompt", id="field", compact=True)
-            yield Label("System")
-            yield Input(placeholder="a system message (optional)", id="system", compact=True)
-        for line in (_NUMBERS, _SAMPLING):
+        for name in _PATHS:
+            yield Field(FIELDS[name]["label"], FIELDS[name]["placeholder"], name, "")
+        for wide, names in _LINES:
             with Horizontal(classes="line"):
-                for name, label, placeholder in line:
-                    yield Label(label)
-                    yield Input(placeholder=placeholder, id=name, compact=True)
+                for at, name in enumerate(names):
+                    label = FIELDS[name]["label"]
+                    yield Label(label if at else label.ljust(wide))
+                    yield Input(placeholder=FIELDS[name]["placeholder"], id=name, compact=True)
         with Horizontal(classes="line"):
-            yield Label("Choices  ")
-            yield Input(placeholder="yes | no (optional)", id="choices", compact=True)
-            yield Label("Schema")
-            yield Input(placeholder="JSON schema, a file (optional)", id="schema", compact=True)
-        with Horizontal(classes="line"):
-            yield Check("Forget the output's old answers", value=False, id="fresh")
-            yield Button("Start", id="start", variant="primary", compact=True)
+            yield Check(_FRESH, value=False, id="fresh")
+            yield Button("Start", variant="primary", compact=True, action="screen.start")
         yield Static(id="said", markup=False)
         with VerticalScroll(id="rows"):
             yield Static(_NO_INPUT, id="preview", markup=False)
 
     @property
     def form(self) -> JobForm:
-        names = (*_TEXTS, *(name for name, _, _ in (*_NUMBERS, *_SAMPLING)))
-        values = {name: self.query_one(f"#{name}", Input).value for name in names}
+        values = {name: self.query_one(f"#{name}", Input).value for name in FIELDS}
         return JobForm(**values, fresh=self.query_one("#fresh", Check).value)
 
     def fill(self, **values: str) -> None:
@@ -115,15 +94,15 @@ class BatchForm(Vertical):
 
     def refuse(self, error: Exception) -> None:
         """Say what is wrong, where the cursor then is."""
-        text = str(error)
-        named = [name for name in _OPTIONS if re.search(rf"{name}(?![\w-])", text)]
-        for name in named:
-            text = re.sub(rf"{name}(?![\w-])", f"“{_OPTIONS[name][1]}”", text)
+        text, named = str(error), []
+        for name, (option, label) in _OPTIONS.items():
+            text, times = re.subn(rf"--{option}(?![\w-])", f"“{label}”", text)
+            named += [name] * bool(times)
         self.say(text.splitlines(), error=True)
-        if isinstance(error, FormError):
-            self.query_one(f"#{error.field}").focus()
-        elif named:  # a dry run is the command itself, which knows options only
-            self.query_one(f"#{_OPTIONS[named[0]][0]}").focus()
+        # A dry run is the command itself, which knows options only.
+        wrong = error.field if isinstance(error, FormError) else next(iter(named), None)
+        if wrong is not None:
+            self.query_one(f"#{wrong}").focus()
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
@@ -143,11 +122,6 @@ class BatchForm(Vertical):
     @on(Input.Submitted)
     def _submitted(self) -> None:
         self.screen.focus_next()
-
-    @on(Button.Pressed, "#start")
-    def _pressed(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.post_message(self.Start())
 
     def _look(self) -> None:
         self.run_worker(self._preview(self.form), exclusive=True, group="preview")

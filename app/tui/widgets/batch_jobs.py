@@ -30,7 +30,7 @@ class BatchJobsScreen(ModalScreen[Path | None]):
     one. A job that was started elsewhere can be watched, and resumed once it has ended.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="batch.jobs_back"),
+        Binding("escape", "dismiss", "Back", id="batch.jobs_back"),
         Binding("ctrl+r", "again", "Look again", id="batch.jobs_again", priority=True),
     ]
     DEFAULT_CSS = """
@@ -83,9 +83,6 @@ class BatchJobsScreen(ModalScreen[Path | None]):
     def _typed(self, event: Input.Submitted) -> None:
         if event.value.strip():
             self.dismiss(Path(event.value.strip()).expanduser())
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
 
 def _line(job: KnownJob, now: float) -> str:

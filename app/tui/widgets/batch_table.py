@@ -138,9 +138,6 @@ class BatchTable(ScrollView, can_focus=True):
             style += Style(bold=True)
         return Strip([Segment(line.plain, style)]).adjust_cell_length(width, style)
 
-    def watch_cursor(self) -> None:
-        self.refresh()
-
     # Moving
 
     def action_move(self, step: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from textual.widgets import Static
-
 from app.batch.watch.view import JobView, Phase
 from app.figures import rate
 from app.tui.widgets.gauge import gauge
@@ -11,24 +9,8 @@ from app.tui.widgets.gauge import gauge
 _GAUGE = 22
 
 
-class BatchTotals(Static):
-    """Shows a ``JobView``."""
-
-    DEFAULT_CSS = """
-    BatchTotals {
-        height: 4;
-    }
-    """
-
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id, markup=False)
-
-    def show(self, view: JobView) -> None:
-        self.update("\n".join(lines_of(view)))
-
-
-def lines_of(view: JobView) -> list[str]:
-    """Four lines."""
+def totals_lines(view: JobView) -> list[str]:
+    """Four lines; the last one may be empty."""
     share = view.done / view.rows if view.rows else None
     return [
         f"{_phase(view)} · {view.output}",
