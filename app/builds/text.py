@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.builds.progress import QuantizeRun, Stage, StageState, State
 from app.figures import duration
 from quantize.disk import human
+from quantize.progress.pace import amount, clock
 
 _BAR = 12  # characters
 _SIGNS = {StageState.RUNNING: "▶", StageState.DONE: "✓", StageState.FAILED: "✗"}
@@ -51,11 +52,11 @@ def stage_line(stage: Stage, now: float) -> str:
     if stage.share is not None and stage.done:
         parts.append(f"{bar(stage.share, _BAR)} {stage.share:.0%}")
     elif stage.done:
-        parts.append(_amount(stage.done, stage.unit))
+        parts.append(amount(stage.done, stage.unit))
     elif stage.step:
         parts.append(stage.step)
     if stage.rate is not None:
-        parts.append(f"{_amount(stage.rate, stage.unit)}/s")
+        parts.append(f"{amount(stage.rate, stage.unit)}/s")
     if stage.seconds_left is not None:
         parts.append(f"{clock(stage.seconds_left)} left")
     else:
@@ -63,21 +64,7 @@ def stage_line(stage: Stage, now: float) -> str:
     return f"{text} · {', '.join(parts)}"
 
 
-def clock(seconds: float) -> str:
-    """Such as 0:07 or 1:02:03; changes once a second."""
-    minutes, rest = divmod(int(max(seconds, 0.0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def bar(share: float, width: int) -> str:
     """``share`` (0 to 1) as a bar of ``width`` characters."""
     full = round(min(max(share, 0.0), 1.0) * width)
     return "█" * full + "░" * (width - full)
-
-
-def _amount(value: float, unit: str) -> str:
-    if unit == "bytes":
-        return human(int(value))
-    digits = 1 if value < 100 and value != int(value) else 0
-    return f"{value:,.{digits}f} {unit}".rstrip()

@@ -1,14 +1,12 @@
-"""What the engine and its helpers report while an app fills the terminal: kept, never printed.
+"""What the engine and its helpers report while an app fills the terminal, kept for a screen.
 
-With an `EventLog` attached nothing that is logged reaches the terminal, where it would be drawn
-over the screen. It takes the place of every handler that writes there, and gives them back.
+Handlers that print stay: the app has stderr go to a file (`app.tui.terminal.stderr_to`).
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import sys
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -42,7 +40,6 @@ class EventLog(logging.Handler):
         self._events: deque[Event] = deque(maxlen=kept)
         self._numbers = itertools.count(1)
         self._guard = threading.Lock()
-        self._replaced: list[tuple[logging.Logger, logging.Handler]] = []
         self._levels: dict[str, int] = {}
         self._attached: list[logging.Logger] = []
 
@@ -53,39 +50,24 @@ class EventLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record; with a traceback, the error's last line."""
+        level, when = record.levelno, record.created
         try:
             text = record.getMessage()
-            if record.exc_info and record.exc_info[1] is not None:
-                error = record.exc_info[1]
-                text = f"{text}: {type(error).__name__}: {error}"
-        except Exception:
-            self.handleError(record)
-            return
-        self.add(record.levelno, record.name, text, record.created)
-
-    def add(self, level: int, source: str, text: str, time: float) -> None:
-        """Keep an event."""
+        except Exception:  # a record that cannot be put together is an event too
+            level, text = logging.ERROR, f"a log line is malformed: {record.msg!r}"
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            text = f"{text}: {type(error).__name__}: {error}"
         with self._guard:
-            event = Event(next(self._numbers), time, level, source, text[:_LONGEST])
-            self._events.append(event)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """A record that cannot be put together is an event too; logging's own way is to print."""
-        self.add(logging.ERROR, record.name, f"a log line is malformed: {record.msg!r}", 0.0)
+            number = next(self._numbers)
+            self._events.append(Event(number, when, level, record.name, text[:_LONGEST]))
 
     def attach(self) -> None:
-        """Listen to everything, to our packages from INFO on, and silence what would print."""
+        """Listen to everything, to our packages from INFO on."""
         if self._attached:
             return
-        root = logging.getLogger()
-        for logger in (root, *logging.root.manager.loggerDict.values()):
-            if not isinstance(logger, logging.Logger):
-                continue
-            loud = [handler for handler in logger.handlers if _prints(handler)]
-            for handler in loud:
-                logger.removeHandler(handler)
-                self._replaced.append((logger, handler))
-            if logger is root or (loud and not logger.propagate):
+        for logger in (logging.getLogger(), *logging.root.manager.loggerDict.values()):
+            if isinstance(logger, logging.Logger) and not (logger.parent and logger.propagate):
                 logger.addHandler(self)
                 self._attached.append(logger)
         for name in PACKAGES:
@@ -95,24 +77,9 @@ class EventLog(logging.Handler):
                 logger.setLevel(logging.INFO)
 
     def detach(self) -> None:
-        """Give everything back as it was. Without ``attach`` before, nothing happens."""
+        """Stop listening. Without ``attach`` before, nothing happens."""
         for logger in self._attached:
             logger.removeHandler(self)
-        for logger, handler in self._replaced:
-            logger.addHandler(handler)
         for name, level in self._levels.items():
             logging.getLogger(name).setLevel(level)
-        self._attached, self._replaced, self._levels = [], [], {}
-
-
-def _prints(handler: logging.Handler) -> bool:
-    """Whether it writes to the terminal; one that writes into a file stays."""
-    if not isinstance(handler, logging.StreamHandler) or isinstance(handler, logging.FileHandler):
-        return False
-    stream = handler.stream
-    if stream in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__):
-        return True
-    try:
-        return bool(getattr(stream, "isatty", lambda: False)())
-    except ValueError:  # closed
-        return False
+        self._attached, self._levels = [], {}

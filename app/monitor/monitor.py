@@ -36,10 +36,7 @@ class Sample:
 
 
 class Monitor:
-    """Samples of the machine and the engine, and the log of events. Used from any thread.
-
-    Between ``start`` and ``stop`` nothing that is logged reaches the terminal.
-    """
+    """Samples of the machine and the engine, and the log of events. Used from any thread."""
 
     def __init__(self, host: EngineHost) -> None:
         self._host = host
@@ -53,7 +50,7 @@ class Monitor:
         self._log.attach()
 
     def stop(self) -> None:
-        """Let the log go where it went before, and the GPU driver go. Idempotent."""
+        """Stop listening, and let the GPU driver go. Idempotent."""
         self._log.detach()
         with self._lock:
             if self._reader is not None:

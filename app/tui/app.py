@@ -293,7 +293,7 @@ def services_of(node: DOMNode) -> Services:
 def run(start: Start, *, mouse: bool = True) -> int:
     """Draw the app until the user leaves; the exit code. Raises what ``open_services`` does."""
     log_file = state_dir() / "chat.log"
-    with open_services(start) as services, terminal.stderr_to(log_file):
+    with terminal.stderr_to(log_file), open_services(start) as services:
         app = IngotApp(services, driver_class=terminal.driver())
         app.run(mouse=mouse and services.config.mouse)
     if app.return_code == 1:  # nobody but Textual gives this code: a defect ended the app

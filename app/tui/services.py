@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from app.chat.contexts import SavedContexts
+from app.chat.host import EngineHost
+from app.chat.store import Store
+from app.config.reading import load
+from app.config.settings import Config
+from app.monitor.monitor import Monitor
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
-
-if TYPE_CHECKING:
-    from app.chat.host import EngineHost
-    from app.chat.store.store import Store
-    from app.config.settings import Config
-    from app.monitor.monitor import Monitor
+from runtimes.paths import cache_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,6 @@ def open_services(start: Start) -> Iterator[Services]:
 
     Raises StoreError, and RequestError when there is no chat to resume.
     """
-    from app.chat.contexts import SavedContexts
-    from app.chat.host import EngineHost
-    from app.chat.store import Store
-    from app.config.reading import load
-    from app.monitor.monitor import Monitor
-    from runtimes.paths import cache_dir
-
     loaded = load()
     with Store.open() as store:
         start = _resolved(start, store, loaded.config)

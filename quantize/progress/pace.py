@@ -60,22 +60,24 @@ class Pace:
 
 def figures(pace: Pace) -> str:
     """Such as "45%, 12.5 tensors/s, 0:14 left", as much of it as is known."""
-    parts = [f"{pace.share:.0%}" if pace.share is not None else _amount(pace.done, pace.unit)]
+    parts = [f"{pace.share:.0%}" if pace.share is not None else amount(pace.done, pace.unit)]
     if pace.rate is not None:
-        parts.append(f"{_amount(pace.rate, pace.unit)}/s")
+        parts.append(f"{amount(pace.rate, pace.unit)}/s")
     if pace.seconds_left is not None:
-        parts.append(f"{_clock_face(pace.seconds_left)} left")
+        parts.append(f"{clock(pace.seconds_left)} left")
     return ", ".join(parts)
 
 
-def _amount(value: float, unit: str) -> str:
+def amount(value: float, unit: str) -> str:
+    """Such as "12.5 tensors"; bytes in MB."""
     if unit == "bytes":
         value, unit = value / _MEGA, "MB"
     digits = 1 if value < 100 and value != int(value) else 0
     return f"{value:,.{digits}f} {unit}".rstrip()
 
 
-def _clock_face(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+def clock(seconds: float) -> str:
+    """Such as 0:07 or 1:02:03."""
+    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

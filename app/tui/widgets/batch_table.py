@@ -6,6 +6,7 @@ A DataTable keeps objects for every cell of every row; here a million rows cost 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from rich.segment import Segment
@@ -71,12 +72,11 @@ class BatchTable(ScrollView, can_focus=True):
     ]
     cursor: reactive[int] = reactive(0)
 
+    @dataclass
     class Opened(Message):
         """A row is to be shown whole."""
 
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.index = index
+        index: int
 
     class Moved(Message):
         """The user looks at another row."""

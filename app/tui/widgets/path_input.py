@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -57,19 +59,17 @@ class PathInput(Vertical):
     }
     """
 
+    @dataclass
     class Changed(Message):
         """The text is another one."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
+    @dataclass
     class Chosen(Message):
         """Enter was pressed on a path that is no folder."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(self, value: str = "", *, placeholder: str = "", id: str | None = None) -> None:
         super().__init__(id=id)
@@ -101,7 +101,7 @@ class PathInput(Vertical):
 
     def complete(self) -> bool:
         """Add what all completions share; False when that is nothing."""
-        shared = _shared(self._found)
+        shared = os.path.commonprefix(self._found)  # noqa: RUF071  (of characters)
         if len(shared) <= len(self.text):
             return False
         self.text = shared
@@ -132,12 +132,3 @@ class PathInput(Vertical):
         event.stop()
         self.text = str(event.option.prompt)
         self.focus_line()
-
-
-def _shared(paths: list[str]) -> str:
-    """The longest text that all ``paths`` begin with."""
-    if not paths:
-        return ""
-    first, last = min(paths), max(paths)
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
-    return first[: min(len(first), len(last)) if same is None else same]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -45,12 +46,11 @@ class QuantizeForm(Vertical):
     }
     """
 
+    @dataclass
     class Foreseen(Message):
         """``forecast`` is what the form asks for now; None when that is not a run."""
 
-        def __init__(self, forecast: Forecast | None) -> None:
-            super().__init__()
-            self.forecast = forecast
+        forecast: Forecast | None
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
@@ -37,12 +38,11 @@ class RecipeTable(DataTable[Text]):
     class Changed(Message):
         """Another choice."""
 
+    @dataclass
     class Shown(Message):
         """The cursor is on another recipe."""
 
-        def __init__(self, advice: str) -> None:
-            super().__init__()
-            self.advice = advice
+        advice: str
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id, cursor_type="row", zebra_stripes=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.builds.progress import QuantizeRun, StageState, State, recipe_in
-from app.builds.text import bar, clock, headline, recipe_lines, stage_line
+from app.builds.text import bar, headline, recipe_lines, stage_line
 from quantize.cli import exit_code
 from quantize.errors import QualityError, SourceError, UnfinishedError
 from quantize.manifest import Fidelity, FileEntry, Perplexity, Source
@@ -215,6 +215,5 @@ def test_a_part_of_another_recipes_name_is_none() -> None:
     assert recipe_in("building onnx-int4-rtn", ("onnx-int4",)) is None
 
 
-def test_bars_and_clocks() -> None:
+def test_bars() -> None:
     assert [bar(share, 4) for share in (0, 0.5, 1, 7)] == ["░░░░", "██░░", "████", "████"]
-    assert [clock(s) for s in (-1, 59.9, 61, 3723)] == ["0:00", "0:59", "1:01", "1:02:03"]
