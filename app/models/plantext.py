@@ -49,22 +49,18 @@ def as_text(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> st
 def as_object(plan: Plan, files: PlanFiles, task: Task, *, remembered: bool) -> dict[str, Any]:
     """Everything that the text says, and the parts of the memory."""
     model = _chosen(plan, files)
+    estimates = [
+        {"slots": slots, "context": context, **_estimate(plan, model, slots, context)}
+        for slots in sorted({*_SLOTS, plan.settings.slots})
+        for context in _contexts(plan, model)
+    ]
     return {
         **plan.to_json(),
         "remembered": remembered,
         "free": task.free,
         "accuracy": files.accuracy,
         "unreadable": [{"file": name, "reason": why} for name, why in files.unreadable],
-        "memory_table": [
-            {
-                "slots": slots,
-                "context": context,
-                **_estimate(plan, model, slots, context),
-                "fits": _estimate(plan, model, slots, context)["total"] <= task.free,
-            }
-            for slots in _slots(plan)
-            for context in _contexts(plan, model)
-        ],
+        "memory_table": [{**found, "fits": found["total"] <= task.free} for found in estimates],
     }
 
 
@@ -85,7 +81,7 @@ def _measured(plan: Plan) -> list[list[str]]:
 def _memory_table(plan: Plan, model: ModelFile, task: Task) -> list[list[str]]:
     contexts = _contexts(plan, model)
     lines = [["slots", *(f"{context:,}" for context in contexts)]]
-    for slots in _slots(plan):
+    for slots in sorted({*_SLOTS, plan.settings.slots}):
         totals = [_estimate(plan, model, slots, context)["total"] for context in contexts]
         cells = [f"{t / 2**30:.2f}" + ("" if t <= task.free else " -") for t in totals]
         lines.append([str(slots), *cells])
@@ -99,10 +95,6 @@ def _estimate(plan: Plan, model: ModelFile, slots: int, context: int) -> dict[st
 def _contexts(plan: Plan, model: ModelFile) -> list[int]:
     most = model.context_length
     return sorted({plan.settings.context or most, most, *(c for c in _CONTEXTS if c < most)})
-
-
-def _slots(plan: Plan) -> list[int]:
-    return sorted({*_SLOTS, plan.settings.slots})
 
 
 def _chosen(plan: Plan, files: PlanFiles) -> ModelFile:
@@ -147,22 +139,20 @@ def _kv(plan: Plan) -> str:
 
 
 def _offload(plan: Plan) -> str:
-    if plan.settings.gpu_layers == 0:
-        return _sampling(plan)
-    return f", {plan.settings.gpu_layers} layers on the GPU (-1: all){_sampling(plan)}"
-
-
-def _sampling(plan: Plan) -> str:
-    return ", likeliest tokens found by llama.cpp" if plan.settings.device_sampling else ""
+    layers = (
+        f", {plan.settings.gpu_layers} layers on the GPU (-1: all)"
+        if plan.settings.gpu_layers
+        else ""
+    )
+    return layers + (
+        ", likeliest tokens found by llama.cpp" if plan.settings.device_sampling else ""
+    )
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(
-            [row[0].ljust(widths[0])]
-            + [c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)]
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for first, *rest in rows:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  " + "  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return lines

@@ -56,7 +56,7 @@ class _CancellableHub(Hub):
 
 
 class PullJob(Reporter):
-    """Brings the model ``request.what`` of a repository, or looks at what there is when that is None.
+    """Brings ``request.what`` of a repository, or looks at what there is when that is None.
 
     Every method may be called from any thread and returns at once. What has arrived when it is
     cancelled or fails stays, and the next download of the same file goes on from there.
@@ -102,7 +102,9 @@ class PullJob(Reporter):
     def _run(self) -> None:
         try:
             if self.request.what is None:
-                ended: dict[str, Any] = {"offers": tuple(offers(self.request.name, self, self._hub))}
+                ended: dict[str, Any] = {
+                    "offers": tuple(offers(self.request.name, self, self._hub))
+                }
             else:
                 ended = {"path": pull(self.request, self, self._hub)}
         except _CancelledError:

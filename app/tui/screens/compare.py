@@ -227,32 +227,27 @@ class CompareScreen(Occupied, Screen[None]):
         self.prompt.focus()
         self.tell_how()
 
-    def action_files(self) -> None:
+    @work(exit_on_error=False, group="dialog")
+    async def action_files(self) -> None:
         if self.running:
             self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
             return
-        given = app_of(self).named
         ticked = [entry.key for entry in self.entries]
+        picker = ModelsScreen(app_of(self).named, several=True, ticked=ticked)
+        if entries := await self.app.push_screen_wait(picker):
+            await self.choose(entries)
 
-        async def chosen(entries: tuple[Entry, ...] | None) -> None:
-            if entries:
-                await self.choose(entries)
-
-        self.app.push_screen(ModelsScreen(given, several=True, ticked=ticked), chosen)
-
-    def action_length(self) -> None:
-        def typed(text: str | None) -> None:
-            if text is None:
-                return
-            try:
-                self.params = replace(self.params, max_tokens=int(text.replace(",", "")))
-            except (ValueError, IngotError):
-                self.notify("It must be a whole number above 0.", severity="error")
-            self.tell_how()
-
-        self.app.push_screen(
-            AskScreen("Longest answer, tokens", str(self.params.max_tokens)), typed
-        )
+    @work(exit_on_error=False, group="dialog")
+    async def action_length(self) -> None:
+        length = AskScreen("Longest answer, tokens", str(self.params.max_tokens))
+        text = await self.app.push_screen_wait(length)
+        if text is None:
+            return
+        try:
+            self.params = replace(self.params, max_tokens=int(text.replace(",", "")))
+        except (ValueError, IngotError):
+            self.notify("It must be a whole number above 0.", severity="error")
+        self.tell_how()
 
     def action_from_chat(self) -> None:
         """Ask what was asked last in the chat, with the messages before it."""
@@ -274,18 +269,15 @@ class CompareScreen(Occupied, Screen[None]):
         except IngotError as error:
             self.notify(str(error), severity="error", markup=False)
 
-    def action_save(self) -> None:
+    @work(exit_on_error=False, group="dialog")
+    async def action_save(self) -> None:
         """Write the comparison to a file: Markdown, or JSON if its name ends so."""
         report = self.report
-        if report is None:
-            return
-
-        def named(text: str | None) -> None:
-            if text is not None:
+        if report is not None:
+            name = time.strftime("compare-%Y%m%d-%H%M%S.md")
+            ask = AskScreen("Save as (.md or .json)", name)
+            if text := await self.app.push_screen_wait(ask):
                 self._write(report, Path(text).expanduser())
-
-        name = time.strftime("compare-%Y%m%d-%H%M%S.md")
-        self.app.push_screen(AskScreen("Save as (.md or .json)", name), named)
 
     def _write(self, report: Report, path: Path) -> None:
         if path.suffix == ".json":

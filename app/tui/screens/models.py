@@ -189,35 +189,27 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         else:
             self.dismiss(())
 
-    def action_get(self) -> None:
-        def back(name: str | None) -> None:
-            if name is not None:
-                self._after = f"{name}\0"
-                self._read()
+    @work(exit_on_error=False, group="dialog")
+    async def action_get(self) -> None:
+        if (name := await self.app.push_screen_wait(PullScreen())) is not None:
+            self._after = f"{name}\0"
+            self._read()
 
-        self.app.push_screen(PullScreen(), back)
-
-    def action_remove(self) -> None:
+    @work(exit_on_error=False, group="dialog")
+    async def action_remove(self) -> None:
         entry = self.query_one(ModelTable).highlighted
         if entry is None:
             return
         if entry.origin is not Origin.LIBRARY:
-            self.notify(
-                f"Only pulled models are removed here. This one is yours: {entry.path}",
-                severity="warning",
-                markup=False,
-            )
+            why = f"Only pulled models are removed here. This one is yours: {entry.path}"
+            self.notify(why, severity="warning", markup=False)
             return
         if entry.key == self.query_one(ModelTable).current:
             self.notify("It is loaded. Load another one first.", severity="warning")
             return
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._remove(entry)
-
         question = f"Delete {entry.model}, {size_of(entry)}? `ingot pull` can get it again."
-        self.app.push_screen(ConfirmScreen(question, "Delete"), answered)
+        if await self.app.push_screen_wait(ConfirmScreen(question, "Delete")):
+            self._remove(entry)
 
     @work(thread=True, exit_on_error=False, group="remove")
     def _remove(self, entry: Entry) -> None:

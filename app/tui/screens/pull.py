@@ -18,8 +18,8 @@ from app.figures import duration
 from app.models import library
 from app.models.pulling import Offer, PullRequest, parse_request
 from app.models.pulljob import PullJob, PullState
-from quantize.disk import human
 from app.tui.modes import Occupied
+from quantize.disk import human
 from runtimes.errors import IngotError
 
 _LOOKS = 1 / 8  # seconds between two looks at the job

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -84,11 +84,10 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         sampling = None if self._chosen is None else dict(self._chosen.sampling)
         self.dismiss(SystemChoice(text or None, sampling))
 
-    def action_save(self) -> None:
-        name = self._chosen.name if self._chosen else ""
-        self.app.push_screen(AskScreen("Name of the preset", name), self._save)
-
-    def _save(self, name: str | None) -> None:
+    @work(exit_on_error=False, group="dialog")
+    async def action_save(self) -> None:
+        before = self._chosen.name if self._chosen else ""
+        name = await self.app.push_screen_wait(AskScreen("Name of the preset", before))
         if name is None:
             return
         sampling = self._own if self._chosen is None else self._chosen.sampling
@@ -102,7 +101,8 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         self._list()
         self.notify(f"The preset {name} is saved.", markup=False)
 
-    def action_delete(self) -> None:
+    @work(exit_on_error=False, group="dialog")
+    async def action_delete(self) -> None:
         found = self.query_one("#presets", OptionList)
         option = found.highlighted_option if found.has_focus else None
         if option is None:
@@ -110,9 +110,8 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
             return
         name = str(option.id)
         question = ConfirmScreen(f"Delete the preset {name}?", "Delete")
-        self.app.push_screen(question, lambda yes: self._delete(name) if yes else None)
-
-    def _delete(self, name: str) -> None:
+        if not await self.app.push_screen_wait(question):
+            return
         try:
             presets.delete(services_of(self).config, name)
         except ConfigError as error:
