@@ -63,6 +63,13 @@ def _own_logging() -> Iterator[None]:
             root.removeHandler(handler)
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An own INGOT_HOME, which is not there yet."""
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture(scope="session")
 def pebble() -> Path:
     """The Hugging Face folder of the demo model."""

@@ -18,8 +18,9 @@ from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.app import stopping
-from tests.app.batch.test_crashes import last, read
+from tests.app.batch.test_crashes import last
 from tests.app.tui.tmux import Tmux
+from tests.support import read_rows
 
 QUESTIONS = (
     "What is gravity?",
@@ -143,8 +144,8 @@ def test_a_batch_that_is_killed_again_and_again(
     done = ingot(*command)
     assert done.returncode == 0, done.stderr
     assert last(done.stdout)["reused"] == kills * count // (kills + 1)
-    assert [record["id"] for record in read(out)] == list(range(count))
-    journal = read(out.with_name(out.name + ".journal.jsonl"))
+    assert [record["id"] for record in read_rows(out)] == list(range(count))
+    journal = read_rows(out.with_name(out.name + ".journal.jsonl"))
     assert Counter(line["index"] for line in journal if "index" in line) == Counter(range(count))
     calm = tmp_path / "calm.jsonl"
     assert ingot("batch", rows, calm, "--model", published, *flags).returncode == 0

@@ -13,23 +13,11 @@ from typing import Any
 import pytest
 
 from app.cli.main import main
+from tests.support import questions, read_rows, write_rows
 
 # One thread: threads that wait for each other crawl where the processor is shared.
 ONE = ["--threads", "1"]
 SHORT = ["--max-tokens", "8", "--quiet", *ONE]
-
-
-def write_rows(path: Path, count: int) -> Path:
-    """Questions that all differ, so that answers cannot be mixed up unseen."""
-    rows = (
-        {"id": f"row-{i}", "prompt": f"What is {i % 90 + 10} + {i // 90}?"} for i in range(count)
-    )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def figures(done: Any) -> dict[str, Any]:
@@ -44,10 +32,10 @@ def test_rows_in_order_with_their_figures(
     ingot: Any, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     model = request.getfixturevalue(kind)
-    rows, out = write_rows(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl"
+    rows, out = write_rows(tmp_path / "in.jsonl", questions(40)), tmp_path / "out.jsonl"
     done = ingot("batch", rows, out, "--model", model, "--max-tokens", "8", *ONE, "--json")
     assert done.returncode == 0, done.stderr
-    records = read(out)
+    records = read_rows(out)
     assert [record["id"] for record in records] == [f"row-{i}" for i in range(40)]
     assert [record["index"] for record in records] == list(range(40))
     for record in records:
@@ -108,7 +96,7 @@ def test_a_wait_says_what_it_does(ingot: Any, gguf_file: Path, tmp_path: Path) -
     patience.cancel()
     process.communicate(b'{"prompt":"What is 1 + 1?"}\n', timeout=120)
     assert process.returncode == 0
-    assert len(read(out)) == 1
+    assert len(read_rows(out)) == 1
 
 
 def test_bad_rows_become_error_rows(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
@@ -130,7 +118,7 @@ def test_bad_rows_become_error_rows(ingot: Any, gguf_file: Path, tmp_path: Path)
     command = ["batch", source, out, "--model", gguf_file, "--max-tokens", "8", *ONE, "--json"]
     done = ingot(*command)
     assert done.returncode == 1, done.stderr
-    records = read(out)
+    records = read_rows(out)
     assert len(records) == 10
     codes = [record.get("error", {}).get("code") for record in records]
     assert codes == [
@@ -158,7 +146,7 @@ def test_bad_rows_become_error_rows(ingot: Any, gguf_file: Path, tmp_path: Path)
     again = ingot(*command)
     assert again.returncode == 1
     assert (figures(again)["reused"], figures(again)["completion_tokens"]) == (3, 0)
-    assert read(out) == records
+    assert read_rows(out) == records
 
 
 def test_five_hundred_broken_lines(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
@@ -171,7 +159,7 @@ def test_five_hundred_broken_lines(ingot: Any, gguf_file: Path, tmp_path: Path) 
     source.write_bytes(b"\n".join(lines))
     done = ingot("batch", source, out, "--model", gguf_file, *SHORT)
     assert done.returncode == 1
-    records = read(out)
+    records = read_rows(out)
     assert [record["index"] for record in records] == list(range(500))
     for at, record in enumerate(records):
         if at in good:
@@ -187,7 +175,7 @@ def test_turns_are_a_conversation(ingot: Any, gguf_file: Path, tmp_path: Path) -
     field = ["--field", "talk.turns"]
     done = ingot("batch", source, out, "--model", gguf_file, *SHORT, *field)
     assert done.returncode == 0, done.stderr
-    (record,) = read(out)
+    (record,) = read_rows(out)
     assert record["id"] == 81
     assert len(record["responses"]) == 2
     assert record["response"] == record["responses"][1]
@@ -206,7 +194,7 @@ def test_turns_are_a_conversation(ingot: Any, gguf_file: Path, tmp_path: Path) -
 def test_changed_settings_are_refused(
     ingot: Any, gguf_file: Path, onnx_folder: Path, tmp_path: Path
 ) -> None:
-    rows, out = write_rows(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    rows, out = write_rows(tmp_path / "in.jsonl", questions(3)), tmp_path / "out.jsonl"
     command = ["batch", rows, out, "--quiet", "--json", *ONE, "--model", gguf_file]
     assert ingot(*command, "--max-tokens", "4").returncode == 0
     content = out.read_bytes()
@@ -230,7 +218,7 @@ def test_changed_settings_are_refused(
 
 
 def test_an_edited_input_keeps_what_stayed(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
-    rows, out = write_rows(tmp_path / "in.jsonl", 6), tmp_path / "out.jsonl"
+    rows, out = write_rows(tmp_path / "in.jsonl", questions(6)), tmp_path / "out.jsonl"
     command = [
         "batch",
         rows,
@@ -244,14 +232,14 @@ def test_an_edited_input_keeps_what_stayed(ingot: Any, gguf_file: Path, tmp_path
         gguf_file,
     ]
     assert ingot(*command, "--limit", "4").returncode == 0
-    before = {record["id"]: record["response"] for record in read(out)}
+    before = {record["id"]: record["response"] for record in read_rows(out)}
     assert len(before) == 4
 
     lines = rows.read_text().splitlines()
     rows.write_text("\n".join(['{"id":"new","prompt":"Who are you?"}', *lines[1:]]))
     done = ingot(*command)
     assert figures(done)["reused"] == 3
-    after = {record["id"]: record["response"] for record in read(out)}
+    after = {record["id"]: record["response"] for record in read_rows(out)}
     assert list(after) == ["new", *(f"row-{i}" for i in range(1, 6))]
     assert {name: after[name] for name in list(before)[1:]} == dict(list(before.items())[1:])
 
@@ -270,7 +258,7 @@ def test_equal_prompts_get_samples_of_their_own(
 
 
 def test_pipes(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
-    rows = write_rows(tmp_path / "in.jsonl", 30).read_bytes()
+    rows = write_rows(tmp_path / "in.jsonl", questions(30)).read_bytes()
     done = ingot("batch", "-", "-", "--model", gguf_file, *SHORT, stdin=rows + b"{\n")
     assert done.returncode == 1
     records = [json.loads(line) for line in done.stdout.splitlines()]
@@ -285,7 +273,7 @@ def test_pipes(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
 
 
 def test_trying_it_out_writes_nothing(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
-    rows, out = write_rows(tmp_path / "in.jsonl", 9), tmp_path / "out.jsonl"
+    rows, out = write_rows(tmp_path / "in.jsonl", questions(9)), tmp_path / "out.jsonl"
     done = ingot("batch", rows, out, "--model", gguf_file, "--test", *ONE)
     assert done.returncode == 0
     records = [json.loads(line) for line in done.stdout.splitlines()]
@@ -295,7 +283,7 @@ def test_trying_it_out_writes_nothing(ingot: Any, gguf_file: Path, tmp_path: Pat
 
 
 def test_a_bar_on_a_terminal(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
-    rows, out = write_rows(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl"
+    rows, out = write_rows(tmp_path / "in.jsonl", questions(40)), tmp_path / "out.jsonl"
     screen, end = pty.openpty()
     command = ["batch", rows, out, "--model", gguf_file, "--max-tokens", "8", *ONE]
     process = ingot.start(*command, stderr=end, env={"TERM": "xterm"})
@@ -314,7 +302,7 @@ def test_a_bar_on_a_terminal(ingot: Any, gguf_file: Path, tmp_path: Path) -> Non
     assert b"KV" in shown
     assert b"GiB" in shown
     assert b"40 rows: 40 answered" in shown
-    assert len(read(out)) == 40
+    assert len(read_rows(out)) == 40
 
 
 @pytest.mark.parametrize(

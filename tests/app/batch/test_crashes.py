@@ -16,6 +16,7 @@ import pytest
 from app.batch.journal.journal import Journal, journal_path
 from tests.app import stopping
 from tests.app.workers import worker_of
+from tests.support import read_rows
 
 ROWS = 160
 SLOTS = 8
@@ -28,10 +29,6 @@ def rows(tmp_path: Path) -> Path:
     lines = (json.dumps({"id": i, "prompt": f"The number {i} is"}) for i in range(ROWS))
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def last(text: str) -> dict[str, Any]:
@@ -53,8 +50,8 @@ def wait_for(out: Path, count: int, process: Any) -> None:
 
 
 def check_complete(out: Path) -> None:
-    assert [record["id"] for record in read(out)] == list(range(ROWS))
-    lines = read(out.with_name(out.name + ".journal.jsonl"))
+    assert [record["id"] for record in read_rows(out)] == list(range(ROWS))
+    lines = read_rows(out.with_name(out.name + ".journal.jsonl"))
     computed = Counter(line["index"] for line in lines if "index" in line)
     assert computed == Counter(range(ROWS))  # each row finished once
 

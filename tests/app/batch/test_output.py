@@ -16,20 +16,12 @@ import pytest
 from app.batch.report.status import status_of
 from app.cli.main import main
 from tests.app import stopping
+from tests.support import read_rows, write_rows
 
 ONE = ["--threads", "1"]
 ROWS = 160
 MANY = 700  # that are not all answered before a test has looked
 SHORT = ["--max-tokens", "8", *ONE]
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def request(name: str, **body: Any) -> dict[str, Any]:
@@ -56,7 +48,7 @@ def test_openai_lines(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
     command = ["batch", source, out, "--model", gguf_file, *SHORT, "--report", report]
     done = ingot(*command)
     assert done.returncode == 1, done.stderr
-    lines = read(out)
+    lines = read_rows(out)
     assert [line["custom_id"] for line in lines] == ["chat", "some", "text", "long", "bad"]
     assert [line["response"]["status_code"] for line in lines] == [200, 200, 200, 400, 400]
     bodies = [line["response"]["body"] for line in lines]
@@ -135,11 +127,11 @@ def test_shards_are_merged(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
     for i, part in enumerate(parts, 1):
         command = ["batch", source, part, "--model", gguf_file, "--raw", *SHORT]
         assert ingot(*command, "--shard", f"{i}/2").returncode == 0
-    assert 0 < len(read(parts[0])) < 20
+    assert 0 < len(read_rows(parts[0])) < 20
     out = tmp_path / "out.jsonl"
     assert main(["batch", "merge", str(out), str(parts[0])]) == 2
     assert main(["batch", "merge", str(out), *map(str, parts)]) == 0
-    assert [record["id"] for record in read(out)] == list(range(20))
+    assert [record["id"] for record in read_rows(out)] == list(range(20))
 
 
 def test_limits_leave_the_rest_for_later(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
@@ -158,15 +150,15 @@ def test_limits_leave_the_rest_for_later(ingot: Any, gguf_file: Path, tmp_path: 
 
     done = ingot(*command, "--row-timeout", "0.001", "--retries", "0")
     assert done.returncode == 1, done.stderr
-    failed = read(out)
+    failed = read_rows(out)
     assert {record["error"]["code"] for record in failed if "error" in record} == {"timeout"}
     kept = ingot(*command, "--skip-failed")
     end = json.loads(kept.stdout.splitlines()[-1])
     assert (kept.returncode, end["slots"], end["errors"]) == (1, 0, {"timeout": end["failed"]})
-    assert read(out) == failed
+    assert read_rows(out) == failed
     done = ingot(*command)
     assert done.returncode == 0, done.stderr
-    assert all("response" in record for record in read(out))
+    assert all("response" in record for record in read_rows(out))
 
 
 @pytest.mark.parametrize(

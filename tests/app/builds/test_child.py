@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +18,12 @@ from app.builds.results import read_result
 from app.builds.settings import Settings
 from quantize.errors import UsageError
 from tests.app import stopping
+from tests.support import until
 
 
-def follow(process: QuantizeProcess, until: Callable[[], bool] = lambda: False) -> None:
-    """Poll as a screen does, until the end or ``until()``."""
-    limit = time.monotonic() + 120
-    while process.poll() and not until():
-        assert time.monotonic() < limit, process.run
-        time.sleep(0.01)
+def follow(process: QuantizeProcess, enough: Callable[[], bool] = lambda: False) -> None:
+    """Poll as a screen does, until the end or ``enough()``."""
+    until(lambda: not process.poll() or enough())
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from app.chat.turn import Progress, Turn
 from app.options import ModelOptions
 from runtimes.request import SamplingParams
 from tests.app import endless
+from tests.support import own_home
 
 LONG = "Tell me a story about a fox."
 # For tests that do something while it is answered.
@@ -25,8 +26,7 @@ ENDLESS = SamplingParams(max_tokens=endless.CONTEXT - 1024, ignore_eos=True)
 @pytest.fixture(scope="package")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No plan of this machine, and nothing remembered of workers that died."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INGOT_HOME", str(tmp_path_factory.mktemp("home")))
+    with own_home(tmp_path_factory.mktemp("home")):
         yield
 
 

@@ -22,6 +22,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.planner.known import save_plan
 from runtimes.planner.plan import Figures, Plan
 from runtimes.settings import RunnerSettings
+from tests.support import until
 
 SMALL = {"context": 256, "threads": 1}
 
@@ -109,10 +110,7 @@ def test_stats_never_wait(host: EngineHost, monkeypatch: pytest.MonkeyPatch) -> 
     before = host.stats()
     assert before is not None
     assert host.engine.generate([[1, 5]])
-    end = time.monotonic() + 60
-    while (now := host.stats()) is None or now.completions <= before.completions:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(host.stats, lambda now: now is not None and now.completions > before.completions)
 
 
 def test_another_model_takes_the_place_of_the_first(fresh: EngineHost, pebble_built: Path) -> None:
@@ -183,10 +181,7 @@ def loading(host: EngineHost, model: Path, errors: list[IngotError]) -> threadin
     before = workers()
     thread = threading.Thread(target=load, daemon=True)
     thread.start()
-    end = time.monotonic() + 60
-    while not (new := [one for one in workers() if one not in before]):
-        assert time.monotonic() < end
-        time.sleep(0.002)
+    new = until(lambda: [one for one in workers() if one not in before])
     new[0].suspend()
     assert host.state is HostState.LOADING
     return thread

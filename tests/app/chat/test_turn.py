@@ -22,6 +22,7 @@ from app.prompts import PromptTooLongError
 from runtimes.errors import RequestError
 from runtimes.request import Chunk, Request, SamplingParams
 from runtimes.stream import Stream
+from tests import support
 from tests.app import endless
 from tests.app.chat.conftest import ENDLESS, LONG, answer, until
 
@@ -220,10 +221,9 @@ def test_while_it_streams_it_is_saved(
     monkeypatch.setattr("app.chat.turn.JOURNAL_S", 0.0)
     turn = Turn.start(roomy, conversation, conversation.say(LONG), ENDLESS)
     until(turn, lambda p: p.tokens >= 5)
-    end = time.monotonic() + 60
-    while not (saved := store.message(turn.message.id)).text:
-        turn.poll()
-        assert time.monotonic() < end
+    saved = support.until(
+        lambda: turn.poll() and store.message(turn.message.id), lambda message: message.text
+    )
     assert saved.state is State.STREAMING
     assert turn.poll().text.startswith(saved.text)
     assert saved.figures is not None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.homes import link_source
 from tests.app.tui.test_terminal import Terminal
+from tests.support import link_source
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[3]

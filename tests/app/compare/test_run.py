@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 from tests.app import endless
+from tests.support import until
 
 STORY = "Tell me a story about a fox and a tailor in Rome"
 
@@ -36,13 +35,6 @@ def finished(comparison: Comparison) -> Report:
     comparison.start()
     assert comparison.join(120)
     return comparison.poll()
-
-
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    limit = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < limit, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

@@ -50,17 +50,15 @@ sampling = { temperature = 0, top_k = 3 }
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path))
+def _no_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("INGOT_S", "INGOT_C"))]:
         monkeypatch.delenv(name)
-    return tmp_path
 
 
 @pytest.fixture
 def file(home: Path) -> Path:
     path = home / "config" / "config.toml"
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(_FULL)
     return path
 

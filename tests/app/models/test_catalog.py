@@ -31,12 +31,10 @@ RECIPES = ["onnx-int4", "onnx-int8", "q4_k_m", "q8_0"]
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An own home, and no demo model that happens to be built."""
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+def _no_demo(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No demo model that happens to be built."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
@@ -246,6 +244,6 @@ def test_records_of_plans_can_be_read_by_people(built: Path, home: Path):
     model = ModelFile.read(built / "pebble-q4_k_m.gguf")
     task = Task("chat", "balanced", cores=2, free=10**10)
     known.save_plan([model], task, plan_of(model, "onnx-int4"))
-    (record,) = json.loads((home / "home" / "state" / "plans.json").read_text()).values()
+    (record,) = json.loads((home / "state" / "plans.json").read_text()).values()
     assert record["path"] == str(model.path)
     assert known.load_plan([model], task) is not None

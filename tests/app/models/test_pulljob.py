@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from app.models.pulling import parse_request
 from app.models.pulljob import PullJob, PullState
 from quantize.hub.client import Hub, Patience
 from tests.quantize.hub.fakehub import FakeHub
+from tests.support import until
 
 QUICK = Hub(Patience(read_s=60.0, attempts=2, pause_s=0.05, wait_s=1.0))
 EIGHT = b"GGUF eight" * 20_000
@@ -25,10 +25,9 @@ FILES = {
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FakeHub]:
     served = FakeHub()
     monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     served.add("org/tiny-GGUF", FILES)
     yield served
@@ -41,16 +40,8 @@ def job(text: str) -> PullJob:
     return made
 
 
-def until(made: PullJob, true: Callable[[PullState], bool], seconds: float = 60.0) -> PullState:
-    limit = time.monotonic() + seconds
-    while not true(state := made.poll()):
-        assert time.monotonic() < limit, f"it did not happen in time: {state}"
-        time.sleep(0.01)
-    return state
-
-
 def ended(made: PullJob) -> PullState:
-    return until(made, lambda state: state.ended)
+    return until(made.poll, lambda state: state.ended)
 
 
 def test_what_there_is_to_get(hub: FakeHub):
@@ -76,7 +67,7 @@ def test_a_download_tells_its_bytes(hub: FakeHub):
 def test_cancel_keeps_what_has_arrived_and_the_next_one_goes_on(hub: FakeHub):
     fault = hub.fault(r"^/org/tiny-GGUF/tiny-Q8_0\.gguf$", stall_after=60_000)
     first = job("org/tiny-GGUF:Q8_0")
-    state = until(first, lambda state: state.done >= 60_000)
+    state = until(first.poll, lambda state: state.done >= 60_000)
     assert state.total == len(EIGHT)
     first.cancel()
     assert first.poll().cancelled  # at once, though the connection hangs

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,13 +21,7 @@ from app.monitor.machine import OURSELVES, MachineReader
 from app.monitor.monitor import Monitor
 from runtimes.errors import RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
-
-
-def wait_for(true: Callable[[], object], seconds: float = 60.0) -> None:
-    limit = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < limit, "it did not happen in time"
-        time.sleep(0.05)
+from tests.support import own_home, until
 
 
 @pytest.fixture
@@ -153,14 +147,13 @@ def test_the_machine_is_read_as_psutil_sees_it() -> None:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INGOT_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_home(tmp_path_factory.mktemp("home")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
-def monitor(home: None, gguf_file: Path) -> Iterator[Monitor]:
+def monitor(home: Path, gguf_file: Path) -> Iterator[Monitor]:
     host = EngineHost()
     watching = Monitor(host)
     watching.start()
@@ -196,7 +189,7 @@ def test_without_a_model_there_is_only_the_machine() -> None:
 
 def test_samples_have_the_engines_figures(monitor: Monitor, gguf_file: Path) -> None:
     answer(monitor)
-    wait_for(lambda: (s := monitor.sample().engine) is not None and s.completions)
+    until(lambda: (s := monitor.sample().engine) is not None and s.completions)
     sample = monitor.sample()
     assert sample.engine is not None
     assert sample.engine.decode_tokens > 0
@@ -210,9 +203,9 @@ def test_samples_have_the_engines_figures(monitor: Monitor, gguf_file: Path) -> 
 
 def test_trimming_frees_what_the_engine_keeps(monitor: Monitor) -> None:
     answer(monitor)
-    wait_for(lambda: (s := monitor.sample().engine) is not None and s.kv_tokens)
+    until(lambda: (s := monitor.sample().engine) is not None and s.kv_tokens)
     assert monitor.trim() > 0
-    wait_for(lambda: (s := monitor.sample().engine) is not None and not s.kv_tokens)
+    until(lambda: (s := monitor.sample().engine) is not None and not s.kv_tokens)
     assert any("caches trimmed" in text for text in texts(monitor.events()))
 
 
@@ -221,9 +214,9 @@ def test_a_crash_and_the_restart_are_events(monitor: Monitor) -> None:
     before = monitor.sample().engine_pid
     assert before is not None
     os.kill(before, signal.SIGSEGV)
-    wait_for(lambda: monitor.sample().engine_pid != before)
+    until(lambda: monitor.sample().engine_pid != before)
     assert answer(monitor) is FinishReason.LENGTH
-    wait_for(lambda: any("has loaded" in text for text in texts(monitor.events(seen))))
+    until(lambda: any("has loaded" in text for text in texts(monitor.events(seen))))
     died, again = (e for e in monitor.events(seen) if "worker process" in e.text)
     assert (died.level_name, again.level_name) == ("WARNING", "INFO")
     assert "SIGSEGV" in died.text

@@ -12,7 +12,7 @@ from app.chat.store.records import Figures, Message, Role, State
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.widgets.message_view import MessageView
-from tests.app.tui.conftest import wait_until
+from tests.support import wait_until
 
 FIGURES = Figures(120, 20, 248, 0.135, 1250.0, 42.5, 6.0, "stop")
 ANSWER = """Long ago, a **small boat** went down the river.

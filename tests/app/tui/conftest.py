@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,22 +21,14 @@ from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.services import Services, Start, open_services
 from tests.app import endless
-from tests.app.homes import know_runtimes, link_source
 from tests.app.tui import settling
 from tests.app.tui.held import HeldHost
+from tests.support import know_runtimes, link_source, wait_until
 
 # The pictures were made by this version; another one draws other details.
 TEXTUAL = "8.2.8"
 SIZES = [(80, 24), (120, 40)]
 SHORT = Sampling(max_tokens=24, temperature=0.0)
-
-
-async def wait_until(true: Callable[[], Any], seconds: float = 90.0) -> None:
-    """Let the app go on until ``true()``; fails after ``seconds``."""
-    limit = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < limit, "it did not happen in time"
-        await asyncio.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +43,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """INGOT_HOME, empty but for what takes long to find out or to download."""
     folder = tmp_path / "home"
-    know_runtimes(folder)
+    know_runtimes(folder)  # of the home that is left now
     link_source(folder)
     monkeypatch.setenv("INGOT_HOME", str(folder))
     return folder

@@ -10,7 +10,8 @@ from app.chat.attachments import with_attachments
 from app.chat.store.records import Attachment
 from app.tui.app import IngotApp
 from app.tui.screens.attach import AttachScreen
-from tests.app.tui.conftest import SIZES, is_ready, wait_until
+from tests.app.tui.conftest import SIZES, is_ready
+from tests.support import wait_until
 
 
 @pytest.fixture

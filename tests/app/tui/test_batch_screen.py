@@ -32,7 +32,7 @@ from runtimes.errors import RequestError
 from tests.app import endless, stopping
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp
-from tests.app.tui.conftest import wait_until
+from tests.support import wait_until
 
 ROWS = 24
 soon = partial(wait_until, seconds=120)  # a job's process takes its time on a busy machine

@@ -24,7 +24,8 @@ from app.tui.widgets.batch_leave import BatchLeaveScreen
 from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import BatchTable
 from tests.app.tui.batch_app import BatchApp
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 ROWS = 48
 

@@ -7,7 +7,7 @@ from typing import Any
 from app.tui.screens.ask import AskScreen
 from tests.app.tui.bursts import burst
 from tests.app.tui.chat_app import add_turn, shown
-from tests.app.tui.conftest import wait_until
+from tests.support import wait_until
 
 SIZE = (100, 30)
 

@@ -13,8 +13,8 @@ from app.tui.app import IngotApp
 from app.tui.measure.recorded import RecordedEngine, RecordedHost
 from app.tui.services import Services, Start
 from tests.app.tui.chat_app import shown, text_of
-from tests.app.tui.conftest import wait_until
 from tests.app.tui.terminal import generating
+from tests.support import wait_until
 
 
 async def test_what_had_come_is_there_again(home: Path, endless_gguf: Path):

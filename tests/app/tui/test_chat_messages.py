@@ -8,7 +8,7 @@ from app.chat.store.records import State
 from app.tui.screens.copy_choice import CopyChoice
 from app.tui.widgets.transcript import Transcript
 from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
-from tests.app.tui.conftest import wait_until
+from tests.support import wait_until
 
 SIZE = (100, 30)
 

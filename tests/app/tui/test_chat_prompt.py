@@ -15,7 +15,7 @@ from app.tui.screens.attach import AttachScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.widgets.chat_list import ChatList
 from tests.app.tui.chat_app import add_turn, answered, shown, text_of
-from tests.app.tui.conftest import wait_until
+from tests.support import wait_until
 
 SIZE = (100, 30)
 

@@ -15,7 +15,7 @@ from app.models import resolve as models
 from app.tui.app import IngotApp
 from app.tui.screens.overflow import OverflowScreen
 from tests.app.tui.chat_app import add_turn, shown
-from tests.app.tui.conftest import wait_until
+from tests.support import wait_until
 
 SIZE = (100, 30)
 

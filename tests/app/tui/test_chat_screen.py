@@ -14,8 +14,9 @@ from app.tui.app import IngotApp
 from app.tui.services import Start, open_services
 from runtimes.worker.engine import WorkerEngine
 from tests.app.tui.chat_app import answered, shown, text_of
-from tests.app.tui.conftest import SHORT, wait_until
+from tests.app.tui.conftest import SHORT
 from tests.app.tui.held import HeldHost
+from tests.support import wait_until
 
 SIZE = (100, 30)
 

@@ -17,7 +17,8 @@ from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
 from app.tui.widgets.status_line import StatusFigures
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 FIGURES = StatusFigures(
     decode_tps=42.5,

@@ -25,8 +25,8 @@ from app.tui.widgets.prose import Prose
 from app.tui.widgets.transcript import Transcript
 from tests.app.chat.store.long_chats import fill
 from tests.app.tui.chat_app import ANSWER, answered, shown
-from tests.app.tui.conftest import wait_until
 from tests.app.tui.held import GatedEngine
+from tests.support import wait_until
 
 PROSE = """# A heading
 

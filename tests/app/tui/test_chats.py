@@ -14,7 +14,8 @@ from app.chat.store.store import Store
 from app.tui.screens.ask import AskScreen
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.widgets.chat_list import ChatList, _lines, when
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 QUESTIONS = ("What is tin?", "Who was Ada Lovelace?", "Is rain wet?")
 

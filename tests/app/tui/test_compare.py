@@ -31,8 +31,9 @@ from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_panes import ComparePane, body
 from app.tui.widgets.model_table import ModelTable
 from tests.app import endless
-from tests.app.tui.conftest import SIZES, ask, is_ready, wait_until
+from tests.app.tui.conftest import SIZES, ask, is_ready
 from tests.app.tui.settling import press_only
+from tests.support import wait_until
 
 STORY = "Tell me a story about a fox and a tailor in Rome"
 

@@ -9,7 +9,8 @@ from textual.widgets import Input, RadioButton, Static
 
 from app.chat.conversation import Conversation
 from app.tui.screens.export import ExportScreen
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 
 @pytest.fixture

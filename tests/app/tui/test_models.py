@@ -24,7 +24,8 @@ from quantize.manifest import Fidelity, Perplexity, Quality, Speed, TokenParity
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.plan import Figures
 from tests.app.tui.chat_app import answered, chat_of
-from tests.app.tui.conftest import SIZES, ask, is_ready, wait_until
+from tests.app.tui.conftest import SIZES, ask, is_ready
+from tests.support import wait_until
 
 GB = 10**9
 

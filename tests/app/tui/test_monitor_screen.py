@@ -27,7 +27,8 @@ from app.tui.widgets.monitor_text import engine_lines, machine_lines
 from runtimes.engine.metrics import EngineStats, Percentiles
 from runtimes.machine.gpus import GpuUse
 from runtimes.request import Request, SamplingParams
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 MACHINE = MachineUse(
     cores=(97.0, 52.0, 12.5, 0.0),

@@ -6,7 +6,8 @@ import pytest
 
 from app.chat.budget import Budget, Way, WayOut
 from app.tui.screens.overflow import OverflowScreen, describe
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 FULL = Budget(2100, 512, 2048)
 TIGHT = Budget(1900, 512, 2048)

@@ -12,8 +12,9 @@ from textual.widgets import Input, OptionList, ProgressBar, Static
 from app.models.pulling import Offer, parse_request
 from app.models.pulljob import PullState
 from app.tui.screens.pull import PullScreen, progress_line
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
 from tests.quantize.hub.fakehub import FakeHub
+from tests.support import wait_until
 
 EIGHT = b"GGUF eight" * 20_000
 FILES = {"tiny-Q4_K_M.gguf": b"GGUF four" * 9000, "tiny-Q8_0.gguf": EIGHT}

@@ -27,7 +27,8 @@ from app.tui.widgets.quantize_progress import QuantizeProgress
 from app.tui.widgets.quantize_recipes import RecipeTable
 from app.tui.widgets.quantize_result import QuantizeResult
 from quantize.build.workspace import Workspace
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 from textual.widgets import Input, Static
 
 from app.tui.screens.sampling import SamplingScreen
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 
 async def test_it_ends_with_what_differs_from_the_settings(bare: Any) -> None:

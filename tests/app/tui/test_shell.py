@@ -24,7 +24,8 @@ from app.tui.services import Start, open_services
 from app.tui.widgets.model_table import ModelTable
 from app.tui.widgets.too_small import TooSmall
 from tests.app.tui.chat_app import shown
-from tests.app.tui.conftest import ask, is_ready, searched, wait_until
+from tests.app.tui.conftest import ask, is_ready, searched
+from tests.support import wait_until
 
 STORY = "Tell me a long story about a fox, a crow and a bear."
 

@@ -6,7 +6,8 @@ import pytest
 from textual.widgets import Input
 
 from app.tui.screens.attach import AttachScreen
-from tests.app.tui.conftest import SIZES, searched, wait_until
+from tests.app.tui.conftest import SIZES, searched
+from tests.support import wait_until
 
 
 @pytest.mark.parametrize("size", SIZES)

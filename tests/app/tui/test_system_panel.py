@@ -7,7 +7,8 @@ import pytest
 from textual.widgets import OptionList, TextArea
 
 from app.tui.screens.system import SystemChoice, SystemScreen
-from tests.app.tui.conftest import SIZES, wait_until
+from tests.app.tui.conftest import SIZES
+from tests.support import wait_until
 
 
 async def test_the_text_is_what_the_chat_gets(bare: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,20 +10,18 @@ import pytest
 from app.batch.watch.form import JobForm
 from app.batch.watch.job import Job
 from tests.app.batch.watch.leftovers import kill_jobs
+from tests.support import questions, until, write_rows
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
-    yield tmp_path / "home"
+def _own(home: Path) -> Iterator[None]:
+    yield
     kill_jobs()
 
 
-def write_rows(path: Path, count: int, *, bad: int = 0) -> Path:
-    rows = [{"id": f"r{i}", "prompt": f"What is {i} plus {i + 1}?"} for i in range(count)]
-    lines = [json.dumps(row) for row in rows] + ['{"nothing": 1}'] * bad
-    path.write_text("".join(line + "\n" for line in lines))
-    return path
+def write_job(path: Path, count: int, *, bad: int = 0) -> Path:
+    """The input of a job, with so many rows that ask nothing behind the others."""
+    return write_rows(path, [*questions(count), *[{"nothing": 1}] * bad])
 
 
 def form_for(source: Path, model: Path, **more: str) -> JobForm:
@@ -33,15 +29,9 @@ def form_for(source: Path, model: Path, **more: str) -> JobForm:
     return JobForm(input=source.name, model=str(model), **texts)
 
 
-def wait(job: Job, ready: Callable[[], bool], limit: float = 120.0) -> None:
+def wait(job: Job, ready: Callable[[], object]) -> None:
     """Follow a job until it is as wanted."""
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        job.poll()
-        if ready():
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"not within {limit} s: {job.view()}")
+    until(lambda: (job.poll(), ready())[1])
 
 
 def finish(job: Job) -> None:

@@ -23,7 +23,7 @@ from app.batch.watch.records import Record, known_jobs
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
 from tests.app import stopping
-from tests.app.batch.watch.conftest import finish, form_for, wait, write_rows
+from tests.app.batch.watch.conftest import finish, form_for, wait, write_job
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.workers import worker_of
 
@@ -31,7 +31,7 @@ ROWS = 24
 
 
 def started(folder: Path, model: Path, bad: int = 0) -> Job:
-    source = write_rows(folder / "in.jsonl", ROWS, bad=bad)
+    source = write_job(folder / "in.jsonl", ROWS, bad=bad)
     return start_job(check(form_for(source, model), folder))
 
 
@@ -188,7 +188,7 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hold(5)  # more rows than the engine has at a time: figures were told before the last one
-    source, out = write_rows(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
+    source, out = write_job(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
     options = ("--model", gguf_file, "--slots", "2", "--max-tokens", "16", "--quiet")
     process = ingot.start("batch", source, out, *options)
     stopping.wait_stopped(process)

@@ -1,0 +1,77 @@
+"""What tests of every package share: waiting, homes of their own, files of rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from runtimes.paths import cache_dir, state_dir
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], enough: Callable[[T], object] = bool, seconds: float = 120.0) -> T:
+    """Look again and again until what is seen is ``enough``, and return it."""
+    limit = time.monotonic() + seconds
+    while not enough(seen := look()):
+        assert time.monotonic() < limit, f"it did not happen in time: {seen}"
+        time.sleep(0.01)
+    return seen
+
+
+async def wait_until(true: Callable[[], Any], seconds: float = 90.0) -> None:
+    """Let the event loop go on until ``true()``; fails after ``seconds``."""
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+@contextmanager
+def own_home(folder: Path) -> Iterator[Path]:
+    """Within it ``folder`` is INGOT_HOME: for fixtures of more than one test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INGOT_HOME", str(folder))
+        yield folder
+
+
+def know_runtimes(home: Path) -> None:
+    """Give it what is known of the runtimes: testing those takes seconds."""
+    known = state_dir() / "selftest.json"
+    if known.is_file():
+        (home / "state").mkdir(parents=True)
+        shutil.copyfile(known, home / "state" / known.name)
+
+
+def link_source(home: Path) -> None:
+    """Give it llama.cpp's source, 76 MB that pip would fetch and unpack for each build."""
+    (home / "cache").mkdir(parents=True)
+    for name in ("sdists", "converter"):
+        if (cache_dir() / name).is_dir():
+            (home / "cache" / name).symlink_to(cache_dir() / name, target_is_directory=True)
+
+
+def questions(count: int) -> list[dict[str, Any]]:
+    """Rows that all differ, so that answers cannot be mixed up unseen."""
+    return [
+        {"id": f"row-{i}", "prompt": f"What is {i % 90 + 10} + {i // 90}?"} for i in range(count)
+    ]
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """A JSONL file of them."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """What a JSONL file holds."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
