@@ -9,17 +9,15 @@ from pathlib import Path
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.timer import Timer
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Label, Static
 
 from app.batch.watch.command import command_of
 from app.batch.watch.form import FIELDS, FormError, JobForm, suggested_output
 from app.batch.watch.preview import Preview, preview
-from app.tui.widgets.form_fields import Check, Field
+from app.tui.widgets.form_fields import Check, Field, Form
 from runtimes.errors import IngotError
 
-_SETTLE_S = 0.3
 _PATHS = ("input", "output", "model", "template")
 # The lines below these, each with the width of its first label.
 _LINES = (
@@ -37,7 +35,7 @@ _OPTIONS = {
 _NO_INPUT = "Choose an input: JSONL, text with a prompt a line, CSV, Parquet, or a folder of texts."
 
 
-class BatchForm(Vertical):
+class BatchForm(Form):
     """The fields of a ``JobForm``, and a look at the rows of its input."""
 
     BINDING_GROUP_TITLE = "New job"
@@ -57,7 +55,6 @@ class BatchForm(Vertical):
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._waiting: Timer | None = None
         self._suggested = ""
 
     def compose(self) -> ComposeResult:
@@ -78,12 +75,8 @@ class BatchForm(Vertical):
 
     @property
     def form(self) -> JobForm:
-        values = {name: self.query_one(f"#{name}", Input).value for name in FIELDS}
+        values = {name: self.text_of(name) for name in FIELDS}
         return JobForm(**values, fresh=self.query_one("#fresh", Check).value)
-
-    def fill(self, **values: str) -> None:
-        for name, value in values.items():
-            self.query_one(f"#{name}", Input).value = value
 
     def say(self, lines: Iterable[str], *, error: bool = False) -> None:
         """What is wrong, or what a dry run found; an error is marked by its sign."""
@@ -115,18 +108,10 @@ class BatchForm(Vertical):
                 self._suggested = suggested_output(event.value)
                 output.value = self._suggested
         if event.input.id in ("input", "field", "template", "limit"):
-            if self._waiting is not None:
-                self._waiting.stop()
-            self._waiting = self.set_timer(_SETTLE_S, self._look)
+            self.look_later()
 
-    @on(Input.Submitted)
-    def _submitted(self) -> None:
-        self.screen.focus_next()
-
-    def _look(self) -> None:
-        self.run_worker(self._preview(self.form), exclusive=True, group="preview")
-
-    async def _preview(self, form: JobForm) -> None:
+    async def look(self) -> None:
+        form = self.form
         shown = self.query_one("#preview", Static)
         if not form.input.strip():
             shown.update(_NO_INPUT)

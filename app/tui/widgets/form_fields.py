@@ -1,21 +1,25 @@
-"""Fields of the forms: a path with completion, and a box to tick."""
+"""Forms and their fields: a path with completion, and a box to tick."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from typing import ClassVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult, RenderResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.reactive import reactive
 from textual.suggester import Suggester
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Label
 
 from app.chat.attachments import complete_path
+
+_SETTLE_S = 0.3  # without a change before a form is looked at
 
 
 class _Paths(Suggester):
@@ -115,3 +119,36 @@ class Check(Widget, can_focus=True):
         event.stop()
         self.focus()
         self.action_tick()
+
+
+class Form(Vertical):
+    """Lines and boxes; ``look`` is called once the user pauses."""
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._waiting: Timer | None = None
+
+    @abstractmethod
+    async def look(self) -> None:
+        """Show what the form asks for now."""
+
+    def look_later(self, seconds: float = _SETTLE_S) -> None:
+        """Look when that time has gone by without another call."""
+        if self._waiting is not None:
+            self._waiting.stop()
+        self._waiting = self.set_timer(seconds, self._look)
+
+    def _look(self) -> None:
+        self.run_worker(self.look(), exclusive=True, group="look")
+
+    def text_of(self, name: str) -> str:
+        return self.query_one(f"#{name}", Input).value
+
+    def fill(self, **values: str) -> None:
+        """Put texts into lines."""
+        for name, value in values.items():
+            self.query_one(f"#{name}", Input).value = value
+
+    @on(Input.Submitted)
+    def _submitted(self) -> None:
+        self.screen.focus_next()

@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import Button, Input, Static
 
 from app.builds.settings import Settings
-from app.tui.widgets.form_fields import Check, Field
+from app.tui.widgets.form_fields import Check, Field, Form
 from app.tui.widgets.quantize_recipes import RecipeTable
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
     from app.builds.forecast import Forecast
 
-_SETTLE_S = 0.3  # without a change before the model is looked at
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
 _NO_MODEL = "A folder of a Hugging Face model, a .gguf file of floats, or ORG/NAME on the hub."
 
 
-class QuantizeForm(Vertical):
+class QuantizeForm(Form):
     """``Foreseen`` when what the run needs is known."""
 
     HELP = """
@@ -52,10 +50,6 @@ class QuantizeForm(Vertical):
 
         forecast: Forecast | None
 
-    def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._waiting: Timer | None = None
-
     def compose(self) -> ComposeResult:
         yield Field("Model", "folder, .gguf file of floats, or ORG/NAME", "model", ".gguf")
         yield RecipeTable(id="recipes")
@@ -72,17 +66,14 @@ class QuantizeForm(Vertical):
     @property
     def settings(self) -> Settings:
         return Settings(
-            self._line("model"),
+            self.text_of("model"),
             self.query_one(RecipeTable).chosen,
-            out=self._line("out"),
-            imatrix=self._line("imatrix"),
-            lora=self._line("lora"),
+            out=self.text_of("out"),
+            imatrix=self.text_of("imatrix"),
+            lora=self.text_of("lora"),
             measure=self.query_one("#measure", Check).value,
             fresh=self.query_one("#fresh", Check).value,
         )
-
-    def fill(self, model: str) -> None:
-        self.query_one("#model", Input).value = model
 
     @on(RecipeTable.Shown)
     def _advise(self, event: RecipeTable.Shown) -> None:
@@ -92,24 +83,10 @@ class QuantizeForm(Vertical):
     @on(RecipeTable.Changed)
     @on(Check.Changed)
     def _changed(self) -> None:
-        self._later(_SETTLE_S)
+        self.look_later()
 
-    def _later(self, seconds: float) -> None:
-        if self._waiting is not None:
-            self._waiting.stop()
-        self._waiting = self.set_timer(seconds, self._look)
-
-    @on(Input.Submitted)
-    def _submitted(self) -> None:
-        self.screen.focus_next()
-
-    def _line(self, name: str) -> str:
-        return self.query_one(f"#{name}", Input).value
-
-    def _look(self) -> None:
-        self.run_worker(self._foresee(self.settings), exclusive=True, group="forecast")
-
-    async def _foresee(self, settings: Settings) -> None:
+    async def look(self) -> None:
+        settings = self.settings
         forecast, lines = None, [_NO_MODEL]
         if settings.model.strip():
             try:
@@ -123,7 +100,7 @@ class QuantizeForm(Vertical):
         self.query_one("#forecast", Static).update("\n".join(lines))
         self.post_message(self.Foreseen(forecast))
         if forecast is not None and forecast.builder is not None:
-            self._later(_AGAIN_S)
+            self.look_later(_AGAIN_S)
 
 
 def foreseen(settings: Settings) -> Forecast:
