@@ -35,7 +35,7 @@ def _has_more(app: Any) -> bool:
         or screen._scroll_required
         or bool(screen._callbacks)
         or any(
-            node.message_queue_size or node._next_callbacks or not node._is_mounted
+            node.message_queue_size or node._next_callbacks or not (node is app or node.is_mounted)
             for node in nodes
         )
     )
@@ -44,13 +44,13 @@ def _has_more(app: Any) -> bool:
 def _composed(app: Any) -> bool:
     """Whether every widget of the screens is there."""
     return all(
-        node._is_mounted for one in app.screen_stack for node in one.walk_children(with_self=True)
+        node.is_mounted for one in app.screen_stack for node in one.walk_children(with_self=True)
     )
 
 
 def _goes_on(app: Any) -> bool:
     """Whether it is neither ending nor between two screens."""
-    return app._running and not app._exit and bool(app.screen_stack)
+    return bool(app.is_running and app.screen_stack and app.screen.is_attached)
 
 
 async def at_rest(pilot: Pilot[Any]) -> None:
@@ -80,15 +80,14 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         await pause(self, delay)
         await at_rest(self)
         if _goes_on(self.app):
-            self.app.screen._on_timer_update()
+            await pause(self, 0)  # draw what has changed
 
     async def patient_press(self: Pilot[Any], *keys: str) -> None:
         for key in keys:
             await press_only(self, key)
             await at_rest(self)
-            if not self.app.animator._complete_event.is_set():
-                await self.app.animator.wait_until_complete()
-                await at_rest(self)
+            await self.app.animator.wait_until_complete()
+            await at_rest(self)
 
     async def patient_shutdown(self: App[Any]) -> None:
         limit = time.monotonic() + _AT_MOST_S
