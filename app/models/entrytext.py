@@ -32,8 +32,7 @@ def size_of(entry: Entry) -> str:
 
 def speed_of(entry: Entry) -> str:
     """Decode of one row in tokens a second; empty where nobody has measured it."""
-    tps = entry.decode_tps
-    return "" if tps is None else f"{tps:,.0f}" if tps >= 100 else f"{tps:.1f}"
+    return "" if entry.decode_tps is None else rate(entry.decode_tps).removesuffix(" tok/s")
 
 
 def quality_of(entry: Entry) -> str:
@@ -54,16 +53,12 @@ def state_of(entry: Entry, fit: Fit | None) -> str:
 
 def details(entry: Entry, fit: Fit | None) -> list[str]:
     """Lines about one file: what it is, whether it can be used, its speed, its quality, notes."""
-    parts = [part for part in (type_of(entry), size_of(entry), _ORIGINS[entry.origin]) if part]
-    lines = [" · ".join(parts), str(entry.path)]
+    lines = [f"{type_of(entry)} · {size_of(entry)} · {_ORIGINS[entry.origin]}", str(entry.path)]
     if entry.broken:
         return [*lines, f"Cannot be used: {entry.broken}"]
     if fit is not None:
         lines.append(_memory(fit))
-    lines.append(_speed(entry))
-    lines.append(_quality(entry))
-    lines += [f"Note: {note}" for note in entry.notes]
-    return lines
+    return [*lines, _speed(entry), _quality(entry), *(f"Note: {note}" for note in entry.notes)]
 
 
 def _memory(fit: Fit) -> str:
@@ -77,13 +72,12 @@ def _memory(fit: Fit) -> str:
 def _speed(entry: Entry) -> str:
     said = []
     if entry.measured is not None:
-        found = entry.measured
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.made))
-        chosen = ", its choice" if found.chosen else ""
-        rows = min(found.figures.decode_tps)
+        figures = entry.measured.figures
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.measured.made))
+        chosen = ", its choice" if entry.measured.chosen else ""
         said.append(
-            f"{rate(found.figures.decode_tps[rows])} decode, {rate(found.figures.prefill_tps)}"
-            f" prefill here (ingot plan, {day}{chosen})"
+            f"{rate(figures.decode_tps[min(figures.decode_tps)])} decode,"
+            f" {rate(figures.prefill_tps)} prefill here (ingot plan, {day}{chosen})"
         )
     if entry.speed is not None:
         built = entry.speed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
@@ -65,17 +65,18 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
     told = []
     for name, wanted in keymap.items():
         if name not in known:
-            told.append(f"keymap: there is no binding {name}{_like(name, known)}")
+            like = get_close_matches(name, known, 1)
+            more = f"did you mean {like[0]}?" if like else "docs/chat.md lists them"
+            told.append(f"keymap: there is no binding {name}; {more}")
         told += [
             f"keymap: {name}: no terminal has a key {key!r}"
             for key in _keys(wanted)
             if not _exists(key)
         ]
     for (key, other), names in _clashes(owners, keymap):
-        told_names = f"{other} and {', '.join(names)}"
         kept = ", ".join(name for name in (other, *names) if name in keymap)
         told.append(
-            f"keymap: {shown(key)} is both {told_names}; give one another key"
+            f"keymap: {shown(key)} is both {other} and {', '.join(names)}; give one another key"
             f" (until then what you gave {kept} is left out)"
         )
     return told
@@ -141,11 +142,6 @@ async def catch_up(app: App[Any], key: str) -> None:
                         await done.wait()
                 if isinstance(node, Screen):
                     return
-
-
-def _like(name: str, known: Iterable[str]) -> str:
-    similar = get_close_matches(name, known, 1)
-    return f"; did you mean {similar[0]}?" if similar else "; docs/chat.md lists them"
 
 
 def _keys(text: str) -> list[str]:

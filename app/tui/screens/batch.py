@@ -244,22 +244,16 @@ class BatchScreen(NewJobScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         page = self.query_one(ContentSwitcher).current if self.is_mounted else "new"
-        if action in ("start", "dry_run", "model", "files"):
-            return page == "new"
-        if action == "page":
-            return self.job is not None
-        if action not in ("pause", "resume", "stop", "follow", "failed", "go_to"):
-            return True
-        if page != "job" or self.job is None:
-            return False
+        job = self.job if page == "job" else None
         active = self._view is None or self._view.phase.active
-        match action:
-            case "pause" | "stop":
-                return active and self.job.own
-            case "resume":
-                return not active
-            case _:
-                return True
+        allowed = {
+            **dict.fromkeys(("start", "dry_run", "model", "files"), page == "new"),
+            **dict.fromkeys(("follow", "failed", "go_to"), job is not None),
+            **dict.fromkeys(("pause", "stop"), job is not None and job.own and active),
+            "resume": job is not None and not active,
+            "page": self.job is not None,
+        }
+        return allowed.get(action, True)
 
     @property
     def _pausable(self) -> Job | None:

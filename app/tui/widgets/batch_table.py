@@ -21,6 +21,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from app.batch.watch.rows import RowFigures, RowState
+from app.figures import rate
 
 _NAMES = {
     RowState.WAITING: "waiting",
@@ -172,17 +173,16 @@ class BatchTable(ScrollView, can_focus=True):
 
 def line_of(index: int, state: RowState, figures: RowFigures | None) -> str:
     """A row as the table shows it."""
-    if figures is None:
-        return _FORM.format(f"{index:,}", _NAMES[state], "", "", "", "", "")
-    return _FORM.format(
-        f"{index:,}",
-        _NAMES[state],
-        _count(figures.prompt_tokens),
-        _count(figures.output_tokens),
-        _speed(figures.prefill_tps),
-        _speed(figures.decode_tps),
-        figures.error or figures.text,
-    ).rstrip()
+    cells: tuple[str, ...] = ("",) * 5
+    if figures is not None:
+        cells = (
+            _count(figures.prompt_tokens),
+            _count(figures.output_tokens),
+            _speed(figures.prefill_tps),
+            _speed(figures.decode_tps),
+            figures.error or figures.text,
+        )
+    return _FORM.format(f"{index:,}", _NAMES[state], *cells).rstrip()
 
 
 def _count(value: int | None) -> str:
@@ -190,4 +190,4 @@ def _count(value: int | None) -> str:
 
 
 def _speed(value: float | None) -> str:
-    return "" if value is None else f"{value:,.{0 if value >= 100 else 1}f}"
+    return "" if value is None else rate(value).removesuffix(" tok/s")
