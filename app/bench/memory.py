@@ -118,6 +118,6 @@ def table(rows: Sequence[MemoryRow]) -> list[list[str]]:
 
 def _measure(path: Path, settings: RunnerSettings, timeout_s: float) -> dict[str, int]:
     words = (path, json.dumps(asdict(settings)))
-    with LineChild("runtimes.models.memory_child", *words, name=f"measuring {path}") as child:
+    with LineChild("runtimes.planner.memory_child", *words, name=f"measuring {path}") as child:
         found: dict[str, int] = child.answer(timeout_s)
     return found

@@ -6,6 +6,7 @@ that matters here). Block sizes: ``GGML_QUANT_SIZES`` of llama.cpp's ``gguf-py``
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass
@@ -100,12 +101,9 @@ class _Cursor:
         self.at = 0
 
     def take(self, count: int) -> bytes:
-        end = self.at + count
-        if end > len(self.data):
-            raise ModelError("the file ends in the middle of its header")
-        piece = self.data[self.at : end]
-        self.at = end
-        return piece
+        begin = self.at
+        self.skip(count)
+        return self.data[begin : self.at]
 
     def scalar(self, fmt: str) -> Any:
         return struct.unpack("<" + fmt, self.take(struct.calcsize("<" + fmt)))[0]
@@ -113,10 +111,7 @@ class _Cursor:
     def string(self) -> str:
         return self.take(self.scalar("Q")).decode("utf-8", errors="replace")
 
-    def skip_string(self) -> None:
-        self.take_nothing(self.scalar("Q"))
-
-    def take_nothing(self, count: int) -> None:
+    def skip(self, count: int) -> None:
         self.at += count
         if self.at > len(self.data):
             raise ModelError("the file ends in the middle of its header")
@@ -137,10 +132,10 @@ def _skip_array(cursor: _Cursor) -> tuple[int, list[Any]]:
         size = struct.calcsize("<" + _SCALARS[kind])
         if length <= 1024:
             return length, [cursor.scalar(_SCALARS[kind]) for _ in range(length)]
-        cursor.take_nothing(size * length)
+        cursor.skip(size * length)
     elif kind == _STRING:
         for _ in range(length):
-            cursor.skip_string()
+            cursor.skip(cursor.scalar("Q"))
     else:
         raise ModelError(f"unknown array element type {kind} in the header")
     return length, []
@@ -156,10 +151,7 @@ def _read_tensor(cursor: _Cursor) -> TensorInfo:
     if kind not in TENSOR_TYPES:
         raise ModelError(f"tensor {name!r} has the unknown type {kind}")
     type_name, block, block_bytes = TENSOR_TYPES[kind]
-    count = 1
-    for size in shape:
-        count *= size
-    return TensorInfo(name, shape, type_name, offset, count // block * block_bytes)
+    return TensorInfo(name, shape, type_name, offset, math.prod(shape) // block * block_bytes)
 
 
 def read_header(path: Path) -> GgufHeader:

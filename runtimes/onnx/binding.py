@@ -24,6 +24,18 @@ def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
+def bind_tokens(
+    graph: Graph, ids: npt.NDArray[Any], mask: npt.NDArray[Any], positions: npt.NDArray[Any]
+) -> Any:
+    """A binding that reads these rows, and their positions if the graph takes any."""
+    binding = graph.session.io_binding()
+    bind_input(binding, graph.input_ids, ids)
+    bind_input(binding, graph.attention_mask, mask)
+    if graph.position_ids:
+        bind_input(binding, graph.position_ids, positions)
+    return binding
+
+
 def bind_all_rows(binding: Any, graph: Graph) -> None:
     """Ask for logits after every position, where the graph has the choice."""
     if graph.logits_from:

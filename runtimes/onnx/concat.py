@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from runtimes.engine.runner import Logits, StepRow
 from runtimes.errors import OutOfMemoryError
-from runtimes.onnx.binding import bind_all_rows, bind_input, bind_output, run
+from runtimes.onnx.binding import bind_all_rows, bind_input, bind_output, bind_tokens, run
 from runtimes.onnx.graph import Graph
 from runtimes.onnx.kv import SlotCache
 
@@ -61,15 +61,17 @@ class ConcatSteps:
         graph, end = self._graph, position + len(tokens)
         self._live = None
         self._gather([slot], [position])
-        binding = graph.session.io_binding()
+        # These arrays must outlive the run.
+        ids = np.array([tokens], graph.index_dtype)
+        mask = np.ones((1, end), graph.index_dtype)
         positions = np.arange(position, end, dtype=graph.index_dtype)[None]
-        held = [np.array([tokens], graph.index_dtype), np.ones((1, end), graph.index_dtype)]
-        held += self._bind(binding, held[0], held[1], positions, 1, position, end)
+        binding = bind_tokens(graph, ids, mask, positions)
+        after = self._bind_cache(binding, 1, position, end)
         if every:
             bind_all_rows(binding, graph)
         binding.bind_output(graph.logits, "cpu")
         run(graph, binding)
-        for array, new in zip(self._kv.arrays, self._views(self._present, 1, end), strict=True):
+        for array, new in zip(self._kv.arrays, after, strict=True):
             array[slot, :, position:end] = new[0, :, position:]
         self._kv.hold(slot, end)
         outputs = binding.get_outputs()
@@ -106,13 +108,12 @@ class ConcatSteps:
         mask = np.zeros((count, longest + 1), graph.index_dtype)
         for i, length in enumerate(lengths):
             mask[i, longest - length :] = 1
-        binding = graph.session.io_binding()
         ids = np.array(tokens, graph.index_dtype)[:, None]
         positions = np.array(lengths, graph.index_dtype)[:, None]
-        self._bind(binding, ids, mask, positions, count, longest, longest + 1)
+        binding = bind_tokens(graph, ids, mask, positions)
+        new = self._bind_cache(binding, count, longest, longest + 1)
         bind_output(binding, graph.logits, self._logits[:count])
         run(graph, binding)
-        new = self._views(self._present, count, longest + 1)
         targets, at = [row.slot for row in rows], [row.position for row in rows]
         for array, tensor in zip(kv.arrays, new, strict=True):
             array[targets, :, at] = tensor[: len(rows), :, longest]
@@ -147,25 +148,13 @@ class ConcatSteps:
             for buffer, t in zip(buffers, self._graph.cache, strict=True)
         ]
 
-    def _bind(
-        self,
-        binding: Any,
-        ids: npt.NDArray[Any],
-        mask: npt.NDArray[Any],
-        positions: npt.NDArray[Any],
-        rows: int,
-        past: int,
-        present: int,
+    def _bind_cache(
+        self, binding: Any, rows: int, past: int, present: int
     ) -> list[npt.NDArray[Any]]:
-        """Bind all but the logits; the arrays given must outlive the run. Returns its views."""
-        graph = self._graph
-        bind_input(binding, graph.input_ids, ids)
-        bind_input(binding, graph.attention_mask, mask)
-        if graph.position_ids:
-            bind_input(binding, graph.position_ids, positions)
+        """Bind past and present; the views of the present ones."""
         before = self._views(self._past, rows, past)
         after = self._views(self._present, rows, present)
-        for tensor, old, new in zip(graph.cache, before, after, strict=True):
+        for tensor, old, new in zip(self._graph.cache, before, after, strict=True):
             bind_input(binding, tensor.past, old)
             bind_output(binding, tensor.present, new)
-        return [*before, *after]
+        return after

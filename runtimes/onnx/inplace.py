@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from runtimes.engine.runner import Logits, StepRow, consecutive_runs
-from runtimes.onnx.binding import bind_all_rows, bind_input, bind_output, run
+from runtimes.onnx.binding import bind_all_rows, bind_input, bind_output, bind_tokens, run
 from runtimes.onnx.graph import Graph
 from runtimes.onnx.kv import SlotCache
 
@@ -36,14 +36,11 @@ class InPlaceSteps:
     ) -> Logits:
         """See ``Steps.prefill``."""
         graph, end = self._graph, position + len(tokens)
-        binding = graph.session.io_binding()
+        # These arrays must outlive the run.
         ids = np.array([tokens], graph.index_dtype)
         mask = np.ones((1, end), graph.index_dtype)
-        bind_input(binding, graph.input_ids, ids)
-        bind_input(binding, graph.attention_mask, mask)
         positions = np.arange(position, end, dtype=graph.index_dtype)[None]
-        if graph.position_ids:
-            bind_input(binding, graph.position_ids, positions)
+        binding = bind_tokens(graph, ids, mask, positions)
         if every:
             bind_all_rows(binding, graph)
         # Bound first, it is the first output; a full graph's shape is known only afterwards.
@@ -108,12 +105,8 @@ class InPlaceSteps:
         """The binding for slots [low, high), made once: shapes and addresses never change."""
         binding = self._bindings.get((low, high))
         if binding is None:
-            graph = self._graph
-            binding = graph.session.io_binding()
-            bind_input(binding, graph.input_ids, self._ids[low:high])
-            bind_input(binding, graph.attention_mask, self._kv.mask[low:high])
-            if graph.position_ids:
-                bind_input(binding, graph.position_ids, self._positions[low:high])
+            graph, mask = self._graph, self._kv.mask[low:high]
+            binding = bind_tokens(graph, self._ids[low:high], mask, self._positions[low:high])
             self._bind_cache(binding, low, high)
             bind_output(binding, graph.logits, self._logits[low:high])
             self._bindings[low, high] = binding

@@ -44,8 +44,8 @@ def main(path: str, settings: str) -> int:
         if "piece" in asked:
             answer({"prefill_tps": _pieces(runner, asked["prompt"], asked["piece"])})
         else:
-            prefill, decode = _sample(runner, asked["prompt"], asked["rows"])
-            answer({"prefill_tps": prefill, "decode_tps": decode})
+            prefill_tps, decode_tps = _sample(runner, asked["prompt"], asked["rows"])
+            answer({"prefill_tps": prefill_tps, "decode_tps": decode_tps})
     runner.close()
     return 0
 
@@ -59,7 +59,7 @@ def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float
         runner.trim(slot, 0)
     prefills: list[float] = []
     while prompt and (len(prefills) < _LEAST_PREFILLS or sum(prefills) < _PREFILL_S):
-        prefills.append(_prefill(runner, _tokens(runner, prompt, 0)))
+        prefills.append(prefill(runner, 0, prompt_tokens(runner, prompt)))
         runner.trim(0, 0)
     _fill(runner, rows)
     steps: list[float] = []
@@ -67,14 +67,14 @@ def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float
         if steps and len(steps) % DECODE_STEPS == 0:
             _rewind(runner, rows)
         steps.append(_decode(runner, rows, SHORT_PROMPT + len(steps) % DECODE_STEPS))
-    prefill = prompt / statistics.median(prefills) if prefills else None
-    return prefill, rows / statistics.median(steps)
+    speed = prompt / statistics.median(prefills) if prefills else None
+    return speed, rows / statistics.median(steps)
 
 
 def _pieces(runner: Runner, prompt: int, piece: int) -> float:
     """Tokens a second of one prompt, ``piece`` tokens a step."""
     runner.trim(0, 0)
-    return prompt / _prefill(runner, _tokens(runner, prompt, 0), piece)
+    return prompt / prefill(runner, 0, prompt_tokens(runner, prompt), piece)
 
 
 def _rewind(runner: Runner, rows: int) -> None:
@@ -101,29 +101,30 @@ def _fill(runner: Runner, rows: int) -> None:
     and so be faster than real rows."""
     caps = runner.capabilities
     if not caps.mixed_batch:
-        _prefill(runner, _tokens(runner, SHORT_PROMPT, 0))
+        prefill(runner, 0, prompt_tokens(runner, SHORT_PROMPT))
         for slot in range(1, rows):
             runner.copy(0, slot, SHORT_PROMPT)
         return
     together = max(1, caps.batch // SHORT_PROMPT)
     for first in range(0, rows, together):
         slots = range(first, min(rows, first + together))
-        parts = (StepRow(s, 0, _tokens(runner, SHORT_PROMPT, s), False) for s in slots)
+        parts = (StepRow(s, 0, prompt_tokens(runner, SHORT_PROMPT, s), False) for s in slots)
         runner.execute(StepPlan(tuple(parts)))
 
 
-def _prefill(runner: Runner, tokens: list[int], piece: int | None = None) -> float:
-    """Put a prompt into slot 0, ``piece`` tokens a step or as many as may be; seconds."""
+def prefill(runner: Runner, slot: int, tokens: list[int], piece: int | None = None) -> float:
+    """Put a prompt into a slot, ``piece`` tokens a step or as many as may be; seconds."""
     begin = time.perf_counter()
     batch = min(piece or runner.capabilities.batch, runner.capabilities.batch)
     for at in range(0, len(tokens), batch):
         part = tokens[at : at + batch]
         last = at + len(part) == len(tokens)
-        runner.execute(StepPlan((StepRow(0, at, part, last),)))
+        runner.execute(StepPlan((StepRow(slot, at, part, last),)))
     return time.perf_counter() - begin
 
 
-def _tokens(runner: Runner, count: int, salt: int) -> list[int]:
+def prompt_tokens(runner: Runner, count: int, salt: int = 0) -> list[int]:
+    """Ids from all over the vocabulary: neighbours would share the pages of few embeddings."""
     return [(i * 7919 + 31 * salt + 11) % runner.capabilities.vocab_size for i in range(count)]
 
 

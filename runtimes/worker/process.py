@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from subprocess import PIPE
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from runtimes.machine.processes import Child
 from runtimes.worker.death import Cause, Death, OomDetector, explain
@@ -27,28 +27,26 @@ _LINES_KEPT = 50
 _STDERR_S = 1.0  # for the last lines after the end; a grandchild may hold the pipe longer
 
 
-class Listener(Protocol):
-    """Called on a thread of the process; ``died`` once, after the last ``received``."""
-
-    def received(self, process: WorkerProcess, items: list[Any]) -> None:
-        """Take a message."""
-
-    def died(self, process: WorkerProcess) -> None:
-        """The process is gone; ``process.death`` says how."""
-
-
 class WorkerProcess:
     """A child that loads a model.
 
     ``outcome`` gets a Ready or a Refused, and a Death when the process ends before the caller has
-    taken it over. ``ended`` is set when the process is gone and its listener knows it.
+    taken it over. ``ended`` is set when the process is gone and ``died`` has returned.
     """
 
-    def __init__(self, order: Load, listener: Listener, place: Placement) -> None:
+    def __init__(
+        self,
+        order: Load,
+        place: Placement,
+        received: Callable[[WorkerProcess, list[Any]], None],
+        died: Callable[[WorkerProcess], None],
+    ) -> None:
+        """``received`` and ``died`` are called on a thread of the process, ``died`` once, after the
+        last ``received``; ``death`` then says how."""
         self.outcome: queue.SimpleQueue[Ready | Refused | Death] = queue.SimpleQueue()
         self.ended = threading.Event()
         self.death: Death | None = None
-        self._listener = listener
+        self._received, self._died = received, died
         self._verdict: Death | None = None  # of whoever killed it here
         self._oom = OomDetector()
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
@@ -104,7 +102,7 @@ class WorkerProcess:
     def _read(self, popen: Child, fd: int) -> None:
         try:
             for items in receive(fd):
-                self._listener.received(self, items)
+                self._received(self, items)
         except Exception:
             log.exception("what the worker process sent cannot be understood")
             popen.kill()
@@ -113,7 +111,7 @@ class WorkerProcess:
         self._stderr.join(_STDERR_S)
         self.death = self._verdict or explain(code, list(self._lines), self._oom.cause())
         log.debug("worker %d %s", popen.pid, self.death.text)
-        self._listener.died(self)
+        self._died(self)
         self.ended.set()
 
     def _read_stderr(self, stream: IO[bytes]) -> None:

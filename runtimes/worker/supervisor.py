@@ -176,7 +176,7 @@ class Supervisor:
         level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "runtimes"))
         order = Load(str(self._path), self._recovery.settings(), self._scheduling, level)
         try:
-            process = WorkerProcess(order, self, self._place)
+            process = WorkerProcess(order, self._place, self._received, self._died)
         except OSError as error:
             kind = OutOfMemoryError if error.errno == errno.ENOMEM else WorkerError
             raise kind(f"a worker process could not be started: {error}") from error
@@ -234,10 +234,9 @@ class Supervisor:
         reason = FinishReason.CANCELLED if self.closing else FinishReason.ERROR
         self._client.fail(lost, reason, problem, retryable=False)
 
-    # The listener of a process: on its threads.
+    # On threads of a process.
 
-    def received(self, process: WorkerProcess, items: list[Any]) -> None:
-        """See runtimes.worker.process.Listener."""
+    def _received(self, process: WorkerProcess, items: list[Any]) -> None:
         self._local.delivering = True
         take = self._client.received
         for item in items:
@@ -246,8 +245,7 @@ class Supervisor:
             else:
                 take(item)
 
-    def died(self, process: WorkerProcess) -> None:
-        """See runtimes.worker.process.Listener."""
+    def _died(self, process: WorkerProcess) -> None:
         death = process.death
         assert death is not None
         with self._lock:

@@ -202,7 +202,7 @@ def test_without_a_runtime_the_error_says_what_to_install(
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"x": 1}'])
-def test_a_damaged_memory_is_replaced(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_state_file_is_replaced(damage: str, tmp_path: Path) -> None:
     selftest.ensure("onnx")
     (file,) = (tmp_path / "home" / "state").glob("*.json")
     file.write_text(damage)

@@ -54,7 +54,7 @@ def _pairs(data: bytes) -> tuple[int, int]:
     cursor.take(16)
     count = cursor.scalar("Q")
     for _ in range(count):
-        cursor.skip_string()
+        cursor.string()
         kind = cursor.scalar("I")
         _skip_array(cursor) if kind == _ARRAY else _read_value(cursor, kind)
     return count, cursor.at

@@ -1,6 +1,6 @@
 """Measure what a loaded model takes, in a process of its own (Linux).
 
-    python -m runtimes.models.memory_child MODEL SETTINGS
+    python -m runtimes.planner.memory_child MODEL SETTINGS
 
 SETTINGS is the JSON of a RunnerSettings. Answers with one line of bytes: ``resident``, how much the
 resident size has grown over that of the same process after it had imported the runtime, when every
@@ -24,6 +24,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.engine.runner import Runner, StepPlan, StepRow
 from runtimes.machine.linechild import exchange
 from runtimes.models.modelfile import ModelFile
+from runtimes.planner.trial_child import prefill, prompt_tokens
 from runtimes.settings import RunnerSettings
 
 _SMAPS = Path("/proc/self/smaps")
@@ -83,12 +84,12 @@ def _fill(runner: Runner, settings: RunnerSettings) -> list[int]:
     caps = runner.capabilities
     room = min(caps.context, (caps.kv_tokens or caps.slots * caps.context) // caps.slots)
     length = room - 1
-    _prefill(runner, 0, min(caps.batch, length))
+    _put(runner, 0, min(caps.batch, length))
     runner.trim(0, 0)
-    _prefill(runner, 0, length)
+    _put(runner, 0, length)
     for slot in range(1, caps.slots):
         if caps.mixed_batch:  # copies would share cells
-            _prefill(runner, slot, length)
+            _put(runner, slot, length)
         else:
             runner.copy(0, slot, length)
     return [length] * caps.slots
@@ -107,7 +108,7 @@ def _steps(runner: Runner, lengths: list[int]) -> None:
         if count == 0:
             break
         _cut(runner, slot, length - count)
-        tokens = _tokens(runner, length)[length - count :]
+        tokens = prompt_tokens(runner, length)[length - count :]
         again.append(StepRow(slot, length - count, tokens, True))
         budget -= count
     runner.execute(StepPlan(tuple(again)))
@@ -119,19 +120,11 @@ def _cut(runner: Runner, slot: int, length: int) -> None:
         runner.trim(slot, length)
         return
     runner.trim(slot, 0)
-    _prefill(runner, slot, length)
+    _put(runner, slot, length)
 
 
-def _prefill(runner: Runner, slot: int, length: int) -> None:
-    batch, tokens = runner.capabilities.batch, _tokens(runner, length)
-    for at in range(0, length, batch):
-        piece = tokens[at : at + batch]
-        runner.execute(StepPlan((StepRow(slot, at, piece, at + len(piece) == length),)))
-
-
-def _tokens(runner: Runner, count: int) -> list[int]:
-    """Ids from all over the vocabulary: neighbours would share the pages of few embeddings."""
-    return [(i * 7919 + 11) % runner.capabilities.vocab_size for i in range(count)]
+def _put(runner: Runner, slot: int, length: int) -> None:
+    prefill(runner, slot, prompt_tokens(runner, length))
 
 
 def _resident() -> tuple[int, int]:
