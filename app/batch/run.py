@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app import console
+from app.batch.input.shard import Shard
 from app.batch.input.source import open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.plan import Plan
@@ -16,6 +17,7 @@ from app.batch.report.events import Events
 from app.batch.report.file import check_report, report_of, write_report
 from app.batch.report.progress import Views
 from app.batch.runner import run_to_file, run_to_stdout
+from app.batch.schedule.engines import parse_count
 from app.batch.schedule.reproducible import alike, computing
 from app.batch.settings import JobSettings
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
@@ -49,7 +51,11 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
     if spec.test:
         params = replace(params, max_tokens=min(params.max_tokens, TEST_TOKENS))
         limit = min(limit or TEST_ROWS, TEST_ROWS)
-    engines = running.count()
+    if running.ray is not None:
+        from app.batch.schedule.cluster.pool import require_ray
+
+        require_ray()
+    engines = parse_count(running.engines or ("1" if running.ray is None else "auto"))
     prompting = rows.prompting(params, TEST_TOKENS if spec.test else None)
     style = PromptStyle(clean_argument(spec.system, console.note), spec.raw)
     fixed = (spec.options, spec.engine)
@@ -75,7 +81,7 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
         format=None if rows.input_format == "auto" else rows.input_format,
         prompting=prompting,
         limit=limit,
-        shard=out.part(),
+        shard=None if out.shard is None else Shard.parse(out.shard),
         digest=settings.digest(),
     )
     with (

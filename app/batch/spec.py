@@ -10,8 +10,6 @@ from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOp
 
 if TYPE_CHECKING:
     from app.batch.input.prompting import Prompting
-    from app.batch.input.shard import Shard
-    from app.batch.schedule.engines import Count
     from runtimes.request import SamplingParams
 
 # In the place of IN they are commands: a file of such a name is written ./status.
@@ -84,12 +82,6 @@ class OutputOptions:
     shard: str | None = None
     report: Path | None = None
 
-    def part(self) -> Shard | None:
-        """Which rows are this job's. Raises RequestError."""
-        from app.batch.input.shard import Shard
-
-        return None if self.shard is None else Shard.parse(self.shard)
-
 
 @dataclass(frozen=True, slots=True)
 class RunningOptions:
@@ -101,16 +93,6 @@ class RunningOptions:
     engines: str | None = None
     ray: str | None = None
     skip_failed: bool = False
-
-    def count(self) -> Count:
-        """How many engines. Raises RequestError, also where Ray is asked for and not there."""
-        from app.batch.schedule.engines import parse_count
-
-        if self.ray is not None:
-            from app.batch.schedule.cluster.pool import require_ray
-
-            require_ray()
-        return parse_count(self.engines or ("1" if self.ray is None else "auto"))
 
 
 @dataclass(frozen=True, slots=True)
