@@ -133,7 +133,7 @@ class SamplingParams:
         return self.n if self.best_of is None else self.best_of
 
     @property
-    def enough(self) -> int:
+    def top_k_needed(self) -> int:
         """How many of a row's largest logits decide its token; 0 where all of them are needed."""
         whole = (
             self.wants_logprobs

@@ -13,7 +13,7 @@ import numpy as np
 
 from app.bench.options import BenchOptions, Result
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, whole
+from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
@@ -100,10 +100,10 @@ def _measure(
     turns = [*list(PARAMETERS)[:_WARM_UP], *list(PARAMETERS) * repeats]
     for position, name in enumerate(turns, _PROMPT):
         plan = StepPlan(
-            tuple(StepRow(slot, position, [token], True) for slot, token in enumerate(tokens))
+            tuple(StepRow(slot, position, [token], 1) for slot, token in enumerate(tokens))
         )
         begin = time.perf_counter()
-        logits = whole(runner.execute(plan))
+        logits = require_full_logits(runner.execute(plan))
         steps.append(time.perf_counter() - begin)
         real[name].append(_timed(logits, states[name]))
         tokens = _tokens(sample(logits, states["greedy"]))
@@ -120,7 +120,7 @@ def _prefill(runner: Runner, slot: int, dice: random.Random) -> int:
     """Put a random prompt into the slot; return a token to go on with."""
     vocabulary = runner.tokenizer.vocab_size
     prompt = [dice.randrange(vocabulary) for _ in range(_PROMPT)]
-    logits = whole(runner.execute(StepPlan((StepRow(slot, 0, prompt, True),))))
+    logits = require_full_logits(runner.execute(StepPlan((StepRow(slot, 0, prompt, 1),))))
     return int(logits[0].argmax())
 
 

@@ -10,7 +10,7 @@ import time
 
 from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.metrics import Metrics
-from runtimes.engine.runner import Logits, Runner, Shortlist
+from runtimes.engine.runner import Logits, Runner, TopKLogits
 from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence
 from runtimes.errors import IngotError
@@ -34,7 +34,7 @@ class EngineCore:
         capabilities = runner.capabilities
         self.metrics = Metrics()
         self.kv = KvCache(
-            runner,
+            runner.kv,
             capabilities,
             pool_bytes=prefix_bytes,
             enabled=scheduling.prefix_cache,
@@ -107,7 +107,7 @@ class EngineCore:
         return True
 
     def _fork(
-        self, drawn: list[tuple[Sequence, Sampled]], logits: Logits | Shortlist
+        self, drawn: list[tuple[Sequence, Sampled]], logits: Logits | TopKLogits
     ) -> list[tuple[Sequence, Sampled]]:
         """Draw the first tokens of further samples from the logits that their first one used."""
         forked: list[tuple[Sequence, Sampled]] = []

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from runtimes.chat import Message
 from runtimes.engine.core import EngineCore
-from runtimes.engine.guide import Constraints
+from runtimes.engine.grammar import GrammarCompiler
 from runtimes.engine.loading import load_runner
 from runtimes.engine.metrics import EngineStats, ratio
 from runtimes.engine.prefix_pool import Prefix
@@ -62,7 +62,7 @@ class Engine:
         self._settings = settings or RunnerSettings()
         scheduling = scheduling or SchedulerSettings()
         room = scheduling.prefix_bytes
-        self._constraints = Constraints(tokenizer)
+        self._grammars = GrammarCompiler(tokenizer)
         self._core = EngineCore(
             runner, self._settings, scheduling, _default_prefix_bytes() if room is None else room
         )
@@ -148,6 +148,8 @@ class Engine:
         error.
         """
         check_prompt(request, self.context, self.vocab_size)
+        if request.adapter and request.adapter not in self._runner.capabilities.adapters:
+            raise RequestError(f"{self.model.path} has no adapter {request.adapter!r} loaded")
         state = RequestState(request, sink, time.monotonic(), self.tokenizer)
         self._post(lambda: self._take(state), refuse_when_closing=True)
 
@@ -306,8 +308,8 @@ class Engine:
     def _take(self, state: RequestState) -> None:
         """Take a request in, once its constraint is compiled: that may take seconds."""
         constraint = state.request.params.constraint
-        state.guide = self._constraints.known(constraint) if constraint else None
-        if constraint is None or state.guide is not None:
+        state.new_matcher = self._grammars.known(constraint) if constraint else None
+        if constraint is None or state.new_matcher is not None:
             self._add(state)
             return
         self._compiling.append(state)
@@ -317,7 +319,7 @@ class Engine:
         """On the compiler's thread."""
         problem: Exception | None = None
         try:
-            state.guide = self._constraints.compile(constraint)
+            state.new_matcher = self._grammars.compile(constraint)
         except Exception as error:
             problem = error
         self._post(lambda: self._compiled(state, problem))

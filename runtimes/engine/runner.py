@@ -14,10 +14,10 @@ Indices = Sequence[int] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Shortlist:
+class TopKLogits:
     """The largest logits of each row: ``ids`` int32 and ``values`` float32, both [rows, width].
 
-    In any order. Indexed by rows like the whole logits, it gives a shortlist of these rows.
+    In any order. Indexed by rows like full logits.
     """
 
     ids: npt.NDArray[np.int32]
@@ -27,15 +27,15 @@ class Shortlist:
         """How many rows there are."""
         return len(self.ids)
 
-    def __getitem__(self, rows: Indices) -> Shortlist:
+    def __getitem__(self, rows: Indices) -> TopKLogits:
         """These rows, in this order."""
-        return Shortlist(self.ids[rows], self.values[rows])
+        return TopKLogits(self.ids[rows], self.values[rows])
 
 
-def whole(found: Logits | Shortlist) -> Logits:
+def require_full_logits(found: Logits | TopKLogits) -> Logits:
     """The logits of a step whose rows asked for all of them."""
-    if isinstance(found, Shortlist):
-        raise TypeError("a shortlist where all logits were asked for")
+    if isinstance(found, TopKLogits):
+        raise TypeError("top-k logits where all were asked for")
     return found
 
 
@@ -59,21 +59,21 @@ class Capabilities:
     can_shift: bool = False
     kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
     lone_rows: bool = False
-    shortlists: bool = False  # rows that say what is ``enough`` may get a Shortlist
+    most_logits: int = 1  # tokens of a row after which a step may ask for logits
+    adapters: frozenset[str] = frozenset()  # those that a row may ask for
+    top_k_logits: bool = False  # rows that say what is ``top_k_needed`` may get a TopKLogits
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One slot's share of a step: ``tokens`` go in at ``position``, logits come after the last.
-
-    ``enough`` is how many of the largest logits will do; 0 asks for all of them.
-    """
+    """One slot's share of a step: ``tokens`` go in at ``position``."""
 
     slot: int
     position: int
     tokens: Sequence[int]
-    wants_logits: bool
-    enough: int = 0
+    logits: int  # after how many of its last tokens logits are wanted
+    top_k_needed: int = 0  # how many of the largest logits will do; 0: all of them
+    adapter: str | None = None  # what changes the weights for this row
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +156,16 @@ class KvSlots(Protocol):
         """
 
 
-class Runner(KvSlots, Protocol):
+class Runner(Protocol):
     """Executes steps over KV slots. Owned by one thread; not thread-safe."""
 
     @property
     def capabilities(self) -> Capabilities:
         """Fixed once loaded."""
+
+    @property
+    def kv(self) -> KvSlots:
+        """The slots."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -171,10 +175,10 @@ class Runner(KvSlots, Protocol):
     def graphs_reused(self) -> int | None:
         """How many forward passes went without building a new graph; None where not known."""
 
-    def execute(self, plan: StepPlan) -> Logits | Shortlist:
-        """Run one step: float32 [rows that want logits, vocab_size], in row order.
+    def execute(self, plan: StepPlan) -> Logits | TopKLogits:
+        """Run one step: float32 [logits asked for, vocab_size], in the order of rows and tokens.
 
-        Where every such row says that fewer logits are enough, it may be a Shortlist of at least as
+        Where every such row says that fewer logits are enough, it may be TopKLogits of at least as
         many. The result is valid until the next call. Raises OutOfMemoryError or ModelError, and
         leaves every slot as it was.
         """

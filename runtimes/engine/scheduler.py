@@ -182,18 +182,19 @@ class Scheduler:
 
     def _step(self, shares: dict[Sequence, int], expired: list[Sequence]) -> Step:
         sequences = tuple(one for one in self.kv.running if one in shares)
-        top_k = self._capabilities.shortlists
+        top_k = self._capabilities.top_k_logits
         rows = tuple(
             StepRow(
                 slot=one.slot,
                 position=one.position,
                 tokens=one.tokens(one.computed, shares[one]),
-                wants_logits=shares[one] == one.pending,
-                enough=one.request.params.enough if top_k else 0,
+                logits=int(shares[one] == one.pending),
+                top_k_needed=one.request.params.top_k_needed if top_k else 0,
+                adapter=one.request.adapter,
             )
             for one in sequences
         )
-        sampled = tuple(one for one, row in zip(sequences, rows, strict=True) if row.wants_logits)
+        sampled = tuple(one for one, row in zip(sequences, rows, strict=True) if row.logits)
         decoding = sum(1 for one in sequences if one.output and one.pending == 1)
         prefill = sum(len(row.tokens) for row in rows) - decoding
         return Step(StepPlan(rows), sequences, sampled, prefill, decoding > 0, expired)

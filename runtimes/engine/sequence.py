@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from runtimes.engine.detokenize import Detokenizer
-from runtimes.engine.guide import GuideMaker
+from runtimes.engine.grammar import MatcherMaker
 from runtimes.engine.runner import Tokenizer
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.sampling import Sampled, SamplerState
@@ -31,7 +31,7 @@ class RequestState:
     sink: Sink
     submitted: float  # monotonic seconds
     tokenizer: Tokenizer
-    guide: GuideMaker | None = None  # of its constraint
+    new_matcher: MatcherMaker | None = None  # of its constraint, compiled
     sequences: list[Sequence] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index
 
@@ -129,7 +129,7 @@ class Sequence:
             self.prompt,
             eos_ids=self.state.tokenizer.eos_ids,
             sample_index=self.index,
-            guide=self.state.guide() if self.state.guide else None,
+            matcher=self.state.new_matcher() if self.state.new_matcher else None,
         )
         self.text = Detokenizer(params.stop)
 
@@ -210,14 +210,14 @@ class Sequence:
             self.top_logprobs.append(sampled.top_logprobs)
         self.sampler.accept(token)
         params, drawn = self.request.params, self.sampler.drawn
-        guide, tokenizer = self.sampler.guide, self.state.tokenizer
-        if token in tokenizer.eos_ids and (guide or not params.ignore_eos):
+        matcher, tokenizer = self.sampler.matcher, self.state.tokenizer
+        if token in tokenizer.eos_ids and (matcher or not params.ignore_eos):
             return FinishReason.STOP
         piece = self.text.feed(tokenizer.token_bytes(token), may_stop=drawn >= params.min_tokens)
         self.silent.append(token)
         if piece:
             self._put(piece)
-        if self.text.stopped or (guide is not None and guide.complete and not guide.error):
+        if self.text.stopped or (matcher is not None and matcher.complete and not matcher.error):
             return FinishReason.STOP
         if drawn >= params.max_tokens:
             return FinishReason.LENGTH

@@ -41,7 +41,7 @@ class Batch:
 
     def fill(self, plan: StepPlan, *, every: bool = False) -> int:
         """Lay the plan's rows out one after another; return how many rows of logits there will be:
-        of those that want them, or with ``every`` of every token.
+        those that rows ask for, or with ``every`` one for each token.
         """
         at = outputs = 0
         for row in plan.rows:
@@ -50,9 +50,9 @@ class Batch:
             self._pos[at:end] = range(row.position, row.position + len(row.tokens))
             self._seq[at:end] = row.slot
             self._logits[at:end] = every
-            if row.wants_logits and not every:
-                self._logits[end - 1] = 1
-                outputs += 1
+            if row.logits and not every:
+                self._logits[end - row.logits : end] = 1
+                outputs += row.logits
             at = end
         self.native.n_tokens = at
         return at if every else outputs

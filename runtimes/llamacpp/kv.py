@@ -179,7 +179,7 @@ class SlotCache:
         if not self._turning:
             return
         slot = self.lengths.index(min(self.lengths))  # one with room
-        self._lone.fill(StepPlan((StepRow(slot, self.lengths[slot], (0,), False),)))
+        self._lone.fill(StepPlan((StepRow(slot, self.lengths[slot], (0,), 0),)))
         code = self._lib.llama_decode(self._context, self._lone.native)
         self.remove(slot, self.lengths[slot])
         if code != 0:

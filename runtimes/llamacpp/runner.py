@@ -14,9 +14,9 @@ import numpy as np
 from runtimes.engine.runner import (
     Capabilities,
     Logits,
-    Shortlist,
     StepPlan,
     StepRow,
+    TopKLogits,
     consecutive_runs,
 )
 from runtimes.engine.snapshot import KvKind
@@ -36,8 +36,8 @@ from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
-from runtimes.llamacpp.shortlists import Shortlists
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
+from runtimes.llamacpp.top_k import TopKSamplers
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import MOST_SLOTS, RunnerSettings
@@ -49,12 +49,12 @@ _NO_SLOT, _OUT_OF_MEMORY = 1, -2
 
 
 def _free(
-    lib: Any, context: Any, model: Any, omp_wait: OmpWaitPolicy, shortlists: Shortlists | None
+    lib: Any, context: Any, model: Any, omp_wait: OmpWaitPolicy, top_k: TopKSamplers | None
 ) -> None:
     omp_wait.close()
     lib.llama_free(context)
-    if shortlists:
-        shortlists.close()
+    if top_k:
+        top_k.close()
     lib.llama_model_free(model)
 
 
@@ -78,23 +78,21 @@ class LlamaRunner:
         most_holes: int,
         outputs: int,
         omp_wait: OmpWaitPolicy,
-        shortlists: Shortlists | None,
+        top_k: TopKSamplers | None,
     ) -> None:
         self._lib = library()
         self._context = context
-        self._kv = kv
+        self.kv = kv
         self._batch = Batch(max(capabilities.batch, outputs))
-        self._capabilities = capabilities
-        self._tokenizer = tokenizer
+        self.capabilities = capabilities
+        self.tokenizer = tokenizer
         self._omp_wait = omp_wait
         self._outputs = outputs  # rows of logits that a call may ask for
         self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
         self._views: dict[tuple[int, int], Logits] = {}
-        self._shortlists = shortlists
+        self._top_k = top_k
         self._alike: Alike | None = None
-        self._finalizer = weakref.finalize(
-            self, _free, self._lib, context, model, omp_wait, shortlists
-        )
+        self._finalizer = weakref.finalize(self, _free, self._lib, context, model, omp_wait, top_k)
 
     @classmethod
     def open(cls, model_file: ModelFile, settings: RunnerSettings) -> LlamaRunner:
@@ -123,6 +121,7 @@ class LlamaRunner:
                 tokenizer.vocab_size,
             ),
         )
+        outputs = outputs_at_once(settings, caches)
         capabilities = Capabilities(
             runtime="llamacpp",
             slots=slots,
@@ -134,18 +133,16 @@ class LlamaRunner:
             kv_bytes_per_token=kv.kind.bytes_per_token,
             can_trim=kv.can_trim,
             can_shift=kv.can_shift,
-            shortlists=settings.device_sampling,
+            top_k_logits=settings.device_sampling,
+            most_logits=max(outputs // slots, 1),
         )
-        shortlists = (
-            Shortlists(context, slots, tokenizer.vocab_size) if settings.device_sampling else None
+        top_k = (
+            TopKSamplers(context, slots, tokenizer.vocab_size) if settings.device_sampling else None
         )
         # A recurrent state cannot forget the token that fills a hole.
-        outputs = outputs_at_once(settings, caches)
         holes = 0 if keeps_state(model) else 2
         omp_wait = OmpWaitPolicy(settings.threads or available_cores())
-        runner = cls(
-            model, context, kv, tokenizer, capabilities, holes, outputs, omp_wait, shortlists
-        )
+        runner = cls(model, context, kv, tokenizer, capabilities, holes, outputs, omp_wait, top_k)
         if settings.reproducible:
             # Kernels of a GPU choose how to add up by more than the number of rows.
             gpu = settings.gpu_layers != 0 and bool(runner._lib.llama_supports_gpu_offload())
@@ -154,84 +151,52 @@ class LlamaRunner:
         return runner
 
     @property
-    def capabilities(self) -> Capabilities:
-        """Fixed once loaded."""
-        return self._capabilities
-
-    @property
-    def tokenizer(self) -> LlamaTokenizer:
-        """The vocabulary of the loaded file."""
-        return self._tokenizer
-
-    @property
     def graphs_reused(self) -> int:
         """llama.cpp's own count; it keeps it whether or not it measures times."""
         return int(self._lib.llama_perf_context(self._context).n_reused)
 
-    def execute(self, plan: StepPlan) -> Logits | Shortlist:
+    def execute(self, plan: StepPlan) -> Logits | TopKLogits:
         """Run one step; see ``Runner.execute``. A failed step leaves every slot as it was."""
-        parts: list[Logits | Shortlist] = []
+        parts: list[Logits | TopKLogits] = []
         calls = self._calls(plan.rows)
-        together = not self._capabilities.mixed_batch and all(
+        together = not self.capabilities.mixed_batch and all(
             len(row.tokens) == 1 for row in plan.rows
         )
-        if self._shortlists:
-            self._shortlists.ready(plan.rows)
+        if self._top_k:
+            self._top_k.ready(plan.rows)
         try:
             for rows in calls:
                 found = self._pass(rows, together=together)
                 parts.append(found if len(calls) == 1 else found[np.arange(len(found))])
         except Exception:
             for row in plan.rows:
-                self._kv.remove(row.slot, row.position)
-                self._kv.lengths[row.slot] = row.position
+                self.kv.remove(row.slot, row.position)
+                self.kv.lengths[row.slot] = row.position
             raise
         return parts[0] if len(parts) == 1 else _joined(parts)
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Make ``target`` hold the first ``length`` tokens of ``source``."""
-        self._kv.copy(source, target, length)
-
-    def swap(self, first: int, second: int) -> None:
-        """Exchange what two slots hold."""
-        self._kv.swap(first, second)
-
-    def trim(self, slot: int, length: int) -> None:
-        """Forget what the slot holds from position ``length`` on."""
-        self._kv.trim(slot, length)
-
-    def save(self, slot: int, length: int) -> bytes:
-        """The first ``length`` tokens' keys and values."""
-        return self._kv.save(slot, length)
-
-    def load(self, slot: int, data: bytes) -> None:
-        """Make the slot hold what ``save`` gave; raises ModelError for anything else."""
-        self._kv.load(slot, data)
-
-    def shift(self, slot: int, keep: int, discard: int) -> None:
-        """Drop ``discard`` tokens behind the first ``keep``; the later ones move down."""
-        self._kv.shift(slot, keep, discard)
-
     def _calls(self, rows: Sequence[StepRow]) -> list[list[StepRow]]:
         """The batches that a step is made of."""
-        if self._capabilities.mixed_batch:
+        if self.capabilities.mixed_batch:
             return [list(rows)]
-        if self._capabilities.lone_rows or any(len(row.tokens) > 1 for row in rows):
+        if self.capabilities.lone_rows or any(len(row.tokens) > 1 for row in rows):
             return [[row] for row in rows]
-        runs = consecutive_runs(rows, self._most_holes, self._kv.full())
+        runs = consecutive_runs(rows, self._most_holes, self.kv.full())
         if self._alike is None:
             return runs
-        slots = len(self._kv.lengths)
+        slots = len(self.kv.lengths)
         return [part for run in runs for part in parted(run, slots, self._alike)]
 
-    def _pass(self, asked: list[StepRow], *, together: bool) -> Logits | Shortlist:
+    def _pass(self, asked: list[StepRow], *, together: bool) -> Logits | TopKLogits:
         """One call of llama.cpp: the logits of the rows that want them."""
-        kv, alike = self._kv, self._alike if together else None
-        fill = together and not self._capabilities.lone_rows
+        kv, alike = self.kv, self._alike if together else None
+        fill = together and not self.capabilities.lone_rows
         rows = filled(asked, kv.lengths, alike) if fill else asked
         try:
             # Tokens without logits would be left out by the kernels of the last layer.
             outputs = self._batch.fill(StepPlan(tuple(rows)), every=alike is not None)
+            if outputs > self._outputs:  # llama.cpp would end the process
+                raise ModelError(f"{outputs} rows of logits in a call; {self._outputs} fit")
             self._decode()
         finally:
             ends = {row.slot: row.position + len(row.tokens) for row in asked}
@@ -244,33 +209,33 @@ class LlamaRunner:
         if alike is None:
             return self._outcome(outputs)
         tokens = len(rows[0].tokens)
-        wanted = [at * tokens for at, row in enumerate(rows) if row.wants_logits]
+        wanted = [at * tokens for at, row in enumerate(rows) if row.logits]
         return self._logits(outputs)[wanted]
 
     def _find_alike(self, *, measure: bool) -> None:
         def logits(count: int) -> Logits:
-            self._kv.remove(0, 0)
+            self.kv.remove(0, 0)
             return self._scored(range(count), 0)
 
         if measure:
             self._alike = find_alike(logits)
-            self._kv.remove(0, 0)
+            self.kv.remove(0, 0)
         if self._alike is None:
-            self._capabilities = replace(self._capabilities, lone_rows=True)
+            self.capabilities = replace(self.capabilities, lone_rows=True)
         logger.info("rows are computed alike in passes of %s", self._alike or "one row")
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]."""
-        if len(tokens) > self._capabilities.context:
+        if len(tokens) > self.capabilities.context:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
-        self.trim(0, 0)
-        if self._shortlists:
-            self._shortlists.off()
+        self.kv.trim(0, 0)
+        if self._top_k:
+            self._top_k.off()
         parts = [
             self._scored(tokens[start : start + self._outputs], start)
             for start in range(0, len(tokens), self._outputs)
         ]
-        self.trim(0, 0)
+        self.kv.trim(0, 0)
         return np.concatenate(parts)
 
     def _scored(self, tokens: Sequence[int], start: int) -> Logits:
@@ -288,16 +253,16 @@ class LlamaRunner:
         code = self._lib.llama_decode(self._context, self._batch.native)
         self._omp_wait.end()
         if code == 0:
-            self._kv.stepped()
+            self.kv.stepped()
             return
         reason = recent_errors() or f"code {code}"
         if code in (_NO_SLOT, _OUT_OF_MEMORY):
             raise OutOfMemoryError(f"llama.cpp ran out of memory in a step: {reason}")
         raise ModelError(f"llama.cpp failed in a step: {reason}")
 
-    def _outcome(self, outputs: int) -> Logits | Shortlist:
-        if self._shortlists and self._shortlists.on:
-            return self._shortlists.read(outputs)
+    def _outcome(self, outputs: int) -> Logits | TopKLogits:
+        if self._top_k and self._top_k.on:
+            return self._top_k.read(outputs)
         return self._logits(outputs)
 
     def _logits(self, outputs: int) -> Logits:
@@ -305,22 +270,22 @@ class LlamaRunner:
         if outputs == 0:
             # Still wait for the step: llama_decode may return before a GPU has finished.
             self._lib.llama_synchronize(self._context)
-            return np.empty((0, self._capabilities.vocab_size), np.float32)
+            return np.empty((0, self.capabilities.vocab_size), np.float32)
         pointer = self._lib.llama_get_logits(self._context)
         key = (ctypes.addressof(pointer.contents), outputs)
         view = self._views.get(key)
         if view is None:
-            shape = (outputs, self._capabilities.vocab_size)
+            shape = (outputs, self.capabilities.vocab_size)
             view = self._views[key] = np.ctypeslib.as_array(pointer, shape)
         return view
 
 
-def _joined(parts: Sequence[Logits | Shortlist]) -> Logits | Shortlist:
-    """The rows of all calls; those without outputs are whole logits of no rows."""
-    short = [part for part in parts if isinstance(part, Shortlist)]
+def _joined(parts: Sequence[Logits | TopKLogits]) -> Logits | TopKLogits:
+    """The rows of all calls; those without outputs are full logits of no rows."""
+    short = [part for part in parts if isinstance(part, TopKLogits)]
     if not short:
-        return np.concatenate([part for part in parts if not isinstance(part, Shortlist)])
-    return Shortlist(
+        return np.concatenate([part for part in parts if not isinstance(part, TopKLogits)])
+    return TopKLogits(
         np.concatenate([part.ids for part in short]),
         np.concatenate([part.values for part in short]),
     )

@@ -87,8 +87,8 @@ def filled(
     busy = {row.slot: row for row in run}
     rest = (0,) * (tokens - 1)
     return [
-        StepRow(row.slot, row.position, (*row.tokens, *rest), row.wants_logits)
+        StepRow(row.slot, row.position, (*row.tokens, *rest), row.logits)
         if (row := busy.get(slot))
-        else StepRow(slot, lengths[slot], (0, *rest), wants_logits=False)
+        else StepRow(slot, lengths[slot], (0, *rest), logits=0)
         for slot in range(first, first + count)
     ]

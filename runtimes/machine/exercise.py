@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, whole
+from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
 from runtimes.settings import RunnerSettings
 
 Result = npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ def run(runner: Runner, vocabulary: int) -> Result:
     """Logits of every checkpoint, one after another: [checkpoints, vocabulary]."""
     collected: list[Logits] = []
     for plan in _plans(vocabulary):
-        logits = whole(runner.execute(plan))
+        logits = require_full_logits(runner.execute(plan))
         if len(logits):
             collected.append(np.array(logits, np.float32))  # the runner's array lives one step
     return np.concatenate(collected)
@@ -44,7 +44,7 @@ def _plans(vocabulary: int) -> Iterator[StepPlan]:
     for slot, length in enumerate(_PROMPTS[:-1]):
         yield _plan((slot, 0, rows[slot][:length]))
     last, length = SLOTS - 1, _PROMPTS[-1]
-    yield StepPlan((StepRow(last, 0, rows[last][:_SPLIT_AT], False),))
+    yield StepPlan((StepRow(last, 0, rows[last][:_SPLIT_AT], 0),))
     yield _plan((last, _SPLIT_AT, rows[last][_SPLIT_AT:length]))
     for step in range(_STEPS):
         yield _plan((0, _PROMPTS[0] + step, [rows[0][_PROMPTS[0] + step]]))
@@ -54,7 +54,7 @@ def _plans(vocabulary: int) -> Iterator[StepPlan]:
 
 
 def _plan(*rows: tuple[int, int, list[int]]) -> StepPlan:
-    return StepPlan(tuple(StepRow(slot, at, tokens, True) for slot, at, tokens in rows))
+    return StepPlan(tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows))
 
 
 def _tokens(slot: int, count: int, vocabulary: int) -> list[int]:

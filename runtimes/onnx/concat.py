@@ -86,9 +86,9 @@ class ConcatSteps:
         by_length = sorted(rows, key=lambda row: row.position)
         for _, group in groupby(by_length, key=lambda row: row.position):
             part = sorted(group, key=lambda row: row.slot)
-            wanted = [row.slot for row in part if row.wants_logits]
+            wanted = [row.slot for row in part if row.logits]
             logits.update(zip(wanted, self._decode(part).copy(), strict=True))
-        return np.stack([logits[row.slot] for row in rows if row.wants_logits])
+        return np.stack([logits[row.slot] for row in rows if row.logits])
 
     def close(self) -> None:
         """Drop the buffers."""
@@ -121,7 +121,7 @@ class ConcatSteps:
             kv.hold(row.slot, row.position + 1)
         self._past, self._present = self._present, self._past
         self._live = (slots, [length + 1 for length in lengths], kv.changes)
-        picked = [i for i, row in enumerate(rows) if row.wants_logits]
+        picked = [i for i, row in enumerate(rows) if row.logits]
         logits: Logits = self._logits[picked, 0]
         return logits.astype(np.float32, copy=False)
 

@@ -85,7 +85,7 @@ class InPlaceSteps:
                 kv.mask[slot, kv.lengths[slot]] = 0
         for slot, position in zip(slots, positions, strict=True):
             kv.lengths[slot] = position + 1
-        picked = [row.slot for row in rows if row.wants_logits]
+        picked = [row.slot for row in rows if row.logits]
         whole = bool(picked) and picked[-1] - picked[0] + 1 == len(picked)
         at = slice(picked[0], picked[-1] + 1) if whole else picked  # a slice copies nothing
         logits: Logits = self._logits[at, 0]

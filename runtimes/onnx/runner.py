@@ -33,6 +33,8 @@ _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
 class OnnxRunner:
     """Implements ``runtimes.engine.runner.Runner``."""
 
+    graphs_reused = None  # not known: ONNX Runtime plans a graph once, when it is loaded
+
     def __init__(
         self,
         graph: Graph,
@@ -42,16 +44,16 @@ class OnnxRunner:
         *,
         reproducible: bool = False,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._capabilities = capabilities
-        self._kv = kv
+        self.tokenizer = tokenizer
+        self.capabilities = capabilities
+        self.kv = kv
         kind = InPlaceSteps if graph.in_place else ConcatSteps
         self._steps: Steps = kind(graph, kv, capabilities.vocab_size)
         if reproducible:
             # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
             together = graph.in_place and self._numbers_do_not_matter()
             self._steps.pair_lone_rows = together
-            self._capabilities = replace(capabilities, lone_rows=not together)
+            self.capabilities = replace(capabilities, lone_rows=not together)
         else:
             self._steps.pair_lone_rows = capabilities.slots > 1 and self._alone_differs()
 
@@ -74,90 +76,53 @@ class OnnxRunner:
         tokenizer = OnnxTokenizer(model_file.path)
         return cls(graph, kv, tokenizer, capabilities, reproducible=settings.reproducible)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Fixed once loaded."""
-        return self._capabilities
-
-    @property
-    def tokenizer(self) -> OnnxTokenizer:
-        """The tokenizer.json beside the graph."""
-        return self._tokenizer
-
-    @property
-    def graphs_reused(self) -> int | None:
-        """Not known: ONNX Runtime plans a graph once, when it is loaded."""
-        return None
-
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
         try:
             return self._execute(plan.rows)
         except Exception:
             for row in plan.rows:
-                self._kv.trim(row.slot, row.position)
+                self.kv.trim(row.slot, row.position)
             raise
 
     def _execute(self, rows: Sequence[StepRow]) -> Logits:
         for row in rows:
-            check_tokens(row.tokens, self._capabilities.vocab_size)
+            check_tokens(row.tokens, self.capabilities.vocab_size)
         if all(len(row.tokens) == 1 for row in rows):
-            if self._capabilities.lone_rows:
+            if self.capabilities.lone_rows:
                 return np.concatenate([self._steps.decode((row,)).copy() for row in rows])
             return self._steps.decode(rows)
         wanted = []
         for row in rows:
+            if row.logits > self.capabilities.most_logits:
+                raise ModelError("ONNX graphs give logits after a row's last token only")
             logits = self._steps.prefill(row.slot, row.position, row.tokens)
-            if row.wants_logits:
+            if row.logits:
                 wanted.append(logits[-1:])
         if not wanted:
-            return np.empty((0, self._capabilities.vocab_size), np.float32)
+            return np.empty((0, self.capabilities.vocab_size), np.float32)
         return np.concatenate(wanted)
-
-    def trim(self, slot: int, length: int) -> None:
-        """Forget what the slot holds from position ``length`` on."""
-        self._kv.trim(slot, length)
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Make ``target`` hold the first ``length`` tokens of ``source``."""
-        self._kv.copy(source, target, length)
-
-    def swap(self, first: int, second: int) -> None:
-        """Exchange what two slots hold."""
-        self._kv.swap(first, second)
-
-    def save(self, slot: int, length: int) -> bytes:
-        """The first ``length`` tokens' keys and values."""
-        return self._kv.save(slot, length)
-
-    def load(self, slot: int, data: bytes) -> None:
-        """Make the slot hold what ``save`` gave; raises ModelError for anything else."""
-        self._kv.load(slot, data)
-
-    def shift(self, slot: int, keep: int, discard: int) -> None:
-        """Not here: raises ModelError."""
-        self._kv.shift(slot, keep, discard)
 
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size].
 
         A graph that gives the last position's only is fed one token at a time.
         """
-        most = self._capabilities.batch
-        if len(tokens) > self._capabilities.context:
+        most = self.capabilities.batch
+        if len(tokens) > self.capabilities.context:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
-        check_tokens(tokens, self._capabilities.vocab_size)
-        self.trim(0, 0)
+        check_tokens(tokens, self.capabilities.vocab_size)
+        self.kv.trim(0, 0)
         parts: list[Logits] = []
         for at in range(0, len(tokens), most):
             piece = tokens[at : at + most]
             logits = self._steps.prefill(0, at, piece, every=True).copy()
             if len(logits) != len(piece):
-                self.trim(0, at)
-                steps = (StepRow(0, at + i, (token,), True) for i, token in enumerate(piece))
+                self.kv.trim(0, at)
+                steps = (StepRow(0, at + i, (token,), 1) for i, token in enumerate(piece))
                 logits = np.concatenate([self._steps.decode((row,)).copy() for row in steps])
             parts.append(logits)
-        self.trim(0, 0)
+        self.kv.trim(0, 0)
         return np.concatenate(parts)
 
     def close(self) -> None:
@@ -165,7 +130,7 @@ class OnnxRunner:
         if self._steps is not None:
             self._steps.close()
         self._steps = None  # type: ignore[assignment]
-        self._kv.arrays.clear()
+        self.kv.arrays.clear()
 
     def _alone_differs(self) -> bool:
         """Whether a row's logits depend on having a companion at all.
@@ -174,22 +139,22 @@ class OnnxRunner:
         and int8 activations turn that last bit into differences that can be seen. Where several
         slots are asked for, a lone row is then run beside an unused one; with one slot it is not.
         """
-        row = (StepRow(0, 0, (1,), True),)
+        row = (StepRow(0, 0, (1,), 1),)
         alone = self._steps.decode(row).copy()
-        self.trim(0, 0)
+        self.kv.trim(0, 0)
         self._steps.pair_lone_rows = True
         paired = self._steps.decode(row).copy()
-        self.trim(0, 0)
+        self.kv.trim(0, 0)
         return not np.array_equal(alone, paired)
 
     def _numbers_do_not_matter(self) -> bool:
         """Whether a row's logits are the same among any number of rows, of two or more."""
 
         def decode(count: int) -> Logits:
-            rows = tuple(StepRow(slot, 0, (slot,), True) for slot in range(count))
+            rows = tuple(StepRow(slot, 0, (slot,), 1) for slot in range(count))
             logits = self._steps.decode(rows).copy()
             for slot in range(count):
-                self.trim(slot, 0)
+                self.kv.trim(slot, 0)
             return logits
 
         most = decode(max(_COUNTS))

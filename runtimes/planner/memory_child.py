@@ -85,13 +85,13 @@ def _fill(runner: Runner, settings: RunnerSettings) -> list[int]:
     room = min(caps.context, (caps.kv_tokens or caps.slots * caps.context) // caps.slots)
     length = room - 1
     _put(runner, 0, min(caps.batch, length))
-    runner.trim(0, 0)
+    runner.kv.trim(0, 0)
     _put(runner, 0, length)
     for slot in range(1, caps.slots):
         if caps.mixed_batch:  # copies would share cells
             _put(runner, slot, length)
         else:
-            runner.copy(0, slot, length)
+            runner.kv.copy(0, slot, length)
     return [length] * caps.slots
 
 
@@ -100,7 +100,7 @@ def _steps(runner: Runner, lengths: list[int]) -> None:
     caps = runner.capabilities
     for slot, length in enumerate(lengths):
         _cut(runner, slot, length)
-    rows = (StepRow(slot, length, [5], True) for slot, length in enumerate(lengths))
+    rows = (StepRow(slot, length, [5], 1) for slot, length in enumerate(lengths))
     runner.execute(StepPlan(tuple(rows)))
     budget, again = caps.batch, []
     for slot, length in enumerate(lengths if caps.mixed_batch else lengths[:1]):
@@ -109,7 +109,7 @@ def _steps(runner: Runner, lengths: list[int]) -> None:
             break
         _cut(runner, slot, length - count)
         tokens = prompt_tokens(runner, length)[length - count :]
-        again.append(StepRow(slot, length - count, tokens, True))
+        again.append(StepRow(slot, length - count, tokens, 1))
         budget -= count
     runner.execute(StepPlan(tuple(again)))
 
@@ -117,9 +117,9 @@ def _steps(runner: Runner, lengths: list[int]) -> None:
 def _cut(runner: Runner, slot: int, length: int) -> None:
     """Leave the first ``length`` tokens; a slot that cannot lose its tail gets them anew."""
     if runner.capabilities.can_trim:
-        runner.trim(slot, length)
+        runner.kv.trim(slot, length)
         return
-    runner.trim(slot, 0)
+    runner.kv.trim(slot, 0)
     _put(runner, slot, length)
 
 

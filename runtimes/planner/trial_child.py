@@ -16,7 +16,7 @@ import sys
 import time
 
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Runner, Shortlist, StepPlan, StepRow
+from runtimes.engine.runner import Runner, StepPlan, StepRow, TopKLogits
 from runtimes.errors import IngotError
 from runtimes.machine.linechild import exchange
 from runtimes.models.modelfile import ModelFile
@@ -56,11 +56,11 @@ def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float
     Tokens a second by the median prompt and the median step.
     """
     for slot in range(runner.capabilities.slots):
-        runner.trim(slot, 0)
+        runner.kv.trim(slot, 0)
     prefills: list[float] = []
     while prompt and (len(prefills) < _LEAST_PREFILLS or sum(prefills) < _PREFILL_S):
         prefills.append(prefill(runner, 0, prompt_tokens(runner, prompt)))
-        runner.trim(0, 0)
+        runner.kv.trim(0, 0)
     _fill(runner, rows)
     steps: list[float] = []
     while len(steps) < _LEAST_STEPS or sum(steps) < _DECODE_S:
@@ -73,26 +73,26 @@ def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float
 
 def _pieces(runner: Runner, prompt: int, piece: int) -> float:
     """Tokens a second of one prompt, ``piece`` tokens a step."""
-    runner.trim(0, 0)
+    runner.kv.trim(0, 0)
     return prompt / prefill(runner, 0, prompt_tokens(runner, prompt), piece)
 
 
 def _rewind(runner: Runner, rows: int) -> None:
     if runner.capabilities.can_trim:
         for slot in range(rows):
-            runner.trim(slot, SHORT_PROMPT)
+            runner.kv.trim(slot, SHORT_PROMPT)
         return
     for slot in range(rows):
-        runner.trim(slot, 0)
+        runner.kv.trim(slot, 0)
     _fill(runner, rows)
 
 
 def _decode(runner: Runner, rows: int, position: int) -> float:
     """One greedy step of all rows; seconds."""
     begin = time.perf_counter()
-    plan = StepPlan(tuple(StepRow(slot, position, (5,), True, enough=1) for slot in range(rows)))
+    plan = StepPlan(tuple(StepRow(slot, position, (5,), 1, top_k_needed=1) for slot in range(rows)))
     found = runner.execute(plan)
-    (found.values if isinstance(found, Shortlist) else found).argmax(axis=1)
+    (found.values if isinstance(found, TopKLogits) else found).argmax(axis=1)
     return time.perf_counter() - begin
 
 
@@ -103,12 +103,12 @@ def _fill(runner: Runner, rows: int) -> None:
     if not caps.mixed_batch:
         prefill(runner, 0, prompt_tokens(runner, SHORT_PROMPT))
         for slot in range(1, rows):
-            runner.copy(0, slot, SHORT_PROMPT)
+            runner.kv.copy(0, slot, SHORT_PROMPT)
         return
     together = max(1, caps.batch // SHORT_PROMPT)
     for first in range(0, rows, together):
         slots = range(first, min(rows, first + together))
-        parts = (StepRow(s, 0, prompt_tokens(runner, SHORT_PROMPT, s), False) for s in slots)
+        parts = (StepRow(s, 0, prompt_tokens(runner, SHORT_PROMPT, s), 0) for s in slots)
         runner.execute(StepPlan(tuple(parts)))
 
 

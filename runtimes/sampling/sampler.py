@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits, Shortlist
+from runtimes.engine.runner import Logits, TopKLogits
 from runtimes.sampling.best import at_least_best
 from runtimes.sampling.draw import draw_among, draw_whole
 from runtimes.sampling.logprobs import log_probability, top_log_probabilities
@@ -45,11 +45,11 @@ class _BrokenLogitsError(Exception):
         self.rows = rows  # the others could be sampled without them
 
 
-def sample(logits: Logits | Shortlist, states: Sequence[SamplerState]) -> list[Sampled]:
+def sample(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[Sampled]:
     """A token for each row of ``logits``, float32 [rows, vocabulary], which is left as it is.
 
-    Of a shortlist the rows' parameters must need no more (``SamplingParams.enough``). Changes no
-    state: the caller accepts the tokens.
+    Of ``TopKLogits`` the rows' parameters must need no more (``SamplingParams.top_k_needed``).
+    Changes no state: the caller accepts the tokens.
     """
     try:
         return _sampled(logits, states)
@@ -62,16 +62,16 @@ def sample(logits: Logits | Shortlist, states: Sequence[SamplerState]) -> list[S
         f"({len(broken)} rows of the step); finer weights or KV types may help"
     )
     return [
-        Sampled(None, error=(state.guide and state.guide.error) or why)
+        Sampled(None, error=(state.matcher and state.matcher.error) or why)
         if i in broken
         else next(drawn)
         for i, state in enumerate(states)
     ]
 
 
-def _sampled(logits: Logits | Shortlist, states: Sequence[SamplerState]) -> list[Sampled]:
-    if isinstance(logits, Shortlist):  # never given to rows that want log-probabilities
-        return [Sampled(token) for token in _from_shortlist(logits, states).tolist()]
+def _sampled(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> list[Sampled]:
+    if isinstance(logits, TopKLogits):  # never given to rows that want log-probabilities
+        return [Sampled(token) for token in _from_top_k(logits, states).tolist()]
     tokens = _choose(logits, states)
     sampled = [Sampled(token) for token in tokens.tolist()]
     wanted = [i for i, state in enumerate(states) if state.params.wants_logprobs]
@@ -91,11 +91,11 @@ def _sampled(logits: Logits | Shortlist, states: Sequence[SamplerState]) -> list
     return sampled
 
 
-def _from_shortlist(shortlist: Shortlist, states: Sequence[SamplerState]) -> Ints:
+def _from_top_k(top_k: TopKLogits, states: Sequence[SamplerState]) -> Ints:
     # Draws go through the tokens by ascending id.
-    order = shortlist.ids.argsort(axis=1)
-    ids = np.take_along_axis(shortlist.ids, order, axis=1)
-    values = np.take_along_axis(shortlist.values, order, axis=1)
+    order = top_k.ids.argsort(axis=1)
+    ids = np.take_along_axis(top_k.ids, order, axis=1)
+    values = np.take_along_axis(top_k.values, order, axis=1)
     with np.errstate(over="ignore"):
         places = _choose_places(values, states)
     return np.take_along_axis(ids, places[:, None], axis=1)[:, 0].astype(np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.guide import Guide
+from runtimes.engine.grammar import GrammarMatcher
 from runtimes.request import SamplingParams
 
 Floats = npt.NDArray[np.float32]
@@ -27,7 +27,7 @@ class SamplerState:
 
     ``eos_ids`` are banned below ``min_tokens``. ``sample_index`` tells the samples of one request
     apart: each draws from a stream of its own, and the first from that of the seed itself.
-    ``guide`` follows the row's constraint.
+    ``matcher`` follows the row's constraint.
     """
 
     __slots__ = (
@@ -37,8 +37,8 @@ class SamplerState:
         "_seen",
         "_stream",
         "drawn",
-        "guide",
         "inverse_temperature",
+        "matcher",
         "params",
         "seed",
     )
@@ -50,10 +50,10 @@ class SamplerState:
         *,
         eos_ids: frozenset[int] = frozenset(),
         sample_index: int = 0,
-        guide: Guide | None = None,
+        matcher: GrammarMatcher | None = None,
     ) -> None:
         self.params = params
-        self.guide = guide
+        self.matcher = matcher
         self.drawn = 0
         self.inverse_temperature = 1 / min(max(params.temperature, _COLDEST), _HOTTEST)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
@@ -73,8 +73,8 @@ class SamplerState:
     def accept(self, token: int) -> None:
         """Count a token that was sampled."""
         self.drawn += 1
-        if self.guide is not None:
-            self.guide.accept(token)
+        if self.matcher is not None:
+            self.matcher.accept(token)
         if self._penalised:
             self._seen.add(token)
 
@@ -86,7 +86,7 @@ class SamplerState:
     def edits(self) -> bool:
         """Whether ``edit`` would change anything now."""
         return (
-            self.guide is not None
+            self.matcher is not None
             or self._bias is not None
             or self._bans_eos
             or len(self._seen) > 0
@@ -98,7 +98,7 @@ class SamplerState:
 
     def edit(self, logits: Floats) -> None:
         """Steps 1 to 4 in place, on this row's [vocabulary] logits."""
-        goes_on = self.guide is None or self.guide.mask(logits, self._eos)
+        goes_on = self.matcher is None or self.matcher.mask(logits, self._eos)
         if self._bias is not None:
             ids, values = self._bias
             logits[ids] += values

@@ -18,7 +18,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.flights import Flight
+from runtimes.worker.in_flight import InFlightRequest
 from runtimes.worker.placement import Placement
 from runtimes.worker.problems import WorkerError, unpack
 from runtimes.worker.recovery import DeathLimit, Recovery
@@ -62,7 +62,7 @@ class WorkerEngine:
         """Used by ``load``."""
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._flights: dict[int, Flight] = {}
+        self._in_flight: dict[int, InFlightRequest] = {}
         self._calls: dict[int, _Answer] = {}
         self._supervisor = Supervisor(
             path, scheduling, recovery, self, self._lock, place, load_limit_s
@@ -158,17 +158,17 @@ class WorkerEngine:
         or the engine is closed.
         """
         check_request(request, self.context, self.vocab_size)
-        flight = Flight(request, Stream(request.id, self.cancel))
+        in_flight = InFlightRequest(request, Stream(request.id, self.cancel))
         with self._lock:
             number = next(self._numbers)
-            self._flights[number] = flight  # before it is sent: the answer may be quick
+            self._in_flight[number] = in_flight  # before it is sent: the answer may be quick
             try:
                 self._supervisor.dispatch(Submit(number, request))
             except RequestError:
-                del self._flights[number]
+                del self._in_flight[number]
                 raise
         self._watchdog.work()
-        return flight.stream
+        return in_flight.stream
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
@@ -182,12 +182,13 @@ class WorkerEngine:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
         with self._lock:
             dropped = self._supervisor.cancel(request_id)
-            for flight in self._flights.copy().values():  # the receiver takes out what is done
-                if flight.request.id == request_id:
-                    flight.cancelled = True
-            flights = [self._flights.pop(number) for number in dropped]
-        for flight in flights:
-            flight.give_up(FinishReason.CANCELLED, None)
+            # A copy: the receiver takes out what is done.
+            for in_flight in self._in_flight.copy().values():
+                if in_flight.request.id == request_id:
+                    in_flight.cancelled = True
+            unsent = [self._in_flight.pop(number) for number in dropped]
+        for in_flight in unsent:
+            in_flight.give_up(FinishReason.CANCELLED, None)
 
     def stats(self) -> EngineStats:
         """A snapshot of the figures; the last known ones when the process does not answer soon."""
@@ -287,21 +288,21 @@ class WorkerEngine:
         """See runtimes.worker.supervisor.Client."""
         match item:
             case tuple():
-                flight = self._flights.get(item[0])
-                if flight is not None:
-                    flight.take(item)
+                in_flight = self._in_flight.get(item[0])
+                if in_flight is not None:
+                    in_flight.take(item)
                     self._watchdog.moved()
             case Done(number, completion):
                 self._watchdog.moved()
-                flight = self._flights.pop(number, None)
-                if flight is not None:
-                    flight.stream.finish(completion)
+                in_flight = self._in_flight.pop(number, None)
+                if in_flight is not None:
+                    in_flight.stream.finish(completion)
             case Pulse(stats):
                 self._note(stats)
             case Reply(number, value):
                 if isinstance(value, EngineStats):
                     self._note(value)
-                elif not self._flights:
+                elif not self._in_flight:
                     self._watchdog.moved()
                 waiting = self._calls.get(number)
                 if waiting is not None:
@@ -317,15 +318,15 @@ class WorkerEngine:
             self._steps = stats.steps
             self._watchdog.moved()
 
-    def lost(self) -> list[Flight | _Answer]:
+    def lost(self) -> list[InFlightRequest | _Answer]:
         """See runtimes.worker.supervisor.Client."""
-        lost: list[Flight | _Answer] = [*self._flights.values(), *self._calls.values()]
-        self._flights, self._calls = {}, {}
+        lost: list[InFlightRequest | _Answer] = [*self._in_flight.values(), *self._calls.values()]
+        self._in_flight, self._calls = {}, {}
         return lost
 
     def fail(
         self,
-        lost: list[Flight | _Answer],
+        lost: list[InFlightRequest | _Answer],
         reason: FinishReason,
         error: IngotError,
         *,
@@ -334,7 +335,7 @@ class WorkerEngine:
         """See runtimes.worker.supervisor.Client."""
         failed = reason is FinishReason.ERROR
         for one in lost:
-            if isinstance(one, Flight):
+            if isinstance(one, InFlightRequest):
                 one.give_up(reason, str(error) if failed else None, retryable=failed and retryable)
             else:
                 one.put(error)
@@ -344,7 +345,7 @@ class WorkerEngine:
     def _look(self) -> bool:
         with self._lock:  # so that a process is not missed that is being adopted
             process = self._supervisor.process
-            if process is None or not (self._flights or self._calls or self._draining):
+            if process is None or not (self._in_flight or self._calls or self._draining):
                 return False
         process.look()
         return True

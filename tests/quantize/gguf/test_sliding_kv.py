@@ -40,14 +40,14 @@ def loaded(request: pytest.FixtureRequest, builds) -> Iterator[Runner]:
 @pytest.fixture
 def runner(loaded: Runner) -> Runner:
     for slot in range(loaded.capabilities.slots):
-        loaded.trim(slot, 0)
+        loaded.kv.trim(slot, 0)
     return loaded
 
 
 def prefill(runner: Runner, slot: int, start: int, end: int) -> Logits:
     for at in range(start, end, BATCH):
         part = TOKENS[at : min(end, at + BATCH)]
-        logits = runner.execute(StepPlan((StepRow(slot, at, part, True),))).copy()
+        logits = runner.execute(StepPlan((StepRow(slot, at, part, 1),))).copy()
     return logits
 
 
@@ -58,12 +58,12 @@ def same(runner: Runner, a: Logits, b: Logits) -> bool:
 def test_a_prefix_goes_on_from_a_copied_and_from_a_saved_slot(runner):
     prefill(runner, 0, 0, LENGTH)
     expected = prefill(runner, 0, LENGTH, LENGTH + 40)
-    runner.trim(0, 0)
+    runner.kv.trim(0, 0)
     prefill(runner, 0, 0, LENGTH)
-    data = runner.save(0, LENGTH)
-    runner.copy(0, 1, LENGTH)
+    data = runner.kv.save(0, LENGTH)
+    runner.kv.copy(0, 1, LENGTH)
     assert same(runner, prefill(runner, 1, LENGTH, LENGTH + 40), expected)
-    runner.load(2, data)
+    runner.kv.load(2, data)
     assert same(runner, prefill(runner, 2, LENGTH, LENGTH + 40), expected)
     assert same(runner, prefill(runner, 0, LENGTH, LENGTH + 40), expected)
 
@@ -71,21 +71,21 @@ def test_a_prefix_goes_on_from_a_copied_and_from_a_saved_slot(runner):
 def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
     prefill(runner, 0, 0, 100)
     expected = prefill(runner, 0, 100, 101)
-    runner.trim(0, 0)
+    runner.kv.trim(0, 0)
     prefill(runner, 0, 0, 100)
     prefill(runner, 0, 100, LENGTH)
     if runner.capabilities.can_trim:
         assert runner.capabilities.runtime == "onnx"
-        runner.copy(0, 1, 100)
+        runner.kv.copy(0, 1, 100)
         assert same(runner, prefill(runner, 1, 100, 101), expected)
-        runner.trim(0, 100)
+        runner.kv.trim(0, 100)
         assert same(runner, prefill(runner, 0, 100, 101), expected)
     else:
         for attempt in (
-            lambda: runner.copy(0, 1, 100),
-            lambda: runner.save(0, 100),
-            lambda: runner.trim(0, 100),
-            lambda: runner.shift(0, 4, 100),
+            lambda: runner.kv.copy(0, 1, 100),
+            lambda: runner.kv.save(0, 100),
+            lambda: runner.kv.trim(0, 100),
+            lambda: runner.kv.shift(0, 4, 100),
         ):
             with pytest.raises(ModelError, match=r"cannot|whole"):
                 attempt()

@@ -47,12 +47,12 @@ def _log_probabilities(folder: Path, prompts: list[list[int]], steps: int) -> li
     runner = OnnxRunner.open(ModelFile.read(folder), RunnerSettings(slots=len(prompts), context=64))
     rows: list[list[Floats]] = [[] for _ in prompts]
     for slot, prompt in enumerate(prompts):
-        plan = StepPlan((StepRow(slot, 0, tuple(prompt), True),))
+        plan = StepPlan((StepRow(slot, 0, tuple(prompt), 1),))
         rows[slot].append(runner.execute(plan)[0].copy())
     for step in range(steps):
         plan = StepPlan(
             tuple(
-                StepRow(slot, len(prompt) + step, (prompt[0] + step + 1,), True)
+                StepRow(slot, len(prompt) + step, (prompt[0] + step + 1,), 1)
                 for slot, prompt in enumerate(prompts)
             )
         )

@@ -250,7 +250,7 @@ class History:
                 coming = [cell(token, planned.position, end) for token in planned.tokens]
                 assert held + coming == canonical(row, end), "as if it ran alone"
             assert list(planned.tokens) == whole[planned.position : end]
-            assert planned.wants_logits == (end == len(whole))
+            assert planned.logits == (end == len(whole))
         decoding = [row for row in self.cache.running if row.decoding]
         if shape.mixed:
             assert all(row in step.sequences for row in decoding), "every running row decodes"

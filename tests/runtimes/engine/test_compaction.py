@@ -106,15 +106,15 @@ def test_two_slots_change_places(case, pebble_built):
         step(runner, (0, 0, PROMPT))
         step(runner, (3, 0, OTHER))
         alone = [step(runner, end) for end in ends]
-        runner.trim(0, len(PROMPT))
-        runner.trim(3, len(OTHER))
-        runner.swap(0, 3)
+        runner.kv.trim(0, len(PROMPT))
+        runner.kv.trim(3, len(OTHER))
+        runner.kv.swap(0, 3)
         moved = [step(runner, (3 - slot, at, tokens)) for slot, at, tokens in ends]
-        runner.trim(0, 0)
-        runner.swap(3, 0)
-        runner.trim(0, len(PROMPT))
+        runner.kv.trim(0, 0)
+        runner.kv.swap(3, 0)
+        runner.kv.trim(0, len(PROMPT))
         back = step(runner, ends[0])
-        runner.swap(1, 2)  # of nothing
+        runner.kv.swap(1, 2)  # of nothing
         anew = [step(runner, (slot, 0, PROMPT)) for slot in (1, 2, 3)]  # none holds anything
     for logits, other in ((alone[0], moved[0]), (alone[1], moved[1]), (alone[0], back)):
         assert np.abs(logits - other).max() <= bound

@@ -13,7 +13,7 @@ import pytest
 
 from runtimes.engine.constraint import check
 from runtimes.engine.engine import Engine
-from runtimes.engine.guide import Constraints
+from runtimes.engine.grammar import GrammarCompiler
 from runtimes.errors import RequestError
 from runtimes.request import Constraint, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
@@ -169,13 +169,13 @@ def test_a_parser_that_gives_up_ends_its_row_alone(engine):
 
 def hold_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """From now on nothing is compiled until the event is set."""
-    go_on, compiled = threading.Event(), engine._constraints._compile
+    go_on, compiled = threading.Event(), engine._grammars._compile
 
     def late(constraint: Constraint) -> object:
         assert go_on.wait(120)
         return compiled(constraint)
 
-    monkeypatch.setattr(engine._constraints, "_compile", late)
+    monkeypatch.setattr(engine._grammars, "_compile", late)
     return go_on
 
 
@@ -211,12 +211,12 @@ def test_an_engine_that_is_closed_while_it_compiles(pebble_built, monkeypatch, d
 
 
 def test_a_compiled_constraint_is_used_again(engine):
-    constraints = Constraints(engine.tokenizer)
+    constraints = GrammarCompiler(engine.tokenizer)
     assert constraints.known(SCHEMA) is None
     first, again = constraints.compile(SCHEMA)(), constraints.known(SCHEMA)
     assert again is not None
     second = again()
     for token in engine.tokenizer.encode('{"'):
         first.accept(token)
-    assert not second.complete  # guides do not share a state
+    assert not second.complete  # matchers do not share a state
     assert first.error is None

@@ -229,6 +229,11 @@ def test_prompts_that_cannot_be_served_are_refused_at_once(engine):
         Request([])
 
 
+def test_an_adapter_that_nobody_has_is_refused(engine):
+    with pytest.raises(RequestError, match="no adapter 'legal' loaded"):
+        engine.submit(Request([5], adapter="legal"))
+
+
 def test_submit_from_many_threads(engine):
     results: dict[int, str] = {}
 

@@ -51,7 +51,7 @@ def loaded(case: str, pebble_built: Path) -> Iterator[Runner]:
 @pytest.fixture
 def runner(loaded: Runner) -> Runner:
     for slot in range(loaded.capabilities.slots):
-        loaded.trim(slot, 0)
+        loaded.kv.trim(slot, 0)
     return loaded
 
 
@@ -68,7 +68,7 @@ def close(case: str):
 
 def step(runner: Runner, *rows: tuple[int, int, list[int]]) -> Logits:
     """Rows of (slot, position, tokens); logits after each."""
-    plan = StepPlan(tuple(StepRow(slot, at, tokens, True) for slot, at, tokens in rows))
+    plan = StepPlan(tuple(StepRow(slot, at, tokens, 1) for slot, at, tokens in rows))
     return runner.execute(plan).copy()
 
 
@@ -78,13 +78,13 @@ def fresh(runner: Runner, tokens: list[int], *pieces: int, slot: int = 0) -> Log
     The tokens go in as ``pieces``, by default all but the last and then that: kernels add up one
     row in another order than several, so the same computation has the same steps.
     """
-    runner.trim(slot, 0)
+    runner.kv.trim(slot, 0)
     at = 0
     for size in pieces or (len(tokens) - 1, 1):
         logits = step(runner, (slot, at, tokens[at : at + size]))
         at += size
     assert at == len(tokens)
-    runner.trim(slot, 0)
+    runner.kv.trim(slot, 0)
     return logits
 
 
@@ -105,7 +105,7 @@ def test_a_copy_goes_on_like_a_fresh_prefill_and_leaves_its_source_alone(runner,
     longer = fresh(runner, PROMPT[:60] + OTHER[:5], 60, 1, 1, 1, 1, 1)
     step(runner, (0, 0, PROMPT[:60]))
     step(runner, (2, 0, OTHER))  # the target holds something longer
-    runner.copy(0, 2, 60)
+    runner.kv.copy(0, 2, 60)
     for i in range(4):
         step(runner, (2, 60 + i, OTHER[i : i + 1]))
     assert close(step(runner, (0, 60, PROMPT[60:])), expected)
@@ -117,7 +117,7 @@ def test_copies_decode_together(runner, close):
     ends = [fresh(runner, [*PROMPT[:60], token]) for token in (20, 30, 40)]
     step(runner, (1, 0, PROMPT[:60]))
     for slot in (0, 2):
-        runner.copy(1, slot, 60)
+        runner.kv.copy(1, slot, 60)
     together = step(runner, *((slot, 60, [token]) for slot, token in enumerate((20, 30, 40))))
     for row, expected in zip(together, ends, strict=True):
         assert close(row[None], expected)
@@ -126,18 +126,18 @@ def test_copies_decode_together(runner, close):
 def test_a_part_is_copied(runner, close):
     expected = fresh(runner, PROMPT[:31])
     step(runner, (3, 0, PROMPT))
-    runner.copy(3, 1, 30)
+    runner.kv.copy(3, 1, 30)
     assert close(step(runner, (1, 30, PROMPT[30:31])), expected)
     with pytest.raises(ModelError, match="slot 1 holds 31 tokens, not 40"):
-        runner.copy(1, 0, 40)
+        runner.kv.copy(1, 0, 40)
 
 
 def test_a_slot_is_cut_and_goes_on(runner, close):
     expected = fresh(runner, PROMPT, 40, 20, 1)
     step(runner, (0, 0, PROMPT[:40]))
     step(runner, (0, 40, OTHER))
-    runner.trim(0, 40)
-    runner.trim(0, 100)  # it holds less: nothing to forget
+    runner.kv.trim(0, 40)
+    runner.kv.trim(0, 100)  # it holds less: nothing to forget
     step(runner, (0, 40, PROMPT[40:60]))
     assert close(step(runner, (0, 60, PROMPT[60:])), expected)
 
@@ -146,39 +146,39 @@ def test_a_saved_slot_goes_into_another(runner, close):
     expected = fresh(runner, PROMPT)
     step(runner, (0, 0, PROMPT[:60]))
     step(runner, (1, 0, OTHER))
-    data = runner.save(0, 60)
-    runner.load(1, data)
-    runner.trim(0, 0)
+    data = runner.kv.save(0, 60)
+    runner.kv.load(1, data)
+    runner.kv.trim(0, 0)
     assert close(step(runner, (1, 60, PROMPT[60:])), expected)
-    runner.load(0, data)
-    assert runner.save(0, 60) == data
+    runner.kv.load(0, data)
+    assert runner.kv.save(0, 60) == data
 
 
 def test_a_part_is_saved_while_its_row_goes_on(runner, close):
     expected, whole = fresh(runner, PROMPT[:31]), fresh(runner, PROMPT)
     step(runner, (0, 0, PROMPT[:30]))
-    short = runner.save(0, 30)
+    short = runner.kv.save(0, 30)
     step(runner, (0, 30, PROMPT[30:60]))
-    data = runner.save(0, 30)
+    data = runner.kv.save(0, 30)
     assert len(data) <= len(short)
     assert close(step(runner, (0, 60, PROMPT[60:])), whole)
-    runner.load(3, data)
+    runner.kv.load(3, data)
     assert close(step(runner, (3, 30, PROMPT[30:31])), expected)
 
 
 def test_a_saved_slot_goes_into_another_runner(runner, case, pebble_built: Path):
     """One of other slots and context, and of the other layout of the cache."""
     step(runner, (2, 0, PROMPT[:60]))
-    data = runner.save(2, 60)
+    data = runner.kv.save(2, 60)
     recipe, _, unified = case.partition(" ")
     others = [recipe] if recipe.startswith("onnx") else [recipe, f"{recipe} unified"]
     for other_case in others:
         other = open_case(pebble_built, other_case, slots=3, context=128)
         expected = fresh(other, PROMPT)
-        other.load(1, data)
+        other.kv.load(1, data)
         logits = step(other, (1, 60, PROMPT[60:]))
         assert np.abs(logits - expected).max() <= (REGROUPED if unified or " " in other_case else 0)
-        runner.load(0, other.save(1, 60))
+        runner.kv.load(0, other.kv.save(1, 60))
         other.close()
     np.testing.assert_allclose(
         step(runner, (0, 60, PROMPT[60:])), fresh(runner, PROMPT, slot=1), atol=REGROUPED
@@ -189,15 +189,15 @@ def test_a_slot_that_is_too_long_is_refused(runner, case, pebble_built: Path):
     step(runner, (0, 0, OTHER))
     small = open_case(pebble_built, case, slots=2, context=64)
     with pytest.raises(ModelError, match="90 saved tokens do not fit a context of 64"):
-        small.load(0, runner.save(0, 90))
-    small.load(0, runner.save(0, 64))
+        small.kv.load(0, runner.kv.save(0, 90))
+    small.kv.load(0, runner.kv.save(0, 64))
     small.close()
 
 
 def test_damaged_and_foreign_data_is_refused_and_the_slot_is_empty(runner, close):
     expected = fresh(runner, PROMPT)
     step(runner, (0, 0, PROMPT[:60]))
-    data = runner.save(0, 60)
+    data = runner.kv.save(0, 60)
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 1
     newer = bytearray(data)
@@ -217,29 +217,29 @@ def test_damaged_and_foreign_data_is_refused_and_the_slot_is_empty(runner, close
     ):
         step(runner, (1, 0, OTHER[:20]))
         with pytest.raises(ModelError, match=said):
-            runner.load(1, bad)
-        assert len(runner.save(1, 0)) < 200
+            runner.kv.load(1, bad)
+        assert len(runner.kv.save(1, 0)) < 200
         step(runner, (1, 0, PROMPT[:60]))  # from position 0: it is empty
         assert close(step(runner, (1, 60, PROMPT[60:])), expected)
-        runner.trim(1, 0)
+        runner.kv.trim(1, 0)
     assert close(step(runner, (0, 60, PROMPT[60:])), expected)
 
 
 def test_a_payload_that_is_no_state_is_refused(runner):
     """Nonsense with a right checksum, and a state that is shorter than it says."""
-    kind = runner._kv.kind
+    kind = runner.kv.kind
     step(runner, (0, 0, PROMPT[:60]))
-    whole = runner.save(0, 60)[len(header(kind, 0, [])) :]
+    whole = runner.kv.save(0, 60)[len(header(kind, 0, [])) :]
     for length, payload in ((60, b"\x07" * 999), (60, whole[:-4]), (59, whole), (61, whole)):
         with pytest.raises(ModelError):
-            runner.load(1, header(kind, length, [memoryview(payload)]) + payload)
+            runner.kv.load(1, header(kind, length, [memoryview(payload)]) + payload)
         step(runner, (1, 0, [5]))
-        runner.trim(1, 0)
+        runner.kv.trim(1, 0)
 
 
 def test_bytes_per_token_are_what_is_saved(runner):
     step(runner, (0, 0, PROMPT))
-    sizes = [len(runner.save(0, length)) for length in (20, 21, 60)]
+    sizes = [len(runner.kv.save(0, length)) for length in (20, 21, 60)]
     # llama.cpp notes each cell's position and sequence in 12 bytes.
     noted = 12 if runner.capabilities.runtime == "llamacpp" else 0
     each = runner.capabilities.kv_bytes_per_token + noted
@@ -253,14 +253,14 @@ def test_full_slots_are_left_as_they_are(runner, close):
     for slot in (1, 2):
         step(runner, (slot, 0, long[:-1]))
         step(runner, (slot, CONTEXT - 1, long[-1:]))
-    data = runner.save(1, CONTEXT)
+    data = runner.kv.save(1, CONTEXT)
     step(runner, (0, 0, PROMPT[:59]), (3, 0, PROMPT[:59]))
     step(runner, (0, 59, PROMPT[59:60]), (3, 59, PROMPT[59:60]))
     step(runner, (0, 60, PROMPT[60:]))
     step(runner, (3, 60, PROMPT[60:]))
-    assert runner.save(1, CONTEXT) == data
+    assert runner.kv.save(1, CONTEXT) == data
     for slot in (1, 2):
-        runner.trim(slot, CONTEXT - 1)
+        runner.kv.trim(slot, CONTEXT - 1)
         assert close(step(runner, (slot, CONTEXT - 1, long[-1:])), expected)
 
 
@@ -276,12 +276,12 @@ def test_quantized_keys_and_values(pebble_built: Path, kv_type: str, unified: st
     assert np.isfinite(near).all()
     assert np.corrcoef(exact, near)[0, 1] > {"q8_0": 0.995, "q4_0": 0.95}[kv_type]
     step(packed, (0, 0, PROMPT))
-    sizes = [len(packed.save(0, length)) for length in (20, 60)]
+    sizes = [len(packed.kv.save(0, length)) for length in (20, 60)]
     assert sizes[1] - sizes[0] == 40 * (packed.capabilities.kv_bytes_per_token + 12)
-    packed.load(1, packed.save(0, 60))
+    packed.kv.load(1, packed.kv.save(0, 60))
     assert np.abs(step(packed, (1, 60, PROMPT[60:]))[0] - near).max() <= REGROUPED
     with pytest.raises(ModelError, match="another model"):
-        plain.load(0, packed.save(0, 60))
+        plain.kv.load(0, packed.kv.save(0, 60))
     plain.close()
     packed.close()
 
@@ -311,30 +311,30 @@ def test_shifting(runner, close):
     """The kept tokens' keys turn to their new places; what they attended to then stays in them."""
     if not runner.capabilities.can_shift:
         with pytest.raises(ModelError, match="cannot shift"):
-            runner.shift(0, 4, 10)
+            runner.kv.shift(0, 4, 10)
         return
     expected = fresh(runner, PROMPT)
     kept = PROMPT[:4] + PROMPT[24:60]
     recomputed = fresh(runner, [*kept, 7])[0]
     step(runner, (3, 0, kept))
-    keys = first_keys(runner.save(3, 40))
-    runner.trim(3, 0)
+    keys = first_keys(runner.kv.save(3, 40))
+    runner.kv.trim(3, 0)
     step(runner, (0, 0, PROMPT[:60]))
     for slot in (1, 2):
-        runner.copy(0, slot, 60)
-    runner.shift(0, 4, 20)
+        runner.kv.copy(0, slot, 60)
+    runner.kv.shift(0, 4, 20)
     with pytest.raises(ModelError, match="slot 0 holds 40 tokens"):
-        runner.copy(0, 3, 41)
-    saved = runner.save(0, 40)  # before any step has turned the keys
+        runner.kv.copy(0, 3, 41)
+    saved = runner.kv.save(0, 40)  # before any step has turned the keys
     # The first layer's keys depend on their token and position only.
     np.testing.assert_allclose(first_keys(saved), keys, atol=2e-3 * np.abs(keys).max())
     shifted = step(runner, (0, 40, [7]))[0]
     assert np.isfinite(shifted).all()
     assert np.corrcoef(shifted, recomputed)[0, 1] > 0.9
     assert close(step(runner, (1, 60, PROMPT[60:])), expected)  # the copies have not moved
-    runner.load(3, saved)
+    runner.kv.load(3, saved)
     assert np.abs(step(runner, (3, 40, [7]))[0] - shifted).max() <= REGROUPED
-    runner.copy(0, 3, 40)
+    runner.kv.copy(0, 3, 40)
     assert np.abs(step(runner, (3, 40, [7]))[0] - shifted).max() <= REGROUPED
     assert close(step(runner, (2, 60, PROMPT[60:])), expected)
 
@@ -366,10 +366,10 @@ def test_steps_keep_no_memory(pebble_built: Path, recipe: str):
             step(runner, (0, 0, PROMPT[:60]), (1, 0, PROMPT[:60]))
             for i in range(60, 80):
                 step(runner, (0, i, [5]), (1, i, [6]))
-            runner.load(2, runner.save(0, 80))
-            runner.copy(1, 3, 70)
+            runner.kv.load(2, runner.kv.save(0, 80))
+            runner.kv.copy(1, 3, 70)
             for slot in range(4):
-                runner.trim(slot, 0)
+                runner.kv.trim(slot, 0)
 
     def grown() -> int:
         before = process.memory_info().rss
@@ -392,7 +392,7 @@ def test_a_failed_step_says_why_and_leaves_every_slot_as_it_was(runner, close):
         with pytest.raises(ModelError, match="1000000"):
             step(runner, (0, 60, [5]), (2, 60, bad))
         with pytest.raises(ModelError, match="slot 0 holds 60 tokens"):
-            runner.save(0, 61)
+            runner.kv.save(0, 61)
     together = step(runner, (0, 60, PROMPT[60:]), (2, 60, PROMPT[60:]))
     for row, alone in zip(together, expected, strict=True):
         assert close(row[None], alone)

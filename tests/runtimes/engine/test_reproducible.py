@@ -13,7 +13,7 @@ import pytest
 
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Logits, StepPlan, StepRow, whole
+from runtimes.engine.runner import Logits, StepPlan, StepRow, require_full_logits
 from runtimes.errors import RequestError
 from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.shapes import Alike, filled, parted
@@ -112,13 +112,13 @@ def test_rows_in_slots_far_apart_are_the_same(pebble_built, name):
     runner, _ = load_runner(ModelFile.read(pebble_built / name), settings)
     prompts = {slot: list(range(slot + 20, slot + 26)) for slot in range(16)}
     for slot, tokens in prompts.items():
-        runner.execute(StepPlan((StepRow(slot, 0, tokens, False),)))
+        runner.execute(StepPlan((StepRow(slot, 0, tokens, 0),)))
 
     def decode(*slots: int) -> dict[int, Logits]:
-        plan = StepPlan(tuple(StepRow(slot, 6, (7,), True) for slot in slots))
-        logits = whole(runner.execute(plan)).copy()
+        plan = StepPlan(tuple(StepRow(slot, 6, (7,), 1) for slot in slots))
+        logits = require_full_logits(runner.execute(plan)).copy()
         for slot in slots:
-            runner.trim(slot, 6)
+            runner.kv.trim(slot, 6)
         return dict(zip(slots, logits, strict=True))
 
     together = decode(*range(16))
@@ -164,10 +164,10 @@ def test_every_number_of_rows_has_a_pass_of_the_right_size(rule):
 @pytest.mark.parametrize("rule", [Alike(2, 1), Alike(8, 4), Alike(8, 8)], ids=str)
 def test_no_pass_is_larger_than_what_was_measured(rule):
     for slots in (1, 12, 28, 64, 100):
-        rows = [StepRow(slot, 5, (7,), True) for slot in range(slots)]
+        rows = [StepRow(slot, 5, (7,), 1) for slot in range(slots)]
         there = sequences(slots)
         parts = [filled(part, [5] * there, rule) for part in parted(rows, there, rule)]
         assert all(rule.holds(len(part) * len(part[0].tokens)) for part in parts)
         assert all(len(part) * len(part[0].tokens) <= MOST_PROBED for part in parts)
-        wanted = [row.slot for part in parts for row in part if row.wants_logits]
+        wanted = [row.slot for part in parts for row in part if row.logits]
         assert wanted == list(range(slots))

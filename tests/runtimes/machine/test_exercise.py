@@ -79,7 +79,7 @@ def expected(weights: dict[str, Array], layers: int, size: int, interleaved: boo
             full[row.slot][row.position + len(row.tokens) - 1]
             for plan in plans
             for row in plan.rows
-            if row.wants_logits
+            if row.logits
         ],
         np.float32,
     )

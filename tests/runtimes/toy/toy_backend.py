@@ -37,6 +37,29 @@ class Words:
         return b"" if token in self.eos_ids else f" {self.words[token]}".encode()
 
 
+class Slots:
+    def __init__(self, count: int) -> None:
+        self.held: list[list[int]] = [[] for _ in range(count)]  # the "keys and values"
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        self.held[target] = self.held[source][:length]
+
+    def trim(self, slot: int, length: int) -> None:
+        del self.held[slot][length:]
+
+    def swap(self, first: int, second: int) -> None:
+        self.held[first], self.held[second] = self.held[second], self.held[first]
+
+    def save(self, slot: int, length: int) -> bytes:
+        return np.array(self.held[slot][:length], np.int64).tobytes()
+
+    def load(self, slot: int, data: bytes) -> None:
+        self.held[slot] = np.frombuffer(data, np.int64).tolist()
+
+    def shift(self, slot: int, keep: int, discard: int) -> None:
+        raise NotImplementedError
+
+
 class Bigrams:
     graphs_reused = None
 
@@ -52,7 +75,7 @@ class Bigrams:
             mixed_batch=True,
             kv_bytes_per_token=8,
         )
-        self._slots: list[list[int]] = [[] for _ in range(settings.slots)]  # the "keys and values"
+        self.kv = Slots(settings.slots)
         self._logits = np.zeros((size, size), np.float32)
         for line in self.tokenizer.lines:
             ids = self.tokenizer.encode(" ".join(line))
@@ -61,34 +84,15 @@ class Bigrams:
 
     def execute(self, plan: StepPlan) -> Logits:
         for row in plan.rows:
-            self._slots[row.slot][row.position :] = row.tokens
-        return self._logits[[row.tokens[-1] for row in plan.rows if row.wants_logits]]
+            self.kv.held[row.slot][row.position :] = row.tokens
+        return self._logits[[row.tokens[-1] for row in plan.rows if row.logits]]
 
     def score(self, tokens: Sequence[int]) -> Logits:
-        self.trim(0, 0)
+        self.kv.trim(0, 0)
         return self._logits[list(tokens)]
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        self._slots[target] = self._slots[source][:length]
-
-    def trim(self, slot: int, length: int) -> None:
-        del self._slots[slot][length:]
-
-    def swap(self, first: int, second: int) -> None:
-        slots = self._slots
-        slots[first], slots[second] = slots[second], slots[first]
-
-    def save(self, slot: int, length: int) -> bytes:
-        return np.array(self._slots[slot][:length], np.int64).tobytes()
-
-    def load(self, slot: int, data: bytes) -> None:
-        self._slots[slot] = np.frombuffer(data, np.int64).tolist()
-
-    def shift(self, slot: int, keep: int, discard: int) -> None:
-        raise NotImplementedError
-
     def close(self) -> None:
-        self._slots = []
+        self.kv.held.clear()
 
 
 class ToyBackend(Backend):

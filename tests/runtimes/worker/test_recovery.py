@@ -15,7 +15,7 @@ from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.death import Cause, Death
 from runtimes.worker.fallback import SettingsLimits, limit_lines
-from runtimes.worker.flights import Flight
+from runtimes.worker.in_flight import InFlightRequest
 from runtimes.worker.recovery import DeathLimit, Recovery
 from runtimes.worker.wire import Ready
 
@@ -150,18 +150,18 @@ def test_deaths_are_counted_and_forgotten_with_time(model, monkeypatch):
 
 
 def test_what_has_come_of_a_lost_request_is_kept():
-    flight = Flight(Request([1, 2], SamplingParams(n=2)), Stream("x", lambda _: None))
+    in_flight = InFlightRequest(Request([1, 2], SamplingParams(n=2)), Stream("x", lambda _: None))
     for item in ((0, "a", (3,), 0), (0, "b", (4,), 1), (0, "c", (5,), 0)):
-        flight.take(item)
-    flight.give_up(FinishReason.ERROR, "gone", retryable=True)
-    done = flight.stream.result(0)
+        in_flight.take(item)
+    in_flight.give_up(FinishReason.ERROR, "gone", retryable=True)
+    done = in_flight.stream.result(0)
     assert (done.text, done.token_ids, done.usage.completion_tokens) == ("ac", (3, 5), 2)
-    assert [chunk.text for chunk in flight.stream] == ["a", "b", "c"]
+    assert [chunk.text for chunk in in_flight.stream] == ["a", "b", "c"]
 
 
 def test_a_lost_request_that_was_cancelled_is_not_asked_again():
-    flight = Flight(Request([1, 2]), Stream("x", lambda _: None))
-    flight.cancelled = True
-    flight.give_up(FinishReason.ERROR, "gone", retryable=True)
-    done = flight.stream.result(0)
+    in_flight = InFlightRequest(Request([1, 2]), Stream("x", lambda _: None))
+    in_flight.cancelled = True
+    in_flight.give_up(FinishReason.ERROR, "gone", retryable=True)
+    done = in_flight.stream.result(0)
     assert (done.finish_reason, done.error, done.retryable) == (FinishReason.CANCELLED, None, False)

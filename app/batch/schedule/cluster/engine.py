@@ -18,7 +18,7 @@ from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.stream import Stream
-from runtimes.worker.flights import Flight
+from runtimes.worker.in_flight import InFlightRequest
 from runtimes.worker.problems import WorkerError, unpack
 from runtimes.worker.wire import Problem
 
@@ -115,12 +115,14 @@ class RayEngine:
         check_request(request, self.context, self._last.vocab_size)
         here = self._here
         stream = Stream(request.id, self.cancel)
-        flight = Flight(request, stream)
+        in_flight = InFlightRequest(request, stream)
         if here is None:
-            flight.give_up(FinishReason.ERROR, f"{self.name} is gone", retryable=True)
+            in_flight.give_up(FinishReason.ERROR, f"{self.name} is gone", retryable=True)
             return stream
         future = here.actor.ask.remote(request).future()
-        future.add_done_callback(lambda done: self._landing.submit(self._land, here, flight, done))
+        future.add_done_callback(
+            lambda done: self._landing.submit(self._land, here, in_flight, done)
+        )
         return stream
 
     def cancel(self, request_id: str) -> None:
@@ -164,7 +166,7 @@ class RayEngine:
             self._died(here)
             raise WorkerError(f"{self.name} on {self.where()} is gone") from error
 
-    def _land(self, here: _Incarnation, flight: Flight, done: Future[Any]) -> None:
+    def _land(self, here: _Incarnation, in_flight: InFlightRequest, done: Future[Any]) -> None:
         """A request has ended."""
         import ray
 
@@ -173,19 +175,19 @@ class RayEngine:
             if error is None:
                 answer: Completion | Problem = done.result()
                 if isinstance(answer, Completion):
-                    flight.stream.finish(answer)
+                    in_flight.stream.finish(answer)
                 else:
-                    flight.give_up(FinishReason.ERROR, str(unpack(answer)))
+                    in_flight.give_up(FinishReason.ERROR, str(unpack(answer)))
                 return
             lost, raised = ray.exceptions.RayError, ray.exceptions.RayTaskError
             gone = isinstance(error, lost) and not isinstance(error, raised)
             if gone:
                 self._died(here)
             if self._closed:
-                flight.give_up(FinishReason.CANCELLED, None)
+                in_flight.give_up(FinishReason.CANCELLED, None)
                 return
             text = f"{self.name} on node {here.loaded.node} is gone" if gone else str(error)
-            flight.give_up(FinishReason.ERROR, text, retryable=gone)
+            in_flight.give_up(FinishReason.ERROR, text, retryable=gone)
         except Exception:
             log.exception("%s: an answer was lost", self.name)
 

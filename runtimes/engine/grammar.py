@@ -20,8 +20,8 @@ Floats = npt.NDArray[np.float32]
 _KEPT = 64  # compiled constraints
 
 
-class Guide:
-    """How far one row is in its constraint. Made by ``Constraints``."""
+class GrammarMatcher:
+    """How far one row is in its constraint. Made by ``GrammarCompiler``."""
 
     __slots__ = ("_bits", "_matcher", "_size", "error")
 
@@ -64,28 +64,28 @@ class Guide:
             self.error = f"the constraint cannot be followed: {one_line(self._matcher.get_error())}"
 
 
-GuideMaker = Callable[[], Guide]
+MatcherMaker = Callable[[], GrammarMatcher]
 
 
-class Constraints:
-    """Compiles constraints for one tokenizer, and remembers them: each as what makes a guide at its
-    beginning. ``known`` may be used from any thread, ``compile`` from one at a time.
+class GrammarCompiler:
+    """Compiles constraints for one tokenizer, and remembers them: each as what makes a
+    matcher at its beginning. ``known`` may be used from any thread, ``compile`` from one at a time.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._native: Any = None
-        self._compiled: OrderedDict[Constraint, GuideMaker] = OrderedDict()
+        self._compiled: OrderedDict[Constraint, MatcherMaker] = OrderedDict()
         self._lock = threading.Lock()  # never held while something is compiled
 
-    def known(self, constraint: Constraint) -> GuideMaker | None:
+    def known(self, constraint: Constraint) -> MatcherMaker | None:
         """What ``compile`` has made of it before."""
         with self._lock:
             if constraint in self._compiled:
                 self._compiled.move_to_end(constraint)
             return self._compiled.get(constraint)
 
-    def compile(self, constraint: Constraint) -> GuideMaker:
+    def compile(self, constraint: Constraint) -> MatcherMaker:
         """The first one of a tokenizer takes about a second for 150,000 tokens. Raises
         RequestError.
         """
@@ -96,7 +96,7 @@ class Constraints:
         with self._lock:
             if len(self._compiled) == _KEPT:
                 self._compiled.popitem(last=False)
-            made = self._compiled[constraint] = lambda: Guide(matcher.deep_copy(), size)
+            made = self._compiled[constraint] = lambda: GrammarMatcher(matcher.deep_copy(), size)
         return made
 
     def _compile(self, constraint: Constraint) -> Any:

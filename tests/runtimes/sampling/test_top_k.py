@@ -11,8 +11,8 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Runner, Shortlist, StepPlan, StepRow
-from runtimes.llamacpp.shortlists import _PATIENCE, WIDTH
+from runtimes.engine.runner import Runner, StepPlan, StepRow, TopKLogits
+from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Candidate, Overrides, Task, sampling_variants
 from runtimes.request import Request, SamplingParams
@@ -54,14 +54,14 @@ def test_the_largest_logits_give_the_token_that_all_of_them_give(fields, vocabul
     states = [SamplerState(SamplingParams(seed=seed, **fields)) for seed in range(len(logits))]
     best = np.argsort(-logits, axis=1, kind="stable")[:, :WIDTH]
     mixed = rng.permuted(best, axis=1).astype(np.int32)
-    shortlist = Shortlist(mixed, np.take_along_axis(logits, mixed, axis=1))
+    shortlist = TopKLogits(mixed, np.take_along_axis(logits, mixed, axis=1))
     assert sample(shortlist, states) == sample(logits, states)
 
 
 def test_broken_rows_are_named():
     values = np.zeros((3, WIDTH), np.float32)
     values[1] = np.nan
-    shortlist = Shortlist(np.tile(np.arange(WIDTH, dtype=np.int32), (3, 1)), values)
+    shortlist = TopKLogits(np.tile(np.arange(WIDTH, dtype=np.int32), (3, 1)), values)
     found = sample(shortlist, [SamplerState(SamplingParams()) for _ in range(3)])
     assert [one.token for one in found] == [0, None, 0]
     assert "not numbers" in found[1].error
@@ -84,12 +84,12 @@ def test_broken_rows_are_named():
     ],
 )
 def test_how_many_logits_are_enough(fields, enough):
-    assert SamplingParams(**fields).enough == enough
+    assert SamplingParams(**fields).top_k_needed == enough
 
 
 def step(runner: Runner, position: int, enough: tuple[int, ...], tokens=(7,)):
     rows = (
-        StepRow(slot, position, tokens, True, enough=count) for slot, count in enumerate(enough)
+        StepRow(slot, position, tokens, 1, top_k_needed=count) for slot, count in enumerate(enough)
     )
     return runner.execute(StepPlan(tuple(rows)))
 
@@ -97,14 +97,14 @@ def step(runner: Runner, position: int, enough: tuple[int, ...], tokens=(7,)):
 def test_llama_cpp_hands_out_the_largest_logits(runner):
     """The same ones as it hands out whole, until a row needs all of them, and again later."""
     for slot in range(3):
-        runner.trim(slot, 0)
+        runner.kv.trim(slot, 0)
     for slot in range(3):
         prompt = [5, 17, 33, 8, 90, 5 + slot]
-        plan = StepPlan((StepRow(slot, 0, prompt, True, enough=1),))
+        plan = StepPlan((StepRow(slot, 0, prompt, 1, top_k_needed=1),))
         found = runner.execute(plan)
-        assert isinstance(found, Shortlist)
-        runner.trim(slot, 0)
-        whole = runner.execute(StepPlan((StepRow(slot, 0, prompt, True),)))
+        assert isinstance(found, TopKLogits)
+        runner.kv.trim(slot, 0)
+        whole = runner.execute(StepPlan((StepRow(slot, 0, prompt, 1),)))
         assert isinstance(whole, np.ndarray)
         assert found.ids.shape == (1, WIDTH)
         best = np.argsort(-whole[0], kind="stable")[:WIDTH]
@@ -112,25 +112,25 @@ def test_llama_cpp_hands_out_the_largest_logits(runner):
         assert np.array_equal(found.values[0], whole[0][found.ids[0]])
         # Whole logits were asked for a moment ago.
         for at in range(_PATIENCE):
-            plan = StepPlan((StepRow(slot, 6 + at, (9,), True, enough=4),))
+            plan = StepPlan((StepRow(slot, 6 + at, (9,), 1, top_k_needed=4),))
             assert isinstance(runner.execute(plan), np.ndarray)
-        runner.trim(slot, 6)
+        runner.kv.trim(slot, 6)
     together = step(runner, 6, (1, 40, WIDTH - 1))
-    assert isinstance(together, Shortlist)
+    assert isinstance(together, TopKLogits)
     assert len(together) == 3
     assert isinstance(step(runner, 7, (1, 0, 1)), np.ndarray)
 
 
 def test_rows_apart_are_joined_and_scores_are_whole(runner):
     for slot in range(3):
-        runner.trim(slot, 0)
-        runner.execute(StepPlan((StepRow(slot, 0, (4, 5, 6 + slot), True),)))
+        runner.kv.trim(slot, 0)
+        runner.execute(StepPlan((StepRow(slot, 0, (4, 5, 6 + slot), 1),)))
     for at in range(_PATIENCE + 1):
         step(runner, 3 + at, (1, 1, 1))
     at = 4 + _PATIENCE
-    rows = (StepRow(0, at, (7, 8), True, enough=1), StepRow(2, at, (7,), True, enough=1))
+    rows = (StepRow(0, at, (7, 8), 1, top_k_needed=1), StepRow(2, at, (7,), 1, top_k_needed=1))
     found = runner.execute(StepPlan(rows))  # two calls where the slots have caches of their own
-    assert isinstance(found, Shortlist)
+    assert isinstance(found, TopKLogits)
     assert len(found) == 2
     assert runner.score([4, 5, 6, 7, 8]).shape == (5, runner.capabilities.vocab_size)
 

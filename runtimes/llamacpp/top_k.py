@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits, Shortlist, StepRow
+from runtimes.engine.runner import Logits, StepRow, TopKLogits
 from runtimes.llamacpp.native import library
 
 logger = logging.getLogger(__name__)
 
-WIDTH = 64  # tokens of a shortlist: more than what top-k is set to in practice
+WIDTH = 64  # tokens of a row: more than what top-k is set to in practice
 # llama.cpp plans its memory anew when samplers come or go. Rows that need all logits switch them
 # off at once; so many steps without any such row switch them on again.
 _PATIENCE = 32
 
 
-class Shortlists:
+class TopKSamplers:
     """One top-k a slot, while no row needs more; ``on`` says whether llama.cpp has them now."""
 
     def __init__(self, context: Any, slots: int, vocabulary: int) -> None:
@@ -39,11 +39,12 @@ class Shortlists:
 
     def ready(self, rows: Sequence[StepRow]) -> None:
         """Set llama.cpp up for a step of these rows."""
-        wanted = [row.enough for row in rows if row.wants_logits]
+        # llama.cpp gives each sequence one choice a step.
+        wanted = [row.top_k_needed if row.logits == 1 else 0 for row in rows if row.logits]
         if not (self._able and wanted):
             return
-        # Less than the whole width: a shortlist that is cut among equal logits is cut below them.
-        if all(0 < enough < WIDTH for enough in wanted):
+        # Less than the whole width: a list that is cut among equal logits is cut below them.
+        if all(0 < needed < WIDTH for needed in wanted):
             self._streak += 1
             if not self.on and self._streak > _PATIENCE:
                 self._switch_on()
@@ -51,17 +52,17 @@ class Shortlists:
             self.off()
 
     def off(self) -> None:
-        """Have llama.cpp hand out whole logits from the next step on."""
+        """Have llama.cpp hand out full logits from the next step on."""
         self._streak = 0
         if self.on:
             self.on = False
             for slot in range(self._slots):
                 self._lib.llama_set_sampler(self._context, slot, None)
 
-    def read(self, outputs: int) -> Logits | Shortlist:
+    def read(self, outputs: int) -> Logits | TopKLogits:
         """What the last step gave, a row for each output; views of llama.cpp's buffers.
 
-        Whole logits when the device turns out to have no top-k; it is not asked again then.
+        Full logits when the device turns out to have no top-k; it is not asked again then.
         """
         lib, width = self._lib, WIDTH
         if outputs == 0:
@@ -72,13 +73,13 @@ class Shortlists:
             # It has passed the logits on as they are.
             logger.info("llama.cpp cannot look for the likeliest tokens on this device")
             self._able = False
-            whole = lib.llama_get_sampled_logits_ith(self._context, first)
-            values = self._rows(whole, outputs, self._vocabulary).copy()
+            full = lib.llama_get_sampled_logits_ith(self._context, first)
+            values = self._rows(full, outputs, self._vocabulary).copy()
             self.off()
             return values
         values = self._rows(lib.llama_get_sampled_logits_ith(self._context, first), outputs, width)
         ids = self._rows(lib.llama_get_sampled_candidates_ith(self._context, first), outputs, width)
-        return Shortlist(ids, values)
+        return TopKLogits(ids, values)
 
     def close(self) -> None:
         """Free the samplers; only after the context has gone, or when they are off."""

@@ -11,7 +11,7 @@ from runtimes.worker.wire import ChunkItem
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class InFlightRequest:
     """One request, and what has come of it so far. ``cancelled`` means that nobody wants more."""
 
     request: Request

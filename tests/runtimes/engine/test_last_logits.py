@@ -1,0 +1,37 @@
+"""A step that asks for logits after several tokens of a row."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from quantize.resolve import resolve
+from runtimes.engine.loading import load_runner
+from runtimes.engine.runner import StepPlan, StepRow
+from runtimes.errors import ModelError
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
+from tests.runtimes.engine.test_kv import OTHER, PROMPT, REGROUPED
+
+
+@pytest.mark.parametrize("unified", [False, True])
+def test_logits_after_the_last_tokens_of_a_row(pebble_built, unified):
+    settings = RunnerSettings(slots=2, context=64, scored=8, unified_kv=unified)
+    path = resolve(pebble_built, recipe="q8_0")
+    with contextlib.closing(load_runner(ModelFile.read(path), settings)[0]) as runner:
+        assert runner.capabilities.most_logits == 4
+        rows = (StepRow(0, 0, PROMPT[:10], 3), StepRow(1, 0, OTHER[:12], 1))
+        found = runner.execute(StepPlan(rows)).copy()
+        expected = [*runner.score(PROMPT[:10])[-3:], runner.score(OTHER[:12])[-1]]
+        assert np.abs(found - np.array(expected)).max() <= REGROUPED
+        with pytest.raises(ModelError, match="9 rows of logits in a call; 8 fit"):
+            runner.execute(StepPlan((StepRow(0, 0, PROMPT[:20], 9),)))
+
+
+def test_a_graph_has_logits_after_the_last_token_only(pebble_built):
+    path = resolve(pebble_built, recipe="onnx-int4")
+    runner = load_runner(ModelFile.read(path), RunnerSettings(slots=2, context=64))[0]
+    with contextlib.closing(runner), pytest.raises(ModelError, match="last token only"):
+        runner.execute(StepPlan((StepRow(0, 0, PROMPT[:10], 2),)))
