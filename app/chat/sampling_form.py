@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -147,19 +148,15 @@ def _text(one: Field, value: Any) -> str:
 
 def _parts(text: str) -> list[str]:
     """Split at | and resolve backslashes."""
-    parts, now, escaped = [], "", False
-    for letter in text:
-        if escaped:
-            now += _ESCAPES.get(letter, f"\\{letter}")
-            escaped = False
-        elif letter == "\\":
-            escaped = True
-        elif letter == "|":
-            parts.append(now)
-            now = ""
+    parts = [""]
+    for found in re.finditer(r"\\(?P<escaped>.)|(?P<end>\|)|.", text, re.DOTALL):
+        if found["end"]:
+            parts.append("")
+        elif found["escaped"]:
+            parts[-1] += _ESCAPES.get(found["escaped"], found[0])
         else:
-            now += letter
-    return [*parts, now + ("\\" if escaped else "")]
+            parts[-1] += found[0]
+    return parts
 
 
 def _escaped(text: str) -> str:

@@ -29,6 +29,34 @@ class StoreDamagedError(StoreError):
 
 _SPACE = "make room, or set INGOT_HOME to a folder on another disk"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_RIGHTS = (
+    "{path} cannot be written ({error}); check the permissions of the file and its folder, or set"
+    " INGOT_HOME to another one"
+)
+_DAMAGED = (
+    "{path} is damaged ({error}); `ingot chats repair` sets it aside and saves what can be read of"
+    " it"
+)
+_HELD = "{path} is held by another program ({error}); nothing was saved, try again"
+# By the low byte of SQLite's code, which is the kind (https://sqlite.org/rescode.html).
+_OF_SQLITE: dict[int, tuple[type[StoreError], str]] = {
+    sqlite3.SQLITE_FULL: (
+        StoreFullError,
+        f"the disk of {{path}} is full: {_SPACE}; what was saved before is there",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        StoreFullError,
+        "{path} could not be written or read ({error}): the disk is full or failing;"
+        f" {_SPACE}; what was saved before is there",
+    ),
+    sqlite3.SQLITE_READONLY: (StoreError, _RIGHTS),
+    sqlite3.SQLITE_CANTOPEN: (StoreError, _RIGHTS),
+    sqlite3.SQLITE_PERM: (StoreError, _RIGHTS),
+    sqlite3.SQLITE_CORRUPT: (StoreDamagedError, _DAMAGED),
+    sqlite3.SQLITE_NOTADB: (StoreDamagedError, _DAMAGED),
+    sqlite3.SQLITE_BUSY: (StoreError, _HELD),
+    sqlite3.SQLITE_LOCKED: (StoreError, _HELD),
+}
 
 
 @contextlib.contextmanager
@@ -37,7 +65,11 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _of_sqlite(path, error) from error
+        code = getattr(error, "sqlite_errorcode", 0) or 0
+        if "Could not decode to UTF-8" in str(error):  # said by Python, without a code
+            code = sqlite3.SQLITE_CORRUPT
+        kind, said = _OF_SQLITE.get(code & 0xFF, (StoreError, "{path}: {error}"))
+        raise kind(said.format(path=path, error=error)) from error
     except OSError as error:
         if error.errno in _FULL:
             raise StoreFullError(f"the disk of {path} is full: {_SPACE}") from error
@@ -45,36 +77,3 @@ def explained(path: Path) -> Iterator[None]:
             f"{path} cannot be used: {error.strerror or error}; check the permissions of its"
             " folder, or set INGOT_HOME to another one"
         ) from error
-
-
-def _of_sqlite(path: Path, error: sqlite3.Error) -> StoreError:
-    # The low byte is the kind, the others tell more (https://sqlite.org/rescode.html).
-    code = getattr(error, "sqlite_errorcode", 0) or 0
-    if "Could not decode to UTF-8" in str(error):  # said by Python, without a code
-        code = sqlite3.SQLITE_CORRUPT
-    match code & 0xFF:
-        case sqlite3.SQLITE_FULL:
-            return StoreFullError(
-                f"the disk of {path} is full: {_SPACE}; what was saved before is there"
-            )
-        case sqlite3.SQLITE_IOERR:
-            return StoreFullError(
-                f"{path} could not be written or read ({error}): the disk is full or failing;"
-                f" {_SPACE}; what was saved before is there"
-            )
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return StoreError(
-                f"{path} cannot be written ({error}); check the permissions of the file and its"
-                " folder, or set INGOT_HOME to another one"
-            )
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return StoreDamagedError(
-                f"{path} is damaged ({error}); `ingot chats repair` sets it aside and saves what"
-                " can be read of it"
-            )
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreError(
-                f"{path} is held by another program ({error}); nothing was saved, try again"
-            )
-        case _:
-            return StoreError(f"{path}: {error}")

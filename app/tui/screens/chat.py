@@ -117,7 +117,8 @@ class ChatScreen(Occupied, Screen[None]):
         self.panels = ChatPanels(self)
         self.commands = CommandRunner(self)
         self.send = self.room.send
-        # What keys do, by the actions that BINDINGS names; ``drop`` is a key of a message.
+        # What keys do, by the actions that BINDINGS name: here, of the prompt and of a message.
+        self.action_complete = self.commands.complete
         self.action_regenerate = self.messages.regenerate
         self.action_continue = self.messages.more
         self.action_edit = self.messages.edit
@@ -254,18 +255,14 @@ class ChatScreen(Occupied, Screen[None]):
         self.commands.offer(self.prompt.text)
         self.chat_changed()
 
-    @on(Prompt.Leave)
-    def _to_messages(self) -> None:
+    def action_select_last(self) -> None:
         if self.transcript.views:
             self.transcript.select(self.transcript.views[-1])
 
-    @on(Transcript.Left)
-    def _to_prompt(self) -> None:
-        self.prompt.focus()
-
-    @on(Prompt.Complete)
-    def _complete(self) -> None:
-        self.commands.complete()
+    async def action_select(self, step: int) -> None:
+        """Another message; the prompt is below the last."""
+        if not await self.transcript.move(step):
+            self.prompt.focus()
 
     @on(Prompt.Detach)
     def _detach(self) -> None:

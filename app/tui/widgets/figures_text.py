@@ -16,6 +16,13 @@ _ENDINGS = {
 }
 _GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."
 
+_STATES = {
+    State.STOPPED: f"Stopped. {_GO_ON}",
+    State.CUT: "Cut off at the maximum length. [chat.continue ctrl+g] continues it.",
+    State.LOST: "Ingot ended while this was being written; what had come by then is here."
+    f" {_GO_ON}",
+}
+
 
 def figures_text(message: Message) -> str:
     """One line under an answer; empty when there are no figures."""
@@ -43,25 +50,16 @@ def _tokens(count: int) -> str:
 
 def state_text(message: Message) -> str:
     """What an unfinished answer is, and what one can do; empty when there is nothing to say."""
-    match message.state:
-        case State.STOPPED:
-            said = f"Stopped. {_GO_ON}"
-        case State.CUT if message.figures and message.figures.finish_reason == "context":
-            said = (
-                "Cut off: the context is full. Leave something out ([chat.continue ctrl+g] offers"
-                " it) to continue."
-            )
-        case State.CUT:
-            said = "Cut off at the maximum length. [chat.continue ctrl+g] continues it."
-        case State.FAILED:
-            why = f": {message.error}" if message.error else ""
-            said = f"Failed{why}. [chat.regenerate ctrl+r] tries again."
-        case State.LOST:
-            said = (
-                f"Ingot ended while this was being written; what had come by then is here. {_GO_ON}"
-            )
-        case _:
-            said = ""
+    figures = message.figures
+    said = _STATES.get(message.state, "")
+    if message.state is State.FAILED:
+        why = f": {message.error}" if message.error else ""
+        said = f"Failed{why}. [chat.regenerate ctrl+r] tries again."
+    elif message.state is State.CUT and figures and figures.finish_reason == "context":
+        said = (
+            "Cut off: the context is full. Leave something out ([chat.continue ctrl+g] offers it)"
+            " to continue."
+        )
     if message.dropped:
         said = f"{said} Left out of what the model is sent.".strip()
     return said

@@ -10,7 +10,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.message import Message as TextualMessage
 from textual.widgets import Static
 
 from app.chat.store.records import Attachment, Message, Role, State
@@ -36,21 +35,14 @@ class MessageView(Vertical, can_focus=True):
 
     BLANK = True  # it has no look of its own: cheaper to draw under its parts
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Message above", id="message.up", show=False),
-        Binding("down", "move(1)", "Message below", id="message.down", show=False),
+        Binding("up", "screen.select(-1)", "Message above", id="message.up", show=False),
+        Binding("down", "screen.select(1)", "Message below", id="message.down", show=False),
         Binding("space", "thought", "Thinking", id="message.thinking"),
-        Binding("enter,e", "do('edit')", "Edit and branch", id="message.edit"),
-        Binding("c", "do('copy')", "Copy", id="message.copy"),
-        Binding("r", "do('regenerate')", "Again", id="message.regenerate"),
-        Binding("d", "do('drop')", "Leave out", id="message.drop"),
+        Binding("enter,e", "screen.edit", "Edit and branch", id="message.edit"),
+        Binding("c", "screen.copy", "Copy", id="message.copy"),
+        Binding("r", "screen.regenerate", "Again", id="message.regenerate"),
+        Binding("d", "screen.drop", "Leave out", id="message.drop"),
     ]
-
-    class Move(TextualMessage):
-        """Select the next message in a direction: -1 is up."""
-
-        def __init__(self, view: MessageView, step: int) -> None:
-            super().__init__()
-            self.view, self.step = view, step
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(classes="-user" if entry.message.role is Role.USER else "-answer")
@@ -119,12 +111,6 @@ class MessageView(Vertical, can_focus=True):
                         section.unfold()
                     else:
                         section.fold(above)
-
-    def action_move(self, step: int) -> None:
-        self.post_message(self.Move(self, step))
-
-    async def action_do(self, what: str) -> None:
-        await self.screen.run_action(f"screen.{what}")
 
     def action_thought(self) -> None:
         if isinstance(self.body, AnswerBody) and self.body.thought is not None:

@@ -69,7 +69,7 @@ class Prompt(TextArea):
         ),
         Binding("up", "older", "Earlier prompt", id="chat.older", show=False),
         Binding("down", "newer", "Later prompt", id="chat.newer", show=False),
-        Binding("ctrl+up", "leave", "Select a message", id="chat.select", show=False),
+        Binding("ctrl+up", "screen.select_last", "Select a message", id="chat.select", show=False),
         Binding("tab", "complete", "Complete a command", id="chat.complete", show=False),
     ]
 
@@ -80,14 +80,8 @@ class Prompt(TextArea):
             super().__init__()
             self.text = text
 
-    class Leave(Message):
-        """Go up to the messages."""
-
     class Detach(Message):
         """Backspace in an empty prompt."""
-
-    class Complete(Message):
-        """Complete what is there."""
 
     def __init__(self, menu: SlashMenu | None = None) -> None:
         """``menu``: what is offered for what is typed; up and down move in it, enter takes it."""
@@ -145,12 +139,9 @@ class Prompt(TextArea):
             return
         self.action_cursor_down()
 
-    def action_leave(self) -> None:
-        self.post_message(self.Leave())
-
-    def action_complete(self) -> None:
+    async def action_complete(self) -> None:
         if self.text.startswith("/"):
-            self.post_message(self.Complete())
+            await self.run_action("screen.complete")
         else:
             self.screen.focus_next()
 

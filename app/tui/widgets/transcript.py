@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Size
-from textual.message import Message as TextualMessage
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
@@ -38,9 +36,6 @@ class Transcript(VerticalScroll, can_focus=True):
         Binding("up", "select(-1)", "Message above", id="transcript.up", show=False),
         Binding("down", "select(1)", "Message below", id="transcript.down", show=False),
     ]
-
-    class Left(TextualMessage):
-        """One went down from the last message."""
 
     def __init__(self, welcome: str = "") -> None:
         super().__init__()
@@ -127,7 +122,7 @@ class Transcript(VerticalScroll, can_focus=True):
             return  # the reader is far above the end; what is new comes when scrolling down
         await self._mount_below(len(self._entries) - mounted_to)
         if not keep and self._low:
-            self.call_after_refresh(self._more_above)
+            self.call_after_refresh(self._more, -1)
 
     async def reveal(self, message: int) -> None:
         """Select a message of the path, mounted or not."""
@@ -195,19 +190,18 @@ class Transcript(VerticalScroll, can_focus=True):
             self.refresh(layout=True)
         self._place.show(view)
 
-    @on(MessageView.Move)
-    async def _move(self, event: MessageView.Move) -> None:
-        event.stop()
-        if event.view not in self._views:
-            return
-        index = self._views.index(event.view) + event.step
+    async def move(self, step: int) -> bool:
+        """Select the message above the selected one (-1), or below (1); False below the last."""
+        view = self.selected
+        if view is None or view not in self._views:
+            return True
+        index = self._views.index(view) + step
         if index < 0 and self._low:
-            await self._more_above()
-            index = self._views.index(event.view) + event.step
+            await self._more(-1)
+            index = self._views.index(view) + step
         if 0 <= index < len(self._views):
             self.select(self._views[index])
-        elif index >= len(self._views):
-            self.post_message(self.Left())
+        return index < len(self._views)
 
     # The window
 
@@ -224,19 +218,20 @@ class Transcript(VerticalScroll, can_focus=True):
         page = self.size.height
         if new_value < page and self._low and not self.following:
             self._moving = True
-            self.call_later(self._more_above)
+            self.call_later(self._more, -1)
         elif (
             self._low + len(self._views) < len(self._entries)
             and new_value > self.max_scroll_y - page
         ):
             self._moving = True
-            self.call_later(self._more_below)
+            self.call_later(self._more, 1)
 
-    async def _more_above(self) -> None:
+    async def _more(self, step: int) -> None:
+        """Mount further messages above (-1) or below (1)."""
         self._moving = True
         try:
             async with self._changing:
-                await self._mount_above()
+                await (self._mount_above() if step < 0 else self._shift_below())
         finally:
             self._moving = False
 
@@ -253,14 +248,6 @@ class Transcript(VerticalScroll, can_focus=True):
                 far = self._views[_MOST:]
                 del self._views[_MOST:]
                 await self._remove(far)
-
-    async def _more_below(self) -> None:
-        self._moving = True
-        try:
-            async with self._changing:
-                await self._shift_below()
-        finally:
-            self._moving = False
 
     async def _shift_below(self) -> None:
         with self.app.batch_update():

@@ -180,7 +180,7 @@ async def test_of_a_thousand_messages_few_are_mounted_and_reading_stays_in_place
         view = next(v for v in transcript.views if v.region.overlaps(transcript.region))
         before = view.region.y
         transcript._hold()
-        await transcript._more_above()
+        await transcript._more(-1)
         await pilot.pause()
         assert view.region.y == before
         transcript.focus()
@@ -212,8 +212,8 @@ async def test_a_found_message_is_shown_where_it_stands(home: Any):
         await wait_until(lambda: in_view(view, transcript))
         await wait_until(lambda: transcript.selected is view)
         # More is mounted above and below, and the message at the top edge gets higher.
-        await transcript._more_above()
-        await transcript._more_below()
+        await transcript._more(-1)
+        await transcript._more(1)
         await pilot.pause()
         assert in_view(view, transcript)
         row = view.region.y
@@ -240,7 +240,7 @@ async def test_a_message_is_found_before_anything_has_been_laid_out(home: Any):
             # As on a busy machine: the layout comes late, the rest of the chat before it.
             layout, screen._refresh_layout = screen._refresh_layout, lambda *_args, **_kw: None
             await screen.open_chat(chat, messages[index].id)
-            await transcript._more_above()
+            await transcript._more(-1)
             await asyncio.sleep(0.05)
             screen._refresh_layout = layout
             screen.refresh(layout=True)
