@@ -8,13 +8,15 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
+def bar(share: float, width: int) -> str:
+    """``width`` characters, filled to ``share`` (0 to 1)."""
+    full, rest = divmod(round(min(max(share, 0.0), 1.0) * width * 8), 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
 def gauge(share: float | None, width: int) -> str:
-    """``share`` (0 to 1) as a bar between brackets, ``width`` characters in all; None is empty."""
-    inside = max(width - 2, 1)
-    eighths = round(min(max(share or 0.0, 0.0), 1.0) * inside * 8)
-    full, rest = divmod(eighths, 8)
-    bar = "█" * full + (_EIGHTHS[rest] if rest else "")
-    return f"[{bar.ljust(inside)}]"
+    """A bar between brackets, ``width`` characters in all; None is empty."""
+    return f"[{bar(share or 0.0, max(width - 2, 1))}]"
 
 
 def history(values: Sequence[float], width: int, top: float | None = None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -13,10 +12,9 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from app.figures import duration
+from app.tui.widgets.gauge import bar, history
 
 _PAINT_S = 0.25
-_BARS = "▁▂▃▄▅▆▇█"
-_GAUGE = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,10 @@ def status_text(figures: StatusFigures, width: int) -> str:
     parts: list[tuple[int, str]] = [
         (0, figures.note),
         (1, speed),
-        (7, sparkline(figures.history, 10) if figures.history else ""),
+        (
+            7,
+            history(figures.history, min(10, len(figures.history))) if any(figures.history) else "",
+        ),
         (4, f"first {duration(figures.ttft_s)}" if figures.ttft_s is not None else ""),
         (5, f"prefill {figures.prefill_tps:,.0f}/s" if figures.prefill_tps else ""),
         (2, context_text(figures)),
@@ -105,24 +106,7 @@ def context_text(figures: StatusFigures) -> str:
     share = min(1.0, figures.used / figures.context)
     about = "≈" if figures.estimated else ""
     numbers = f"{about}{figures.used:,}/{figures.context:,} {figures.used / figures.context:.0%}"
-    return f"{gauge(share, 4)} {numbers}"
-
-
-def gauge(share: float, width: int) -> str:
-    """A bar of ``width`` cells, filled to ``share`` (0 to 1)."""
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    bar = "█" * full + (_GAUGE[rest] if rest else "")
-    return f"▕{bar.ljust(width)}▏"
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The last ``width`` values as bars, from zero to the greatest of them."""
-    last = list(values)[-width:]
-    top = max(last, default=0.0)
-    if top <= 0:
-        return ""
-    return "".join(_BARS[min(7, int(value / top * 7.999))] for value in last)
+    return f"▕{bar(share, 4)}▏ {numbers}"
 
 
 def _speed(tps: float | None) -> str:

@@ -16,7 +16,7 @@ from app.tui.widgets.figures_text import figures_text, header_text, state_text
 from app.tui.widgets.pace import Pace
 from app.tui.widgets.prompt import PromptHistory
 from app.tui.widgets.segments import Kind, Splitter, settled
-from app.tui.widgets.status_line import StatusFigures, gauge, sparkline, status_text
+from app.tui.widgets.status_line import StatusFigures, status_text
 from app.tui.widgets.text_lines import shown, wrap
 from tests.app.tui.chat_app import FIGURES
 
@@ -107,7 +107,7 @@ def test_the_status_line_leaves_out_what_matters_least():
     )
     wide = status_text(figures, 118)
     assert wide == (
-        "loading  42.5 tok/s  ▂▄█  first 135 ms  prefill 1,250/s  ▕█▏  ▏ 300/1,024 29%"
+        "loading  42.5 tok/s  ▃▅█  first 135 ms  prefill 1,250/s  ▕█▏  ▏ 300/1,024 29%"
         "  pebble · q8_0  llamacpp · 2 threads"
     )
     narrow = status_text(figures, 78)
@@ -117,10 +117,6 @@ def test_the_status_line_leaves_out_what_matters_least():
     assert "threads" not in narrow
     for width in range(1, 120):
         assert cell_len(status_text(figures, width)) <= width
-    assert gauge(0.5, 6) == "▕███   ▏"
-    assert gauge(2.0, 4) == "▕████▏"
-    assert sparkline([], 5) == ""
-    assert len(sparkline([1.0] * 50, 12)) == 12
 
 
 @pytest.mark.parametrize(
