@@ -78,14 +78,8 @@ class Database:
             self._require_open()
             db = self._writer
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            db.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(db):
                 yield db
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -182,15 +176,21 @@ def _set_wal(db: sqlite3.Connection) -> None:
 
 def _migrate(db: sqlite3.Connection, migrations: Sequence[Sequence[str]]) -> None:
     while _version(db) < len(migrations):
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with _transaction(db):
             number = _version(db)  # another process may have done it while this one waited
             if number < len(migrations):
                 for statement in migrations[number]:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {number + 1}")
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

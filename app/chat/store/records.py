@@ -28,16 +28,14 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What an answer cost. Seconds, and tokens per second; ``prompt_tokens`` includes the
-    ``cached_tokens``, which were not computed again. ``decode_tps`` counts the tokens after the
-    first."""
+    """What an answer cost."""
 
-    prompt_tokens: int
-    cached_tokens: int
+    prompt_tokens: int  # with the cached ones
+    cached_tokens: int  # were not computed again
     completion_tokens: int
     ttft_s: float
     prefill_tps: float | None
-    decode_tps: float | None
+    decode_tps: float | None  # of the tokens after the first
     total_s: float
     finish_reason: str
 
@@ -52,12 +50,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a chat's tree.
-
-    ``created`` is in seconds since 1970. ``model`` is a label such as "pebble · q4_k_m", ``file``
-    and ``runtime`` what answered; all None for the user's. A ``dropped`` message is shown but no
-    longer sent to the model.
-    """
+    """One message of a chat's tree; its fields are the columns of its table."""
 
     id: int
     chat: int
@@ -65,47 +58,37 @@ class Message:
     role: Role
     text: str
     state: State
-    created: float
-    model: str | None = None
+    created: float  # seconds since 1970
+    model: str | None = None  # what answered, a label such as "pebble · q4_k_m"
     file: str | None = None
     runtime: str | None = None
     figures: Figures | None = None
     attachments: tuple[Attachment, ...] = ()
     token_ids: tuple[int, ...] = ()
     error: str | None = None
-    dropped: bool = False
+    dropped: bool = False  # shown, but not sent to the model
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat without its messages.
-
-    ``title`` is the start of the first message until somebody renames it, and empty before that.
-    ``updated`` is when its newest message came or ended, or a draft was kept. ``model`` is what to
-    load to go on, ``leaf`` the last message of the branch that is shown, ``count`` the messages of
-    all branches.
-    """
+    """A chat without its messages."""
 
     id: int
-    title: str
+    title: str  # the start of the first message until somebody renames it; empty before that
     created: float
-    updated: float
-    model: str | None = None
+    updated: float  # when its newest message came or ended, or a draft was kept
+    model: str | None = None  # what to load to go on
     system: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    leaf: int | None = None
-    count: int = 0
+    leaf: int | None = None  # the last message of the branch that is shown
+    count: int = 0  # messages of all branches
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chat that a search found.
-
-    ``message`` is the newest of its messages that match, None when only the title does; then
-    ``snippet`` is the title. ``marks`` are the character ranges of the matches in ``snippet``.
-    """
+    """A chat that a search found."""
 
     chat: Chat
-    message: int | None
-    snippet: str
-    marks: tuple[tuple[int, int], ...]
+    message: int | None  # the newest that matches, None when only the title does
+    snippet: str  # of the message or the title
+    marks: tuple[tuple[int, int], ...]  # character ranges of the matches in ``snippet``

@@ -135,7 +135,7 @@ class ChatScreen(Occupied, Screen[None]):
         self.action_sampling = self.panels.sampling
 
     def compose(self) -> ComposeResult:
-        self.session = Session(self.services.store, self.host)
+        self.session = Session(self.services.store, self.host)  # here: they need the app
         yield self.bar
         yield self.transcript
         yield self.notice

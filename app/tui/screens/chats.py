@@ -119,12 +119,9 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
         box.border_subtitle = f"the {_NEWEST} newest" if len(hits) == _NEWEST else f"{len(hits):,}"
         self.query_one(ChatList).show(hits)
         said = self.query_one("#said", Static)
-        empty = "No chat has all these words." if query else "There is no chat yet."
-        if deleted:
-            empty = "No deleted chat." if not query else empty
-            note = "Enter brings a chat back. After 30 days they are gone."
-        else:
-            note = ""
+        none = "No deleted chat." if deleted else "There is no chat yet."
+        empty = "No chat has all these words." if query else none
+        note = "Enter brings a chat back. After 30 days they are gone." if deleted else ""
         said.update(error or (note if hits else empty))
         said.display = bool(error or note or not hits)
 
