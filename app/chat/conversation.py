@@ -24,13 +24,13 @@ class Conversation:
 
     def __init__(self, store: Store, chat: Chat, messages: Sequence[Message] = ()) -> None:
         self.store = store
-        self._chat = chat
+        self.chat = chat  # title, system message, sampling
         self._messages = {message.id: message for message in messages}
         self._children: dict[int | None, list[int]] = {}
         for message in sorted(messages, key=lambda m: m.id):
             self._children.setdefault(message.parent, []).append(message.id)
         leaf = chat.leaf if chat.leaf in self._messages else None
-        self._leaf = leaf if leaf is not None else max(self._messages, default=None)
+        self.leaf = leaf if leaf is not None else max(self._messages, default=None)
         self._left: dict[int, int | None] = {}  # the leaf that was shown below a message
 
     @classmethod
@@ -44,24 +44,14 @@ class Conversation:
         return cls(store, store.new_chat(**wishes))
 
     @property
-    def chat(self) -> Chat:
-        """Title, system message, sampling."""
-        return self._chat
-
-    @property
     def messages(self) -> tuple[Message, ...]:
         """Every message of every branch, oldest first."""
         return tuple(self._messages[id] for id in sorted(self._messages))
 
     @property
-    def leaf(self) -> int | None:
-        """The last message of the branch that is shown."""
-        return self._leaf
-
-    @property
     def path(self) -> tuple[Message, ...]:
         """The branch that is shown, from its first message to its last."""
-        return self.path_to(self._leaf)
+        return self.path_to(self.leaf)
 
     def path_to(self, id: int | None) -> tuple[Message, ...]:
         """From the first message to ``id``."""
@@ -89,7 +79,7 @@ class Conversation:
         among = [message.id for message in self.siblings(id)]
         target = among[min(max(among.index(id) + step, 0), len(among) - 1)]
         if target != id:
-            self._left[id] = self._leaf
+            self._left[id] = self.leaf
             self.show(self._left.get(target) or self._newest_below(target))
         return self._messages[target]
 
@@ -97,9 +87,9 @@ class Conversation:
         """Show the branch that ends with ``leaf``; None shows nothing, to begin anew."""
         if leaf is not None:
             self.message(leaf)
-        if leaf != self._leaf:
-            self._chat = self.store.update_chat(self._chat.id, leaf=leaf)
-            self._leaf = leaf
+        if leaf != self.leaf:
+            self.chat = self.store.update_chat(self.chat.id, leaf=leaf)
+            self.leaf = leaf
 
     def show_message(self, id: int) -> None:
         """Show a branch with this message in it, such as one that a search has found: the one that
@@ -121,7 +111,7 @@ class Conversation:
 
     def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
         """The user's next message, at the end of the branch that is shown."""
-        return self._add(self._leaf, text, attachments)
+        return self._add(self.leaf, text, attachments)
 
     def edit(self, id: int, text: str, attachments: Sequence[Attachment] | None = None) -> Message:
         """Another version of a message of the user, in a branch of its own; it keeps the files
@@ -137,19 +127,19 @@ class Conversation:
         if not text.strip() and not attachments:
             raise RequestError("there is nothing to send")
         message = self.store.add_message(
-            self._chat.id, parent, Role.USER, text, attachments=attachments
+            self.chat.id, parent, Role.USER, text, attachments=attachments
         )
         self._grow(message)
-        self._chat = self.store.chat(self._chat.id)  # the first message has given it its title
+        self.chat = self.store.chat(self.chat.id)  # the first message has given it its title
         return message
 
     def take_back(self, id: int, leaf: int | None) -> None:
         """Undo ``say`` or ``edit`` of a message that nothing follows; ``leaf`` was shown before."""
         message = self.message(id)
-        self._chat = self.store.take_back(id, leaf)
+        self.chat = self.store.take_back(id, leaf)
         del self._messages[id]
         self._children[message.parent].remove(id)
-        self._leaf = leaf
+        self.leaf = leaf
 
     def begin(self, parent: int, host: EngineHost) -> Message:
         """An empty answer to ``parent`` by the loaded model, in a branch of its own if there is one
@@ -158,14 +148,14 @@ class Conversation:
             raise RequestError("only a message of yours can be answered")
         choice = host.choice
         message = self.store.begin_answer(
-            self._chat.id,
+            self.chat.id,
             parent,
             model=host.label or None,
             file=str(choice.file.path) if choice else None,
             runtime=choice.file.runtime if choice else None,
         )
         self._grow(message)
-        if host.model is not None and host.model != self._chat.model:
+        if host.model is not None and host.model != self.chat.model:
             self.update(model=host.model)
         return message
 
@@ -189,12 +179,12 @@ class Conversation:
 
     def update(self, **changes: Any) -> None:
         """Change the chat's title, model, system message or sampling, as ``Store.update_chat``."""
-        self._chat = self.store.update_chat(self._chat.id, **changes)
+        self.chat = self.store.update_chat(self.chat.id, **changes)
 
     def _grow(self, message: Message) -> None:
         self._messages[message.id] = message
         self._children.setdefault(message.parent, []).append(message.id)
-        self._leaf = message.id
+        self.leaf = message.id
 
     # What the model gets
 
@@ -205,7 +195,7 @@ class Conversation:
         what was dropped; messages of one role that then follow each other become one, because many
         templates refuse them.
         """
-        return render(self._chat.system, self.path_to(until))
+        return render(self.chat.system, self.path_to(until))
 
 
 def render(system: str | None, path: Sequence[Message]) -> list[model_chat.Message]:

@@ -88,18 +88,13 @@ class AnswerBody(Vertical):
 
     def __init__(self, parts: Parts, *, ended: bool) -> None:
         super().__init__()
-        self._source = ""
+        self.text = ""  # the source that is shown, without the thinking
         self._splitter = Splitter()
         self._blank = ""  # line ends that open no section by themselves
         self._begin = Parts() if not ended else parts
         self._later = None if ended else parts
         self.thought: Thought | None = None
         self.sections: list[Prose | CodeBlock] = []
-
-    @property
-    def text(self) -> str:
-        """The source that is shown, without the thinking."""
-        return self._source
 
     @property
     def code_blocks(self) -> list[CodeBlock]:
@@ -111,7 +106,7 @@ class AnswerBody(Vertical):
         if parts.thinking:
             self.thought = Thought(parts.thinking, parts.tokens)
             yield self.thought
-        self._source = parts.text
+        self.text = parts.text
         for one in sections(self._splitter.feed(parts.text, last=True)):
             if not one.code and not one.text.strip():
                 continue
@@ -129,15 +124,15 @@ class AnswerBody(Vertical):
 
     async def show(self, parts: Parts, *, ended: bool = False) -> None:
         """Show ``parts``, of which as a rule only the end is new."""
-        if not parts.text.startswith(self._source):
+        if not parts.text.startswith(self.text):
             await self._restart()
         if parts.thinking:
             if self.thought is None:
                 self.thought = Thought()
                 await self.mount(self.thought, before=0)
             self.thought.show(parts.thinking, parts.tokens, thinking=parts.thinks)
-        added = parts.text[len(self._source) :]
-        self._source = parts.text
+        added = parts.text[len(self.text) :]
+        self.text = parts.text
         for event in self._splitter.feed(added, last=ended):
             await self._apply(event)
         if ended:
@@ -181,7 +176,7 @@ class AnswerBody(Vertical):
 
     async def _restart(self) -> None:
         """The text is another one than before."""
-        self._source, self._splitter, self._blank = "", Splitter(), ""
+        self.text, self._splitter, self._blank = "", Splitter(), ""
         self.sections, self.thought = [], None
         await self.remove_children()
 

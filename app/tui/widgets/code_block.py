@@ -29,10 +29,6 @@ class CodeBlock(TextLines):
         self._ended = ended
         self._asked = 0.0
 
-    @property
-    def code(self) -> str:
-        return self.text
-
     def on_mount(self) -> None:
         if self._ended:
             self._highlight()
@@ -53,7 +49,7 @@ class CodeBlock(TextLines):
 
     def line_content(self, number: int) -> Content:
         """The highlighted line, if the highlighter has seen it as it is now."""
-        line = self._lines[number]
+        line = self.lines[number]
         if number < len(self._styled) and self._styled[number].plain == line:
             return self._styled[number]
         return Content(line)
@@ -63,7 +59,7 @@ class CodeBlock(TextLines):
             return
         self._asked = time.monotonic()
         theme = ANSIDarkHighlightTheme if self.app.native_ansi_color else HighlightTheme
-        work = partial(self._style_lines, "\n".join(self._lines), theme)
+        work = partial(self._style_lines, "\n".join(self.lines), theme)
         self.run_worker(work, thread=True, exclusive=True, group="highlight", exit_on_error=False)
 
     def _style_lines(self, code: str, theme: type[HighlightTheme]) -> None:

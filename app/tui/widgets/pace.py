@@ -18,14 +18,9 @@ class Pace:
     """``interval`` says how long to wait: the processor time since the last time decides."""
 
     def __init__(self) -> None:
-        self._every = _MOST_OFTEN_S
+        self.interval = _MOST_OFTEN_S  # seconds between two showings, now
         self._last = float("-inf")
         self._used: float | None = None
-
-    @property
-    def interval(self) -> float:
-        """Seconds between two showings, now."""
-        return self._every
 
     @contextmanager
     def measured(self) -> Iterator[None]:
@@ -34,6 +29,6 @@ class Pace:
         if self._used is not None and now > self._last:
             cost = used - self._used
             wanted = min(_LEAST_OFTEN_S, max(_MOST_OFTEN_S, cost / _SHARE))
-            self._every += (wanted - self._every) / 4  # one slow frame changes little
+            self.interval += (wanted - self.interval) / 4  # one slow frame changes little
         self._used, self._last = used, now
         yield

@@ -16,33 +16,24 @@ class Place:
     """
 
     def __init__(self) -> None:
-        self._widget: Widget | None = None
+        self.widget: Widget | None = None
         self._was: int | None = None  # its row in what is scrolled, at the last layout
-        self._shown = False
-
-    @property
-    def widget(self) -> Widget | None:
-        return self._widget
-
-    @property
-    def shown(self) -> bool:
-        """Whether it has to be in view, and not only to stay where it is."""
-        return self._shown
+        self.shown = False  # it has to be in view, and not only to stay where it is
 
     def hold(self, widget: Widget, row: int) -> None:
         """Keep a widget where it is: at ``row`` of what is scrolled."""
-        self._widget, self._was, self._shown = widget, row, False
+        self.widget, self._was, self.shown = widget, row, False
 
     def show(self, widget: Widget) -> None:
         """Bring all of a widget into view, if it is too tall its beginning, and keep it there."""
-        self._widget, self._was, self._shown = widget, None, True
+        self.widget, self._was, self.shown = widget, None, True
 
     def let_go(self) -> None:
-        self._widget, self._was, self._shown = None, None, False
+        self.widget, self._was, self.shown = None, None, False
 
     def let_go_of(self, widgets: Sequence[Widget]) -> None:
         """These are taken away."""
-        if self._widget in widgets:
+        if self.widget in widgets:
             self.let_go()
 
     def scrolled(self, region: Region, now: int, height: int, last: int) -> int:
@@ -52,7 +43,7 @@ class Place:
         """
         row = now if self._was is None else now + region.y - self._was
         self._was = region.y
-        if self._shown:
+        if self.shown:
             lowest = region.y if region.height > height else region.bottom - height
             row = clamp(row, lowest, region.y)
         return clamp(row, 0, last)

@@ -30,7 +30,7 @@ class Tail(TextLines):
 
     def line_content(self, number: int) -> Content:
         """Bold, italic, code and headings as such, their marks still there."""
-        line = self._lines[number]
+        line = self.lines[number]
         content = Content(line)
         if _HEADING.match(line):
             return content.stylize("bold")

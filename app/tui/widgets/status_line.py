@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from textual.content import Content
-from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
@@ -67,9 +66,6 @@ class StatusLine(Widget):
 
     def render(self) -> Content:
         return Content(self.line)
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return 1
 
 
 def status_text(figures: StatusFigures, width: int) -> str:

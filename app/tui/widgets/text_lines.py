@@ -46,8 +46,8 @@ class TextLines(Widget):
     ) -> None:
         super().__init__(classes=classes)
         self._words, self._pad = words, pad
-        self._text = ""
-        self._lines: list[str] = [""]
+        self.text = ""
+        self.lines: list[str] = [""]  # as they are shown, before they are wrapped
         # (line, start, end) of every row at the width ``_width``, and the first row of each line.
         self._rows: list[tuple[int, int, int]] = []
         self._first: list[int] = []
@@ -56,36 +56,27 @@ class TextLines(Widget):
         self._drawn_for: object = None
         self.set_text(text)
 
-    @property
-    def text(self) -> str:
-        return self._text
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The lines as they are shown, before they are wrapped."""
-        return tuple(self._lines)
-
     def append(self, text: str) -> None:
         if not text:
             return
-        self._text += text
-        first = len(self._lines) - 1
+        self.text += text
+        first = len(self.lines) - 1
         head, *rest = shown(text).split("\n")
-        self._lines[-1] = (self._lines[-1] + head).expandtabs(_TAB)
-        self._lines += [line.expandtabs(_TAB) for line in rest]
+        self.lines[-1] = (self.lines[-1] + head).expandtabs(_TAB)
+        self.lines += [line.expandtabs(_TAB) for line in rest]
         self._wrap_from(first)
 
     def set_text(self, text: str) -> None:
-        if text.startswith(self._text):
-            self.append(text[len(self._text) :])
+        if text.startswith(self.text):
+            self.append(text[len(self.text) :])
             return
-        self._text = text
-        self._lines = [line.expandtabs(_TAB) for line in shown(text).split("\n")]
+        self.text = text
+        self.lines = [line.expandtabs(_TAB) for line in shown(text).split("\n")]
         self._wrap_from(0)
 
     def line_content(self, number: int) -> Content:
         """How a line is shown; as many characters as the line has."""
-        return Content(self._lines[number])
+        return Content(self.lines[number])
 
     def forget_drawn(self) -> None:
         """Draw every row again; for when ``line_content`` has changed."""
@@ -102,9 +93,9 @@ class TextLines(Widget):
         del self._rows[row:], self._first[line:]
         for old in [number for number in self._drawn if number >= row]:
             del self._drawn[old]
-        for number in range(line, len(self._lines)):
+        for number in range(line, len(self.lines)):
             self._first.append(len(self._rows))
-            text = self._lines[number]
+            text = self.lines[number]
             self._rows += [(number, *span) for span in wrap(text, self._width, words=self._words)]
         self._after_change(layout=len(self._rows) != before, row=row)
 
@@ -123,10 +114,10 @@ class TextLines(Widget):
         if inner != self._width:
             self._width = inner
             self._rows, self._first, self._drawn = [], [], {}
-            for number, text in enumerate(self._lines):
+            for number, text in enumerate(self.lines):
                 self._first.append(len(self._rows))
                 self._rows += [(number, *span) for span in wrap(text, inner, words=self._words)]
-        return max(1, len(self._rows) - (len(self._lines) > 1 and not self._lines[-1]))
+        return max(1, len(self._rows) - (len(self.lines) > 1 and not self.lines[-1]))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows of ``crop``; drawn once each, until they or the style change."""
@@ -174,7 +165,7 @@ class TextLines(Widget):
         return Strip.join([left_pad, strip]).adjust_cell_length(width, base)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        return selection.extract("\n".join(self._lines)), "\n"
+        return selection.extract("\n".join(self.lines)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.forget_drawn()

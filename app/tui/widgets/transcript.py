@@ -37,11 +37,11 @@ class Transcript(VerticalScroll, can_focus=True):
         Binding("down", "select(1)", "Message below", id="transcript.down", show=False),
     ]
 
-    def __init__(self, welcome: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._welcome = Static(welcome, classes="welcome", markup=False)
-        self._entries: list[Entry] = []
-        self._views: list[MessageView] = []
+        self._welcome = Static(classes="welcome", markup=False)
+        self.entries: list[Entry] = []  # the whole path, mounted or not
+        self.views: list[MessageView] = []  # the mounted ones
         self._low = 0  # the index of the first entry that is mounted
         self._moving = False
         self._folded = False
@@ -55,15 +55,6 @@ class Transcript(VerticalScroll, can_focus=True):
         self.anchor()
 
     @property
-    def entries(self) -> Sequence[Entry]:
-        """The whole path, mounted or not."""
-        return self._entries
-
-    @property
-    def views(self) -> Sequence[MessageView]:
-        return self._views
-
-    @property
     def following(self) -> bool:
         """Whether it stays at the end as that grows."""
         return self.is_anchored and not self._anchor_released
@@ -74,18 +65,18 @@ class Transcript(VerticalScroll, can_focus=True):
         return focused if isinstance(focused, MessageView) else None
 
     def view_of(self, message: int) -> MessageView | None:
-        return next((view for view in self._views if view.message.id == message), None)
+        return next((view for view in self.views if view.message.id == message), None)
 
     def fold(self) -> None:
         """What is far above the end is laid out as empty boxes, while the end is followed."""
-        if self.following and self._views:
+        if self.following and self.views:
             self._folded = True
-            self._views[-1].fold(self.region.y - self.size.height)
+            self.views[-1].fold(self.region.y - self.size.height)
 
     def _unfold(self) -> None:
         if self._folded:
             self._folded = False
-            for view in self._views:
+            for view in self.views:
                 view.fold(None)
 
     def on_resize(self) -> None:
@@ -100,40 +91,40 @@ class Transcript(VerticalScroll, can_focus=True):
             await self._sync(entries)
 
     async def _sync(self, entries: Sequence[Entry]) -> None:
-        old, self._entries = self._entries, list(entries)
+        old, self.entries = self.entries, list(entries)
         same = 0
-        for a, b in zip(old, self._entries, strict=False):
+        for a, b in zip(old, self.entries, strict=False):
             if a.message.id != b.message.id:
                 break
             same += 1
-        self._welcome.display = not self._entries
+        self._welcome.display = not self.entries
         keep = max(0, same - self._low)
         if not keep:
-            await self._remove(self._views)
-            self._views = []
-            self._low = max(0, len(self._entries) - _FIRST)
+            await self._remove(self.views)
+            self.views = []
+            self._low = max(0, len(self.entries) - _FIRST)
         else:
-            await self._remove(self._views[keep:])
-            del self._views[keep:]
-        for index, view in enumerate(self._views, self._low):
-            view.show_entry(self._entries[index])
-        mounted_to = self._low + len(self._views)
+            await self._remove(self.views[keep:])
+            del self.views[keep:]
+        for index, view in enumerate(self.views, self._low):
+            view.show_entry(self.entries[index])
+        mounted_to = self._low + len(self.views)
         if same and keep and mounted_to < same:
             return  # the reader is far above the end; what is new comes when scrolling down
-        await self._mount_below(len(self._entries) - mounted_to)
+        await self._mount_below(len(self.entries) - mounted_to)
         if not keep and self._low:
             self.call_after_refresh(self._more, -1)
 
     async def reveal(self, message: int) -> None:
         """Select a message of the path, mounted or not."""
-        index = next((i for i, e in enumerate(self._entries) if e.message.id == message), None)
+        index = next((i for i, e in enumerate(self.entries) if e.message.id == message), None)
         if index is None:
             return
         async with self._changing:
-            if not self._low <= index < self._low + len(self._views):
+            if not self._low <= index < self._low + len(self.views):
                 self.release_anchor()
                 await self._restart(max(0, index - _MORE))
-            view = self._views[index - self._low]
+            view = self.views[index - self._low]
             view.focus(scroll_visible=False)  # after what has asked for the focus before
             self._show_whole(view)
 
@@ -143,8 +134,8 @@ class Transcript(VerticalScroll, can_focus=True):
     async def to_end(self) -> None:
         """Mount the last messages if they are not, and follow them."""
         async with self._changing:
-            if self._low + len(self._views) < len(self._entries):
-                entries, self._entries = self._entries, []
+            if self._low + len(self.views) < len(self.entries):
+                entries, self.entries = self.entries, []
                 await self._sync(entries)
         self._place.let_go()
         self.anchor()
@@ -161,15 +152,15 @@ class Transcript(VerticalScroll, can_focus=True):
 
     async def _restart(self, low: int) -> None:
         """Mount messages from ``low`` on in place of those that are."""
-        await self._remove(self._views)
-        self._views, self._low = [], low
+        await self._remove(self.views)
+        self.views, self._low = [], low
         self._place.let_go()
         self.set_scroll(None, 0)  # where the messages that are gone were scrolled to says nothing
         await self._mount_below(2 * _FIRST)
 
     def action_select(self, step: int) -> None:
         """Select the last message that can be seen, or the first."""
-        visible = [view for view in self._views if view.region.overlaps(self.region)]
+        visible = [view for view in self.views if view.region.overlaps(self.region)]
         if visible:
             self.select(visible[-1] if step < 0 else visible[0])
 
@@ -193,15 +184,15 @@ class Transcript(VerticalScroll, can_focus=True):
     async def move(self, step: int) -> bool:
         """Select the message above the selected one (-1), or below (1); False below the last."""
         view = self.selected
-        if view is None or view not in self._views:
+        if view is None or view not in self.views:
             return True
-        index = self._views.index(view) + step
+        index = self.views.index(view) + step
         if index < 0 and self._low:
             await self._more(-1)
-            index = self._views.index(view) + step
-        if 0 <= index < len(self._views):
-            self.select(self._views[index])
-        return index < len(self._views)
+            index = self.views.index(view) + step
+        if 0 <= index < len(self.views):
+            self.select(self.views[index])
+        return index < len(self.views)
 
     # The window
 
@@ -220,8 +211,7 @@ class Transcript(VerticalScroll, can_focus=True):
             self._moving = True
             self.call_later(self._more, -1)
         elif (
-            self._low + len(self._views) < len(self._entries)
-            and new_value > self.max_scroll_y - page
+            self._low + len(self.views) < len(self.entries) and new_value > self.max_scroll_y - page
         ):
             self._moving = True
             self.call_later(self._more, 1)
@@ -237,31 +227,31 @@ class Transcript(VerticalScroll, can_focus=True):
 
     async def _mount_above(self) -> None:
         low = max(0, self._low - _MORE)
-        new = [MessageView(entry) for entry in self._entries[low : self._low]]
+        new = [MessageView(entry) for entry in self.entries[low : self._low]]
         if not new:
             return
         with self.app.batch_update():
-            await self.mount_all(new, before=self._views[0] if self._views else None)
-            self._views[:0] = new
+            await self.mount_all(new, before=self.views[0] if self.views else None)
+            self.views[:0] = new
             self._low = low
-            if len(self._views) > _MOST and not self.following:
-                far = self._views[_MOST:]
-                del self._views[_MOST:]
+            if len(self.views) > _MOST and not self.following:
+                far = self.views[_MOST:]
+                del self.views[_MOST:]
                 await self._remove(far)
 
     async def _shift_below(self) -> None:
         with self.app.batch_update():
             await self._mount_below(_MORE)
-            if len(self._views) > _MOST:
-                gone = self._views[: len(self._views) - _MOST]
-                del self._views[: len(gone)]
+            if len(self.views) > _MOST:
+                gone = self.views[: len(self.views) - _MOST]
+                del self.views[: len(gone)]
                 self._low += len(gone)
                 await self._remove(gone)
 
     async def _mount_below(self, count: int) -> None:
-        start = self._low + len(self._views)
-        new = [MessageView(entry) for entry in self._entries[start : start + max(0, count)]]
-        self._views += new
+        start = self._low + len(self.views)
+        new = [MessageView(entry) for entry in self.entries[start : start + max(0, count)]]
+        self.views += new
         if new:
             await self.mount_all(new)
 
@@ -276,7 +266,7 @@ class Transcript(VerticalScroll, can_focus=True):
         """Whatever comes above: the message at the top edge stays there."""
         top = self.scroll_offset.y
         self._place.let_go()
-        for view in self._views:
+        for view in self.views:
             region = view.virtual_region
             if region.bottom > top:
                 self._place.hold(view, region.y)
@@ -294,7 +284,7 @@ class Transcript(VerticalScroll, can_focus=True):
             return result
         last = max(0, result.total_region.bottom - size.height)
         if self.following:
-            ends = self._low + len(self._views) == len(self._entries)
+            ends = self._low + len(self.views) == len(self.entries)
             if ends and region.y >= last:
                 self._place.let_go()  # it is in view at the end, which is followed
                 return result

@@ -264,7 +264,7 @@ async def test_code_is_highlighted_and_can_be_selected(home: Any):
         assert view is not None
         block = view.body.code_blocks[0]
         assert block.language == "python"
-        assert block.code == "def row(boat, strokes):\n    return boat.speed * strokes  # metres\n"
+        assert block.text == "def row(boat, strokes):\n    return boat.speed * strokes  # metres\n"
         await wait_until(lambda: block.line_content(0).spans)
         screen.text_select_all()
         assert "return boat.speed" in (screen.get_selected_text() or "")
