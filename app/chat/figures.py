@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.chat.store.records import Figures, Message, State
-from runtimes.request import Completion, FinishReason, Timings, Usage
+from runtimes.request import Completion, FinishReason
 
 UNFINISHED = "unfinished"  # the reason in the figures of an answer that was still coming
 
@@ -20,21 +20,16 @@ STATES = {
 }
 
 
-def prefill_rate(usage: Usage, timings: Timings) -> float | None:
-    """Tokens of the prompt a second; None where too few were computed to say how fast that is."""
-    computed = usage.prompt_tokens - usage.cached_tokens
-    return timings.prefill_tps if computed >= FEW else None
-
-
 def figures_of(completion: Completion) -> Figures:
-    """As the engine has measured them."""
+    """As the engine has measured them; no prefill speed where too few tokens were computed."""
     usage, timings = completion.usage, completion.timings
+    computed = usage.prompt_tokens - usage.cached_tokens
     return Figures(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         ttft_s=timings.ttft_s,
-        prefill_tps=prefill_rate(usage, timings),
+        prefill_tps=timings.prefill_tps if computed >= FEW else None,
         decode_tps=timings.decode_tps,
         total_s=timings.total_s,
         finish_reason=str(completion.finish_reason),

@@ -17,10 +17,6 @@ from app.chat.attachments import complete_path
 from runtimes.errors import RequestError
 
 
-class SlashError(RequestError):
-    """Not a command, or not with these arguments."""
-
-
 @dataclass(frozen=True, slots=True)
 class Act:
     """Do what a key does: an action of the screen or the app."""
@@ -120,7 +116,7 @@ def _set(rest: str) -> Command:
     field = sampling_form.field(name)
     text = text.strip()
     if not text:
-        raise SlashError(f"/set {field.name} needs a value: {field.range}, or default")
+        raise RequestError(f"/set {field.name} needs a value: {field.range}, or default")
     if text.lower() == "default":
         return Set(field.name, None, default=True)
     return Set(field.name, sampling_form.read_value(field.name, text))
@@ -166,7 +162,7 @@ def is_command(text: str) -> bool:
 
 def parse(text: str) -> Command | None:
     """The command that ``text`` is; None for a text that is to be sent (see ``plain``). Raises
-    SlashError, or RequestError for a value out of its range."""
+    RequestError: not a command, or not with these arguments."""
     found = _COMMAND.match(text)
     if found is None:
         return None
@@ -175,12 +171,12 @@ def parse(text: str) -> Command | None:
     if spec is None:
         near = difflib.get_close_matches(name, [*_BY_NAME, *_ALIASES], n=1, cutoff=0.5)
         hint = f"; did you mean /{near[0]}?" if near else "; /help lists them"
-        raise SlashError(f"there is no command /{found[1]}{hint} (// begins a text with a slash)")
+        raise RequestError(f"there is no command /{found[1]}{hint} (// begins a text with a slash)")
     rest = text[found.end() :].strip()
     if callable(spec.command):
         return spec.command(rest)
     if rest:
-        raise SlashError(f"/{spec.name} takes nothing after it; // begins a text with a slash")
+        raise RequestError(f"/{spec.name} takes nothing after it; // begins a text with a slash")
     return spec.command
 
 

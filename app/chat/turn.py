@@ -21,7 +21,6 @@ from app.chat.figures import (
     can_continue,
     continued,
     figures_of,
-    prefill_rate,
 )
 from app.chat.host import EngineHost
 from app.chat.journal import Journal
@@ -313,10 +312,10 @@ class Turn:
         decode, prefill = self.meter.rate, None
         ttft = self._first - self._began if self._first is not None else None
         if self._completion is not None:
-            timings, tokens = self._completion.timings, self._completion.usage.completion_tokens
-            decode = timings.decode_tps
-            prefill = prefill_rate(self._completion.usage, timings)
-            ttft = timings.ttft_s if tokens else None
+            measured = figures_of(self._completion)
+            tokens, decode = measured.completion_tokens, measured.decode_tps
+            prefill = measured.prefill_tps
+            ttft = measured.ttft_s if tokens else None
         progress = Progress(
             text=self.message.text,
             tokens=tokens,
