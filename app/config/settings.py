@@ -63,7 +63,7 @@ class ChatSettings:
     saved_mb: int = 1000  # of disk for the contexts of long chats; see app.chat.contexts
 
 
-def _said(default: _Value, label: str, range: str, help: str) -> _Value:
+def _param(default: _Value, label: str, range: str, help: str) -> _Value:
     """A field with what the chat's panel and /set tell of it; ``range`` is what may be typed."""
     words = {"label": label, "range": range, "help": help}
     return field(default=default, metadata=words)
@@ -74,20 +74,22 @@ class Sampling:
     """How answers in a chat are sampled, as ``runtimes.request.SamplingParams``. Not greedy as
     `ingot run` is: asking again should be able to answer something else."""
 
-    temperature: float = _said(0.7, "Temperature", "0 or more", "0 always takes the likeliest")
-    top_p: float = _said(0.95, "Top-p", "above 0, to 1 (off)", "the likeliest up to this sum")
-    top_k: int = _said(0, "Top-k", "0 (off) or more", "only the k likeliest tokens")
-    min_p: float = _said(0.0, "Min-p", "0 (off) to 1", "only tokens this likely, to the likeliest")
-    max_tokens: int = _said(1024, "Longest answer", "1 or more", "tokens of an answer at most")
-    repetition_penalty: float = _said(
+    temperature: float = _param(0.7, "Temperature", "0 or more", "0 always takes the likeliest")
+    top_p: float = _param(0.95, "Top-p", "above 0, to 1 (off)", "the likeliest up to this sum")
+    top_k: int = _param(0, "Top-k", "0 (off) or more", "only the k likeliest tokens")
+    min_p: float = _param(0.0, "Min-p", "0 (off) to 1", "only tokens this likely, to the likeliest")
+    max_tokens: int = _param(1024, "Longest answer", "1 or more", "tokens of an answer at most")
+    repetition_penalty: float = _param(
         1.0, "Repetition", "above 0; 1 is off", "above 1 repeats less"
     )
-    presence_penalty: float = _said(0.0, "Presence", "-2 to 2; 0 is off", "off tokens seen once")
-    frequency_penalty: float = _said(
+    presence_penalty: float = _param(0.0, "Presence", "-2 to 2; 0 is off", "off tokens seen once")
+    frequency_penalty: float = _param(
         0.0, "Frequency", "-2 to 2; 0 is off", "off for each time seen"
     )
-    seed: int | None = _said(None, "Seed", "a whole number, or nothing", "makes answers repeatable")
-    stop: tuple[str, ...] = _said(
+    seed: int | None = _param(
+        None, "Seed", "a whole number, or nothing", "makes answers repeatable"
+    )
+    stop: tuple[str, ...] = _param(
         (), "Stop texts", r"texts, | between, \n a line end", "end an answer"
     )
 

@@ -94,8 +94,7 @@ class ContextRoom:
         try:
             short = await self._shortage(text)
         except IngotError as error:
-            screen.tell(error)
-            screen.prompt.give_back(text)
+            self._give_back(text, error)
             return
         if short is None:
             await self._store_and_ask(text)
@@ -109,8 +108,7 @@ class ContextRoom:
         try:
             message, before, draft = screen.session.say(text)
         except IngotError as error:
-            screen.tell(error)
-            screen.prompt.give_back(text)
+            self._give_back(text, error)
             return
         screen.prompt.earlier.add(text)
         if draft:
@@ -122,6 +120,10 @@ class ContextRoom:
         screen.answer.ask(
             PendingAnswer(conversation, message, checked=checked, most=most, before=before)
         )
+
+    def _give_back(self, text: str, problem: object) -> None:
+        self._screen.prompt.give_back(text)
+        self._screen.tell(problem)
 
     async def _shortage(self, text: str) -> Shortage | None:
         """None when nothing is short, or there is no model yet to count with."""
@@ -158,8 +160,7 @@ class ContextRoom:
         """Send what did not fit, in the way that was chosen; None: it is a draft again."""
         screen, most = self._screen, None
         if way is None:
-            screen.prompt.give_back(text)
-            screen.tell("Not sent: it does not fit into the context.")
+            self._give_back(text, "Not sent: it does not fit into the context.")
             return
         try:
             match way.way:
@@ -174,8 +175,7 @@ class ContextRoom:
                     await screen.new_chat()
                     screen.session.attached = attached
         except IngotError as error:
-            screen.tell(error)
-            screen.prompt.give_back(text)
+            self._give_back(text, error)
             return
         await self._store_and_ask(text, checked=True, most=most)
 

@@ -93,11 +93,14 @@ class TextLines(Widget):
         del self._rows[row:], self._first[line:]
         for old in [number for number in self._drawn if number >= row]:
             del self._drawn[old]
-        for number in range(line, len(self.lines)):
-            self._first.append(len(self._rows))
-            text = self.lines[number]
-            self._rows += [(number, *span) for span in wrap(text, self._width, words=self._words)]
+        self._wrap_rest()
         self._after_change(layout=len(self._rows) != before, row=row)
+
+    def _wrap_rest(self) -> None:
+        for number in range(len(self._first), len(self.lines)):
+            self._first.append(len(self._rows))
+            spans = wrap(self.lines[number], self._width, words=self._words)
+            self._rows += [(number, *span) for span in spans]
 
     def _after_change(self, *, layout: bool, row: int = 0) -> None:
         if layout:
@@ -114,9 +117,7 @@ class TextLines(Widget):
         if inner != self._width:
             self._width = inner
             self._rows, self._first, self._drawn = [], [], {}
-            for number, text in enumerate(self.lines):
-                self._first.append(len(self._rows))
-                self._rows += [(number, *span) for span in wrap(text, inner, words=self._words)]
+            self._wrap_rest()
         return max(1, len(self._rows) - (len(self.lines) > 1 and not self.lines[-1]))
 
     def render_lines(self, crop: Region) -> list[Strip]:
