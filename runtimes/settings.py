@@ -16,34 +16,28 @@ MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
 
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
-    """What the engine asks of a runner; ``None`` lets the runner choose.
-
-    ``context`` is tokens per slot, ``batch`` the most tokens in one step, ``extra_buffers`` whether
-    llama.cpp may repack weights for the processor's special kernels, ``unified_kv`` whether its
-    slots share one cache: steps may then mix prefill and decode in any order, but attention walks
-    every slot's cells, so that rounding depends on a row's companions. ``kv_type`` is the
-    type of llama.cpp's keys and values; ``kv_tokens`` is what all slots of a shared cache may hold
-    together (None: ``slots`` x ``context``), so that many short rows can run where as many long
-    ones would not fit; ``context_shift`` drops a conversation's oldest tokens when
-    its slot is full, where the runtime can. ``scored`` is how many positions ``Runner.score`` may
-    do at a time, each with room for a row of logits. ``device_sampling`` lets llama.cpp look for a
-    row's likeliest tokens where it computes the logits, so that only these are copied from a GPU.
-    ``reproducible`` has a row computed in the same way whatever else runs, has run or is cached:
-    its logits are then the same to the last bit. Not with ``unified_kv``.
-    """
+    """What the engine asks of a runner; ``None`` lets the runner choose."""
 
     slots: int = 4
-    context: int | None = None
-    batch: int = 512
+    context: int | None = None  # tokens per slot
+    batch: int = 512  # the most tokens in one step
     threads: int | None = None
     gpu_layers: int = -1
-    extra_buffers: bool = True
+    extra_buffers: bool = True  # llama.cpp may repack weights for the processor's special kernels
+    # llama.cpp's slots share one cache: steps may mix prefill and decode in any order, but
+    # attention walks every slot's cells, so that rounding depends on a row's companions.
     unified_kv: bool = False
-    kv_type: KvType = "f16"
-    context_shift: bool = False
+    kv_type: KvType = "f16"  # of llama.cpp
+    context_shift: bool = False  # drop a conversation's oldest tokens when its slot is full
+    # What all slots of a shared cache may hold together (None: slots x context), so that many short
+    # rows can run where as many long ones would not fit.
     kv_tokens: int | None = None
-    scored: int = 1
+    scored: int = 1  # positions that Runner.score may do at a time, each with a row of logits
+    # llama.cpp looks for a row's likeliest tokens where it computes the logits, so that only these
+    # are copied from a GPU.
     device_sampling: bool = False
+    # A row is computed in the same way whatever else runs, has run or is cached: its logits are
+    # then the same to the last bit. Not with unified_kv.
     reproducible: bool = False
 
 
@@ -53,22 +47,19 @@ STRATEGIES: tuple[Strategy, ...] = ("continuous", "static", "bucketed", "sequent
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """How an engine chooses what runs next.
-
-    ``longest_step_s`` is about how long a step of prefill may take: a request that is cancelled
-    ends after it. ``max_stall_s`` is how long prefill may keep decoding rows waiting at a time
-    (None: until all admitted prompts are in, best for throughput). A request overtakes those of
-    one priority above it that arrive ``aging_s`` later. ``batch_timeout_s`` is how long the
-    strategies other than continuous wait for a batch to fill. ``prefix_bytes`` bounds the keys and
-    values that are kept for later prompts beside the slots (None: an eighth of the free memory,
-    2 GiB at most).
-    """
+    """How an engine chooses what runs next."""
 
     strategy: Strategy = "continuous"
+    # How long prefill may keep decoding rows waiting at a time; None: until all admitted prompts
+    # are in, best for throughput.
     max_stall_s: float | None = 0.5
-    aging_s: float = 10.0
-    batch_timeout_s: float = 0.05
+    aging_s: float = 10.0  # a request overtakes those one priority above that come so much later
+    batch_timeout_s: float = 0.05  # how long strategies other than continuous wait for a batch
     preempt: bool = True
     prefix_cache: bool = True
+    # Of keys and values that are kept for later prompts beside the slots; None: an eighth of the
+    # free memory, 2 GiB at most.
     prefix_bytes: int | None = None
-    longest_step_s: float = 20.0  # none may look like a hang, however large the model
+    # About how long a step of prefill may take: a request that is cancelled ends after it, and none
+    # may look like a hang, however large the model.
+    longest_step_s: float = 20.0

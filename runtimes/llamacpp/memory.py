@@ -40,18 +40,14 @@ _GROUP = 4
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """``slots`` of ``context`` tokens, with steps of up to ``batch`` tokens.
-
-    ``unified`` slots share one cache, of ``kv_tokens`` where it is to hold less than all of them
-    filled. ``outputs`` is how many rows of logits there may be, if that is not one a slot.
-    """
+    """``slots`` of ``context`` tokens, with steps of up to ``batch`` tokens."""
 
     slots: int
     context: int
     batch: int
-    unified: bool = False
-    kv_tokens: int | None = None
-    outputs: int = 0
+    unified: bool = False  # all slots share one cache
+    kv_tokens: int | None = None  # its tokens, where it is to hold less than all slots filled
+    outputs: int = 0  # rows of logits that there may be, if that is not one a slot
 
     @property
     def number(self) -> int:

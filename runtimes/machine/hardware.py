@@ -15,16 +15,13 @@ from runtimes.machine.gpus import Gpu, find_gpus
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Processor, memory and GPUs, within the limits that a container sets.
-
-    ``usable_cores`` is how many logical cores this process may run on.
-    """
+    """Processor, memory and GPUs, within the limits that a container sets."""
 
     cpu: str
     architecture: str
     physical_cores: int
     logical_cores: int
-    usable_cores: int
+    usable_cores: int  # logical ones that this process may run on
     instruction_sets: tuple[str, ...]
     ram_total: int
     ram_available: int

@@ -13,15 +13,12 @@ from runtimes.load import backend
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A native library on disk.
-
-    ``identity`` changes with every rebuild, also of the same version. ``distributions`` are all
-    that claim to have installed it: more than one means that they overwrote each other.
-    """
+    """A native library on disk."""
 
     runtime: RuntimeName
     version: str
-    identity: str
+    identity: str  # another one with every rebuild, also of the same version
+    # All that claim to have installed it: more than one means that they overwrote each other.
     distributions: tuple[str, ...]
     package: Path
 

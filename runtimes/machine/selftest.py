@@ -34,18 +34,14 @@ _LEAST_SIMILARITY = 0.995
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the self-test of one runtime found.
-
-    ``extra_buffers`` says whether llama.cpp may repack weights for its fastest kernels. ``warning``
-    is one line for the user when the runtime is missing, slower than it could be, or broken.
-    """
+    """What the self-test of one runtime found."""
 
     runtime: RuntimeName
     usable: bool
-    extra_buffers: bool
+    extra_buffers: bool  # llama.cpp may repack weights for its fastest kernels
     version: str | None
     kernels: tuple[str, ...]
-    warning: str | None
+    warning: str | None  # a line for the user when it is missing, slower than it could be, broken
     transient: bool = False  # the machine, not the library, may be to blame: test again next time
 
 

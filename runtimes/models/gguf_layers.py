@@ -18,15 +18,11 @@ _BOTH = {"falcon-h1"}
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """Every ``period``-th layer attends to everything: the last of them, or the first.
+    """Every ``period``-th layer attends to everything: the last of them, or the first."""
 
-    ``period`` 0 means that the file itself must say. ``window`` is what the architecture takes when
-    the file does not.
-    """
-
-    period: int
+    period: int  # 0: the file itself must say
     dense_first: bool = False
-    window: int = 0
+    window: int = 0  # what the architecture takes when the file does not say
 
 
 # An architecture that is not listed attends to everything in llama.cpp, whatever its file says of a
@@ -52,19 +48,14 @@ _PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """Elements of keys and values that one token adds over all layers.
+    """Elements of keys and values that one token adds over all layers."""
 
-    ``full`` counts the layers that keep every token, ``windowed`` those that keep the last
-    ``window`` tokens; ``heads`` and ``head_dim`` are the largest of any layer. ``state`` is what
-    recurrent layers keep of the whole sequence.
-    """
-
-    full: int
-    windowed: int
+    full: int  # of the layers that keep every token
+    windowed: int  # of those that keep the last ``window`` tokens
     window: int | None
-    heads: int
+    heads: int  # the most of any layer, as is the head_dim
     head_dim: int
-    state: StateShape | None = None
+    state: StateShape | None = None  # what recurrent layers keep of the whole sequence
 
 
 def cache_shape(arch: str, metadata: Mapping[str, Any]) -> CacheShape:

@@ -33,14 +33,12 @@ _PERIOD = 4
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """``layers`` recurrent layers, each with ``floats`` of state for a slot.
-
-    ``inner`` is the width of the recurrence's input, ``convolved`` of what is convolved before it;
-    both are 0 for other recurrences than Mamba's and those like it.
-    """
+    """The recurrent layers."""
 
     layers: int
-    floats: int
+    floats: int  # of state for a slot, in each layer
+    # The width of the recurrence's input and of what is convolved before it; 0 for other
+    # recurrences than Mamba's and those like it.
     inner: int = 0
     convolved: int = 0
 

@@ -18,37 +18,32 @@ GENAI_CONFIG = "genai_config.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A GGUF file, or a folder with an ONNX graph, and what its metadata says of the model.
+    """A GGUF file, or a folder with an ONNX graph, and what its metadata says of the model."""
 
-    ``path`` is the .gguf file or the ONNX folder; ``nbytes`` all bytes that the runtime reads;
-    ``sliding_window`` is None for full attention. ``kv_elements`` and ``window_elements`` are the
-    elements of keys and values that a token adds to the layers that keep every token, and to those
-    that keep the window only. ``feed_forward`` is the widest activation of a layer for one token
-    (of a mixture, over the experts that it uses); 0 where the metadata does not say. ``merges``
-    is the number of the tokenizer's merge rules where known. ``state`` is what recurrent layers
-    keep of a whole sequence.
-    """
-
-    path: Path
+    path: Path  # the .gguf file or the ONNX folder
     runtime: RuntimeName
     name: str
     architecture: str
     quantization: str
-    nbytes: int
+    nbytes: int  # all that the runtime reads
     context_length: int
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
     vocab_size: int
-    sliding_window: int | None
+    sliding_window: int | None  # None: full attention
     chat_template: str | None = field(repr=False)
+    # Elements of keys and values that a token adds: to the layers that keep every token, and to
+    # those that keep the window only.
     kv_elements: int = 0
     window_elements: int = 0
     hidden: int = 0
+    # The widest activation of a layer for one token, of a mixture over the experts that it uses; 0
+    # where the metadata does not say.
     feed_forward: int = 0
-    merges: int = 0
-    state: StateShape | None = None
+    merges: int = 0  # rules of the tokenizer, where known
+    state: StateShape | None = None  # what recurrent layers keep of a whole sequence
     further: tuple[Path, ...] = ()  # a split model's other files
 
     @classmethod

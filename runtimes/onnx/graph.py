@@ -36,23 +36,19 @@ class CacheTensor:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A loaded session and what the runner binds to it.
-
-    ``position_ids`` is None if not an input, ``logits_from`` where the graph leaves no choice of
-    positions. ``in_place`` graphs write new keys and values into the past that they are given;
-    others give back past and new together.
-    """
+    """A loaded session and what the runner binds to it."""
 
     session: Any
     input_ids: str
     attention_mask: str
-    position_ids: str | None
+    position_ids: str | None  # None if not an input
     logits: str
     logits_dtype: Any
     index_dtype: Any
     cache: tuple[CacheTensor, ...]
+    # New keys and values are written into the past that is given; else both come back together.
     in_place: bool = True
-    logits_from: str | None = None
+    logits_from: str | None = None  # None where the graph leaves no choice of positions
 
 
 def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:

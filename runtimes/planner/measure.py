@@ -27,15 +27,13 @@ _seeds = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is timed: one row's prefill, and decode of each number of rows in lockstep.
-
-    Samples of several rows that would take longer than ``sample_s`` seconds have fewer tokens, down
-    to a quarter: where steps are slow, a few of them say as much.
-    """
+    """What is timed: one row's prefill, and decode of each number of rows in lockstep."""
 
     rows: tuple[int, ...] = (1, 16)
     prompt_tokens: int = 128
     decode_tokens: int = 32
+    # Samples of several rows that would take longer have fewer tokens, down to a quarter: where
+    # steps are slow, a few of them say as much.
     sample_s: float = math.inf
 
     @property
@@ -51,18 +49,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class SpeedFigures:
-    """Tokens a second, one sample a repeat. ``prefill_samples`` is one prompt's; ``decode_samples``
-    maps a number of rows in lockstep to the tokens a second of all of them together, and
-    ``batch_prefill`` to those of as many prompts at once. ``load_s`` is the seconds from nothing to
-    an engine that can take a step, with the fewest rows. ``others`` is the share of the processor
-    (0 to 1) that other programs took while the samples were made.
-    """
+    """Tokens a second, one sample a repeat."""
 
-    prefill_samples: tuple[float, ...]
-    decode_samples: dict[int, tuple[float, ...]]
-    batch_prefill: dict[int, float] = field(default_factory=dict)
-    load_s: float | None = None
-    others: float | None = None
+    prefill_samples: tuple[float, ...]  # of one prompt
+    decode_samples: dict[int, tuple[float, ...]]  # of so many rows in lockstep, all together
+    batch_prefill: dict[int, float] = field(default_factory=dict)  # of so many prompts at once
+    load_s: float | None = None  # from nothing to an engine that can take a step, the fewest rows
+    others: float | None = None  # the share (0 to 1) of the processor that other programs took
 
     @property
     def prefill_tps(self) -> float:
