@@ -31,7 +31,7 @@ LEAST_SHARED = 16
 _SINK_TOKENS = 4
 # A gap is taken to stay for this many steps: some would be closed at once by one that arrives.
 _GAP_STEPS = 4
-_MEMORY = 0.8  # of the last estimate, by measurement
+_SMOOTHING = 0.8  # of the last estimate, by measurement
 _MOST_MOVED_BYTES = 2**28  # of keys and values that are held twice while they move
 _FIRST_BYTES_S = 1e9  # until a move has been timed; low, so that the first ones are small
 
@@ -360,4 +360,4 @@ def _wanted(sequence: Sequence) -> Prefix:
 
 
 def _averaged(old: float, new: float) -> float:
-    return _MEMORY * old + (1 - _MEMORY) * new if old else new
+    return _SMOOTHING * old + (1 - _SMOOTHING) * new if old else new

@@ -23,7 +23,7 @@ from runtimes.engine.runner import StepPlan, StepRow
 from runtimes.engine.sequence import Sequence
 from runtimes.settings import SchedulerSettings
 
-_RATE_MEMORY = 0.8  # of the last estimate of the prefill rate, by step
+_RATE_SMOOTHING = 0.8  # of the last estimate of the prefill rate, by step
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Scheduler:
         if step.prefill >= policy.LEAST_CHUNK and seconds > 0:
             rate, old = step.prefill / seconds, self._prefill_rate
             self._prefill_rate = (
-                rate if old is None else _RATE_MEMORY * old + (1 - _RATE_MEMORY) * rate
+                rate if old is None else _RATE_SMOOTHING * old + (1 - _RATE_SMOOTHING) * rate
             )
         self._stalled = 0.0 if step.decoded else self._stalled + seconds
         for sequence, row in zip(step.sequences, step.plan.rows, strict=True):

@@ -92,13 +92,15 @@ def _key(installed: Installed) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How one child ended; ``failure`` is None when its logits were right."""
+    """How one child ended."""
 
-    failure: str | None
+    failure: str | None  # None when its logits were right
     kernels: tuple[str, ...] = ()
-    transient: bool = False
-    hung: bool = False
-    untried: bool = False  # Python did not get as far as the library
+    why: str = ""  # that of LineChildError, or "outside" for a kill from there
+
+
+# Only what native code did to its process is the library's fault for certain.
+_PASSING = frozenset({"outside", "import", "failed"})
 
 
 def _test(installed: Installed, timeout_s: float) -> Health:
@@ -108,7 +110,7 @@ def _test(installed: Installed, timeout_s: float) -> Health:
     fast = _run_child(runtime, safe=False, timeout_s=timeout_s)
     if fast.failure is None:
         return Health(runtime, True, True, version, fast.kernels, None)
-    if fast.untried:
+    if fast.why == "import":  # Python did not get as far as the library
         warning = f"{tried.label} {version} could not be tested: {fast.failure}"
         return Health(runtime, False, False, version, (), warning, True)
     safe = fast
@@ -119,13 +121,15 @@ def _test(installed: Installed, timeout_s: float) -> Health:
                 f"{tried.label}'s fastest kernels fail on this processor ({fast.failure}); running "
                 f"without them, slower. To get the full speed: {tried.reinstall}"
             )
-            return Health(runtime, True, False, version, safe.kernels, warning, fast.transient)
+            return Health(
+                runtime, True, False, version, safe.kernels, warning, fast.why in _PASSING
+            )
     warning = (
         f"{tried.label} {version} does not work on this machine ({safe.failure}); "
         f"install it again with: {tried.reinstall}"
     )
     # Where nothing answers in time, not even the safe settings, the machine may just be busy.
-    transient = fast.transient or safe.transient or safe.hung
+    transient = bool({fast.why, safe.why} & _PASSING) or safe.why == "hung"
     return Health(runtime, False, False, version, (), warning, transient)
 
 
@@ -140,24 +144,13 @@ def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> _Outcom
         ) as child:
             report: dict[str, Any] = child.answer(timeout_s)
     except LineChildError as error:
-        return _failed(error)
+        # SIGKILL comes from outside, mostly from a system that is out of memory.
+        outside = str(error).endswith(("SIGKILL", "SIGTERM"))
+        return _Outcome(str(error), why="outside" if outside else error.why)
     log.debug("%s answered in %.1f s", words, time.monotonic() - started)
     if not report["similarity"] >= _LEAST_SIMILARITY:
         return _Outcome(f"wrong results in the self-test (similarity {report['similarity']:.2f})")
     return _Outcome(None, tuple(report["kernels"]))
-
-
-def _failed(error: LineChildError) -> _Outcome:
-    """Only what native code did to its process is the library's fault for certain."""
-    text = str(error)
-    # SIGKILL comes from outside, mostly from a system that is out of memory.
-    outside = text.endswith(("SIGKILL", "SIGTERM"))
-    return _Outcome(
-        text,
-        transient=outside or error.why in ("import", "failed"),
-        hung=error.why == "hung",
-        untried=error.why == "import",
-    )
 
 
 def _from_record(record: Any) -> Health | None:
