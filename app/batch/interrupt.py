@@ -52,7 +52,7 @@ class Interrupts:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """While no row is in work, SIGTERM ends the command as Ctrl-C does: with files closed.
+    """While no row runs, SIGTERM ends the command as Ctrl-C does: with files closed.
 
     Both signals are as before afterwards.
     """

@@ -18,7 +18,7 @@ _DELIMITERS = ",;\t"
 
 
 class _Lines:
-    """Lines for Python's reader, which goes on after an exception; a generator would not.
+    """Lines for Python's reader, which reads on after an exception; a generator would not.
 
     Those of the present row are kept, so that they can be read again when a quote that opens in the
     first of them turns out to be a mistake.

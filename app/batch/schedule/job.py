@@ -26,7 +26,7 @@ from app.batch.report.forecast import Begun
 from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.batch.schedule.row_dispatcher import RowDispatcher
 from app.batch.schedule.suspects import Suspects
-from app.batch.schedule.work import Counts, Deliver, Terms
+from app.batch.schedule.work import Counts, Deliver, RequestDefaults
 from app.openai.answer import answer_of, failure_of
 from app.openai.task import Problem
 from app.prompts import PromptStyle, PromptTooLongError, encode
@@ -48,11 +48,13 @@ _log = logging.getLogger(__name__)
 class Job:
     """Drives engines over rows. Runs in one thread; only the done callbacks come from others."""
 
-    def __init__(self, members: Sequence[PoolEngine], terms: Terms, deliver: Deliver) -> None:
+    def __init__(
+        self, members: Sequence[PoolEngine], defaults: RequestDefaults, deliver: Deliver
+    ) -> None:
         self.counts = Counts()
         self.begun = Begun()
         self._members = list(members)
-        self._terms = terms
+        self._defaults = defaults
         self._deliver = deliver
         self._suspects: Suspects[InFlightRow] = Suspects()
         # None wakes the job: an engine that was away is back, or lost.
@@ -61,7 +63,7 @@ class Job:
         )
         for member in members:
             member.trial = dataclasses.replace(
-                terms.sampling, max_tokens=1, min_tokens=0, **_ONE_SAMPLE
+                defaults.sampling, max_tokens=1, min_tokens=0, **_ONE_SAMPLE
             )
 
     def run(self, rows: Iterator[Row], interrupts: Interrupts, tick: Callable[[], None]) -> bool:
@@ -136,9 +138,9 @@ class Job:
         """Rows that an engine is given. As many wait as run: a slot that falls free is refilled
         within the engine's step. A row's time begins when it is submitted, so that with a limit
         none may wait."""
-        if self._terms.timeout_s is None:
+        if self._defaults.timeout_s is None:
             return member.engine.slots * 2
-        return max(1, member.engine.slots // self._terms.sampling.samples)
+        return max(1, member.engine.slots // self._defaults.sampling.samples)
 
     def _start_suspects(self) -> None:
         """Give a suspect to each engine that has nothing else to do."""
@@ -157,25 +159,25 @@ class Job:
 
     def _begin(self, row: InFlightRow, member: PoolEngine) -> None:
         """Ask a row's first turn, for the first time or anew."""
-        row.messages = list(row.row.task.history)
+        row.messages = list(row.input.task.history)
         row.completions.clear()
-        if self._terms.timeout_s is not None:
-            row.deadline = time.monotonic() + self._terms.timeout_s
+        if self._defaults.timeout_s is not None:
+            row.deadline = time.monotonic() + self._defaults.timeout_s
         self._ask(row, member)
 
     def _ask(self, row: InFlightRow, member: PoolEngine) -> None:
         """Ask the next turn."""
-        turn, task = len(row.completions), row.row.task
+        turn, task = len(row.completions), row.input.task
         row.messages.append({"role": "user", "content": task.turns[turn]})
         # What was written for completions has its own form already.
-        style = _RAW if task.raw else self._terms.style
+        style = _RAW if task.raw else self._defaults.style
         try:
             ids = encode(member.engine, style, row.messages)
-            row.params, row.prompt_tokens = self._params(row.row, turn), len(ids)
+            row.params, row.prompt_tokens = self._params(row.input, turn), len(ids)
             row.tokens.clear()
             if not row.begun:
                 row.begun = True
-                self.begun.add(row.row, len(ids), self._asked(row.row))
+                self.begun.add(row.input, len(ids), self._asked(row.input))
             left = None if row.deadline is None else row.deadline - time.monotonic()
             request = Request(
                 prompt=ids,
@@ -202,12 +204,12 @@ class Job:
         stream.add_done_callback(lambda completion: self._finished.put((member, completion)))
 
     def _asked(self, row: Row) -> SamplingParams:
-        return row.task.sampling or self._terms.sampling
+        return row.task.sampling or self._defaults.sampling
 
     def _params(self, row: Row, turn: int) -> SamplingParams:
         """The row's parameters. Samples and log-probabilities are of the last turn; equal prompts
         get different samples by seeds of their own, the same in every run."""
-        job, params = self._terms.sampling, self._asked(row)
+        job, params = self._defaults.sampling, self._asked(row)
         if params.seed is not None and params.seed == job.seed:
             params = dataclasses.replace(params, seed=params.seed + row.index)
         if turn + 1 < len(row.task.turns):
@@ -251,12 +253,12 @@ class Job:
 
     def _answered(self, row: InFlightRow, member: PoolEngine, completion: Completion) -> None:
         row.completions.append(completion)
-        if len(row.completions) < len(row.row.task.turns):
+        if len(row.completions) < len(row.input.task.turns):
             row.messages.append({"role": "assistant", "content": completion.text})
             self._ask(row, member)
             return
         self._count(row, member)
-        self._deliver(row.row, answer_of(row.completions))
+        self._deliver(row.input, answer_of(row.completions))
 
     def _died(self, member: PoolEngine, reason: str | None) -> None:
         """The engine's process is gone: start another, or give the engine up."""
@@ -297,7 +299,7 @@ class Job:
                 member.lose(problem)
                 self._suspects.add(row, ran=row.alone)
                 return
-        if row.retries < self._terms.retries:
+        if row.retries < self._defaults.retries:
             row.retries += 1
             self.counts.retried += 1
             self._begin(row, member)
@@ -305,18 +307,18 @@ class Job:
         code = "engine_error"
         if late:
             code = "timeout"
-            reason = f"not finished within {self._terms.timeout_s:g} s (--row-timeout)"
+            reason = f"not finished within {self._defaults.timeout_s:g} s (--row-timeout)"
         self._fail(row, member, Problem(code, reason), completion.text)
 
     def _own_constraint(self, row: InFlightRow) -> bool:
-        own, job = row.row.task.sampling, self._terms.sampling
+        own, job = row.input.task.sampling, self._defaults.sampling
         return own is not None and own.constraint not in (None, job.constraint)
 
     def _fail(
         self, row: InFlightRow, member: PoolEngine, problem: Problem, partial: str = ""
     ) -> None:
         self._count(row, member, problem.code)
-        self._deliver(row.row, failure_of(problem, row.completions, partial))
+        self._deliver(row.input, failure_of(problem, row.completions, partial))
 
     def _count(self, row: InFlightRow, member: PoolEngine, error: str | None = None) -> None:
         """Count a finished row, for the job and for its engine."""
@@ -340,5 +342,5 @@ class Job:
         for member in self._members:
             slots = member.by_slot()[: member.engine.slots]
             member.counts.running = len(slots)
-            working += [row.row.index for row in slots]
+            working += [row.input.index for row in slots]
         self.counts.running, self.counts.working = len(working), tuple(working)

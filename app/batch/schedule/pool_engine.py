@@ -59,7 +59,7 @@ class EngineState(StrEnum):
 class InFlightRow:
     """A row between its first turn and its last."""
 
-    row: Row
+    input: Row
     messages: list[Message]
     completions: list[Completion] = field(default_factory=list)
     request_id: str = ""
@@ -82,13 +82,13 @@ class InFlightRow:
     @property
     def turns_left(self) -> int:
         """Turns behind this one."""
-        return len(self.row.task.turns) - len(self.completions) - 1
+        return len(self.input.task.turns) - len(self.completions) - 1
 
     @property
     def rank(self) -> int:
         """Slots are given by this, then by age: a conversation that is under way goes on before a
         new one starts."""
-        return self.row.task.priority - bool(self.completions)
+        return self.input.task.priority - bool(self.completions)
 
 
 class PoolEngine:

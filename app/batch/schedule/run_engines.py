@@ -20,7 +20,7 @@ from app.batch.report.time_left import Left
 from app.batch.schedule.engine_pool import engine_pool
 from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import PoolEngine
-from app.batch.schedule.work import Counts, Deliver, Terms
+from app.batch.schedule.work import Counts, Deliver, RequestDefaults
 from app.prompts import PromptStyle
 from runtimes.engine.metrics import EngineStats
 
@@ -68,8 +68,10 @@ def run_engines(
         ready = time.monotonic()
         loaded()
         style = PromptStyle(plan.settings.system, plan.settings.raw)
-        terms = Terms(plan.settings.sampling, style, running.row_timeout, running.retries)
-        job = Job(members, terms, deliver)
+        defaults = RequestDefaults(
+            plan.settings.sampling, style, running.row_timeout, running.retries
+        )
+        job = Job(members, defaults, deliver)
         if lengths is not None:
             job.counts.lengths = lengths
         view = _View(members, found, job, interrupts, progress, ready)

@@ -14,15 +14,13 @@ from runtimes.request import Completion, FinishReason, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How rows are asked: ``sampling`` and ``style`` are those of rows without their own;
-    ``timeout_s`` is for all turns of a row together; ``retries`` is how often a row is asked again
-    after a timeout or an error of the engine."""
+class RequestDefaults:
+    """How rows are asked."""
 
-    sampling: SamplingParams
+    sampling: SamplingParams  # of rows without their own, as is the style
     style: PromptStyle
-    timeout_s: float | None = None
-    retries: int = 1
+    timeout_s: float | None = None  # for all turns of a row together
+    retries: int = 1  # how often a row is asked again after a timeout or an error of the engine
 
 
 @dataclass(slots=True)

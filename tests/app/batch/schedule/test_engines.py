@@ -23,7 +23,7 @@ from app.batch.schedule.engines import parse_count, require_room, seats, spans
 from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import EngineState, PoolEngine
 from app.batch.schedule.row_dispatcher import RowDispatcher
-from app.batch.schedule.work import Terms
+from app.batch.schedule.work import RequestDefaults
 from app.models.planning import Choice
 from app.openai.answer import Answer
 from app.openai.task import Task
@@ -69,7 +69,7 @@ def run(members: list[PoolEngine], tick: Any = lambda: None) -> tuple[Job, dict[
         assert row.index not in results
         results[row.index] = str(answer.response)
 
-    job = Job(members, Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver)
+    job = Job(members, RequestDefaults(PARAMS, PromptStyle(raw=True), retries=0), deliver)
     assert job.run(iter(rows_of(PROMPTS)), Interrupts(), tick)
     assert sorted(results) == list(range(len(PROMPTS)))
     return job, results

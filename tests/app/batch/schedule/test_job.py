@@ -17,7 +17,7 @@ from app.batch.interrupt import Interrupts
 from app.batch.schedule import job as jobs
 from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import PoolEngine
-from app.batch.schedule.work import Terms
+from app.batch.schedule.work import RequestDefaults
 from app.openai.answer import Answer
 from app.openai.task import Task
 from app.prompts import PromptStyle
@@ -71,16 +71,16 @@ def rows_of(prompts: list[str], **task: Any) -> list[Row]:
     return [Row(i, i + 1, i, task) for i, task in enumerate(tasks)]
 
 
-def run(engine: WorkerEngine, rows: list[Row], **terms: Any) -> tuple[Job, dict[int, Answer]]:
+def run(engine: WorkerEngine, rows: list[Row], **defaults: Any) -> tuple[Job, dict[int, Answer]]:
     """The job after its end, and each row's answer."""
-    given = {"sampling": PARAMS, "style": PromptStyle(raw=True), **terms}
+    given = {"sampling": PARAMS, "style": PromptStyle(raw=True), **defaults}
     results: dict[int, Answer] = {}
 
     def deliver(row: Row, answer: Answer) -> None:
         assert row.index not in results
         results[row.index] = answer
 
-    job = Job([PoolEngine(engine)], Terms(**given), deliver)
+    job = Job([PoolEngine(engine)], RequestDefaults(**given), deliver)
     assert job.run(iter(rows), Interrupts(), lambda: None)
     return job, results
 
@@ -154,7 +154,9 @@ def test_a_crash_from_outside_fails_no_row(engine: Killed, monkeypatch: pytest.M
             os.kill(engine.pid, signal.SIGKILL)
 
     monkeypatch.setattr(engine, "submit", held)
-    job = Job([PoolEngine(engine)], Terms(PARAMS, PromptStyle(raw=True), retries=0), deliver)
+    job = Job(
+        [PoolEngine(engine)], RequestDefaults(PARAMS, PromptStyle(raw=True), retries=0), deliver
+    )
     assert job.run(iter(rows), Interrupts(), tick)
     assert (job.counts.crashes, job.counts.failed) == (1, 0)
     assert [results[i].response for i in range(len(prompts))] == [
