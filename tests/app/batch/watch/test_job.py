@@ -114,7 +114,7 @@ def test_a_job_is_told_from_begin_to_end(
     # The row as OUT has it.
     record = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[7])
     opened = open_row(job, 7)
-    assert (opened.id, opened.prompt, opened.note) == ("r7", "What is 7 plus 8?", "")
+    assert (opened.id, opened.prompt, opened.note) == ("row-7", "What is 17 + 0?", "")
     assert opened.answers == (record["response"],)
     assert "tok/s" in opened.figures
     bad = open_row(job, ROWS)
