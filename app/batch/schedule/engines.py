@@ -3,12 +3,11 @@ loading."""
 
 from __future__ import annotations
 
-import logging
 import os
-import queue
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -24,8 +23,6 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.placement import Placement
 from runtimes.worker.recovery import DeathLimit
-
-_log = logging.getLogger(__name__)
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -128,44 +125,32 @@ def load_engines(
     """
     begun: list[WorkerEngine] = []
     failed = threading.Event()
-    outcomes: queue.SimpleQueue[tuple[int, EngineApi | BaseException]] = queue.SimpleQueue()
 
     def begin(engine: WorkerEngine) -> None:
         begun.append(engine)
         if failed.is_set():
             engine.close()
 
-    def load(at: int) -> EngineApi:
-        seat = seated[at]
+    def load(seat: Seat) -> EngineApi:
         own = replace(settings, threads=seat.threads or settings.threads)
         return load_engine(
             choice.file, own, scheduling, begun=begin, place=seat.place, deaths=_DEATHS
         )
 
-    def attempt(at: int) -> None:
-        try:
-            outcomes.put((at, load(at)))
-        except BaseException as error:
-            outcomes.put((at, error))
-
-    loaded: dict[int, EngineApi] = {}
+    pool = ThreadPoolExecutor(len(seated), "ingot-load")
     try:
-        loaded[0] = load(0)
-        for at in range(1, len(seated)):
-            name = f"ingot-load-{at + 1}"
-            threading.Thread(target=attempt, args=(at,), name=name, daemon=True).start()
-        while len(loaded) < len(seated):
-            at, outcome = outcomes.get()
-            if isinstance(outcome, BaseException):
-                _log.info("%s (%s) cannot be loaded", seated[at].name, seated[at].where)
-                raise outcome
-            loaded[at] = outcome
+        first = load(seated[0])
+        others = [pool.submit(load, seat) for seat in seated[1:]]
+        for other in as_completed(others):
+            other.result()  # of several failures the first one tells why
+        return [first, *(other.result() for other in others)]
     except BaseException:
         failed.set()
         for engine in list(begun):
             engine.close()
         raise
-    return [loaded[at] for at in range(len(seated))]
+    finally:
+        pool.shutdown()
 
 
 def _seat(

@@ -39,6 +39,7 @@ class Tail:
     def read(self, most: int = 1 << 18) -> tuple[bool, list[tuple[int, bytes]]]:
         """Whether the file began anew, and the next whole lines with their offsets: about ``most``
         bytes, but at least one line if one is whole."""
+        lines: list[tuple[int, bytes]] = []
         try:
             with self.path.open("rb") as file:
                 self.size = os.fstat(file.fileno()).st_size
@@ -52,17 +53,14 @@ class Tail:
                     file.seek(self.size - self._last)
                     file.readline()
                     self.offset = file.tell()
-                self._last = None
-                data = file.read(most)
-                if len(data) == most and b"\n" not in data:
-                    data += file.readline()
+                self._last, end = None, self.offset + most
+                for line in file:
+                    if not line.endswith(b"\n") or self.offset >= end:
+                        break
+                    lines.append((self.offset, line))
+                    self.offset += len(line)
         except OSError:
             anew, self.offset, self.size = self.offset > 0, 0, 0
-            return anew, []
-        lines = []
-        for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
-            lines.append((self.offset, line + b"\n"))
-            self.offset += len(line) + 1
         return anew, lines
 
 
