@@ -18,17 +18,15 @@ _WINDOW_S = 20.0  # speeds are those of the last so many seconds, or of half the
 
 @dataclass(slots=True)
 class Begun:
-    """Sums over the rows that were asked: how many, the characters and tokens of their first
-    prompts (``cross`` and ``squares`` for the line through both), how many answers they get, and
-    the most tokens of all of these."""
+    """Sums over the rows that were asked."""
 
     rows: int = 0
-    characters: int = 0
+    characters: int = 0  # of their first prompts
     tokens: int = 0
-    squares: int = 0
+    squares: int = 0  # for the line through both
     cross: int = 0
-    answers: int = 0
-    most: int = 0
+    answers: int = 0  # that they get
+    most: int = 0  # tokens of all of these
 
     def add(self, row: Row, tokens: int, params: SamplingParams) -> None:
         """Count a row that is asked for the first time."""
@@ -51,15 +49,6 @@ class Begun:
         return each * characters + own * rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    at: float
-    decode_tokens: int
-    decode_s: float
-    prefill_s: float
-    decoding: int
-
-
 class Forecast:
     """Keeps the speeds of the last seconds. ``rows`` and ``characters`` are those of all rows that
     the model has to answer."""
@@ -67,7 +56,7 @@ class Forecast:
     def __init__(self, rows: int, characters: int, began: float) -> None:
         """``began`` is when the first row could, in the seconds that ``left`` is called with."""
         self._rows, self._characters, self._began = rows, characters, began
-        self._samples: deque[_Sample] = deque()
+        self._samples: deque[tuple[float, EngineStats]] = deque()
 
     def left(
         self,
@@ -92,11 +81,11 @@ class Forecast:
     def _rest(
         self, working: Sequence[InFlightRow], stats: EngineStats, counts: Counts, begun: Begun
     ) -> Rest:
-        running = [part for active in working for part in active.so_far()]
+        running = [part for row in working for part in row.so_far()]
         done = counts.answered + counts.failed
         rows = max(0, self._rows - done - len(working))
         each = begun.answers / begun.rows
-        later = sum(active.turns_left for active in working)
+        later = sum(row.turns_left for row in working)
         characters = max(0, self._characters - begun.characters)
         # Rows that wait in an engine are begun, and have not been read.
         waiting = begun.rows - done - len(working)
@@ -114,22 +103,21 @@ class Forecast:
 
     def _pace(self, now: float, stats: EngineStats) -> Pace | None:
         samples = self._samples
-        if samples and stats.decode_tokens < samples[-1].decode_tokens:
+        if samples and stats.decode_tokens < samples[-1][1].decode_tokens:
             samples.clear()  # a process that was started anew counts anew
-        sample = _Sample(now, stats.decode_tokens, stats.decode_s, stats.prefill_s, stats.decoding)
-        samples.append(sample)
+        samples.append((now, stats))
         window = max(_WINDOW_S, (now - self._began) / 2)
-        while len(samples) > 2 and samples[1].at <= now - window:
+        while len(samples) > 2 and samples[1][0] <= now - window:
             samples.popleft()
-        first = samples[0]
-        tokens = sample.decode_tokens - first.decode_tokens
-        decode_s = sample.decode_s - first.decode_s
-        rows = [one.decoding for one in samples if one.decoding]
+        begun, first = samples[0]
+        tokens = stats.decode_tokens - first.decode_tokens
+        decode_s = stats.decode_s - first.decode_s
+        rows = [one.decoding for _, one in samples if one.decoding]
         if tokens <= 0 or decode_s <= 0 or not rows:
             return None
         occupied = sum(rows) / len(rows)
-        steps_s = decode_s + sample.prefill_s - first.prefill_s
-        overhead = (now - first.at) / steps_s if steps_s else 1.0
+        steps_s = decode_s + stats.prefill_s - first.prefill_s
+        overhead = (now - begun) / steps_s if steps_s else 1.0
         return Pace(
             prefill_tps=stats.prefill_tps,
             row_tps=tokens / decode_s / occupied,
@@ -140,4 +128,4 @@ class Forecast:
 
 def _unread(working: Iterable[InFlightRow]) -> int:
     """Prompt tokens of rows that have a slot and no answer's first token yet."""
-    return sum(active.prompt_tokens for active in working if not active.tokens)
+    return sum(row.prompt_tokens for row in working if not row.tokens)
