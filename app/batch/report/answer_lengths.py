@@ -27,11 +27,10 @@ _UNSEEN = 0.5  # answers that may be longer than any that ended
 
 @dataclass(slots=True)
 class LengthCounts:
-    """``ended`` counts answers that ended by themselves, ``cut`` those that a limit ended, by the
-    logarithm of their tokens: bounded memory for any number of rows."""
+    """Answers by the logarithm of their tokens: bounded memory for any number of rows."""
 
-    ended: Counter[int] = field(default_factory=Counter)
-    cut: Counter[int] = field(default_factory=Counter)
+    ended: Counter[int] = field(default_factory=Counter)  # by themselves
+    cut: Counter[int] = field(default_factory=Counter)  # by a limit
 
     def add(self, tokens: int, *, cut: bool) -> None:
         """Count an answer."""
@@ -52,17 +51,14 @@ class LengthCounts:
 
 @dataclass(frozen=True, slots=True)
 class LengthModel:
-    """``parts`` says which part of the answers is at most as long as each of ``lengths``; above the
-    last of these, the log-normal distribution says how it goes on. ``scatter`` is the standard
-    deviation of one answer's tokens, as a part of the mean; ``error`` is how far the mean may be
-    off, likewise."""
+    """Up to the longest answer that ended as they were, above it a log-normal distribution."""
 
     lengths: Sequence[float]
-    parts: Sequence[float]
+    parts: Sequence[float]  # of the answers that are at most as long as each of ``lengths``
     mu: float
     sigma: float
-    scatter: float = 0.0
-    error: float = 0.0
+    scatter: float = 0.0  # the standard deviation of an answer's tokens, as a part of the mean
+    error: float = 0.0  # how far the mean may be off, likewise
 
     def quantile(self, part: float, above: int = 0) -> float:
         """The length that ``part`` of the answers stay below, of those longer than ``above``."""

@@ -14,23 +14,18 @@ from app.batch.report.time_left import Left, left_json
 from app.figures import duration, rate
 from runtimes.errors import RequestError
 
-State = Literal["running", "finished", "stopped"]
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """``done`` rows have an answer, ``cached`` of them from earlier runs; ``failed`` rows an error;
-    ``left`` rows neither. A job is ``stopped`` when its process is gone and rows are left. Rates
-    are per second: of the run so far, and over its last minute. ``notes`` say what is damaged in
-    the journal."""
+    """Rates are of the run so far, and over its last minute."""
 
     output: str
-    state: State
+    state: Literal["running", "finished", "stopped"]  # stopped: with rows left
     rows: int
-    done: int
-    cached: int
-    failed: int
-    left: int
+    done: int  # have an answer
+    cached: int  # of them from earlier runs
+    failed: int  # have an error
+    left: int  # have neither
     shard: str | None
     elapsed_s: float
     rows_per_s: float
@@ -38,7 +33,7 @@ class Status:
     decode_tps: float
     decode_tps_now: float
     time_left: Left | None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what is damaged in the journal
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""

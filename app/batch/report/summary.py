@@ -12,19 +12,16 @@ from app.figures import duration, rate
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures of one run. ``reused`` rows were in the journal already; ``unfinished`` rows are left
-    for the next run. Tokens, times and rates are of this run's own work; ``prefill_tps`` and
-    ``decode_tps`` are over the time that each took, ``output_tps`` is answers over wall time;
-    ``crashes`` are deaths of the worker process. ``ended`` says what ended the run early;
-    ``engines`` are those of a run with several."""
+    """Figures of one run. Tokens, times and rates are of its own work; ``prefill_tps`` and
+    ``decode_tps`` are over the time that each took."""
 
     rows: int
     answered: int
     failed: int
-    reused: int
-    unfinished: int
+    reused: int  # were in the journal already
+    unfinished: int  # left for the next run
     retried: int = 0
-    crashes: int = 0
+    crashes: int = 0  # deaths of the worker process
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -36,9 +33,9 @@ class Summary:
     memory_bytes: int = 0
     model: str = ""
     runtime: str = ""
-    ended: str | None = None
+    ended: str | None = None  # what ended it early
     errors: dict[str, int] = field(default_factory=dict)
-    engines: tuple[EngineFigures, ...] = ()
+    engines: tuple[EngineFigures, ...] = ()  # if there are several
 
     @property
     def output_tps(self) -> float:

@@ -27,13 +27,12 @@ _SURE = 1.5  # a number that may be further off than by this factor is told as a
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Measured speeds: prompt tokens a second of prefill, tokens a second of one row while ``rows``
-    decode, and what wall time is of the time in steps (from 1 on)."""
+    """Measured speeds."""
 
     prefill_tps: float
-    row_tps: float
-    rows: float
-    overhead: float = 1.0
+    row_tps: float  # tokens a second of one row
+    rows: float  # that decode meanwhile
+    overhead: float = 1.0  # what wall time is of the time in steps
 
     def token_s(self, rows: int) -> float:
         """Seconds for a token of each of ``rows`` rows."""
@@ -43,23 +42,21 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What is left to do. ``running`` has an item for each answer in a slot: its tokens so far and
-    the most that it may have; ``waiting`` answers have at most ``most`` tokens each, on the mean;
-    ``prompt_tokens`` are still to be read for all of them."""
+    """What is left to do."""
 
-    running: Sequence[tuple[int, int]]
-    waiting: int
-    most: int
-    prompt_tokens: float
+    running: Sequence[tuple[int, int]]  # of each answer in a slot: tokens so far, and the most
+    waiting: int  # answers
+    most: int  # tokens of one that waits, on the mean
+    prompt_tokens: float  # still to be read
     slots: int
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Seconds to the end: what is likely (None: unknown), at least and at most."""
+    """Seconds to the end."""
 
     low_s: float
-    likely_s: float | None
+    likely_s: float | None  # None: unknown
     high_s: float
 
     @property

@@ -25,22 +25,19 @@ class RequestDefaults:
 
 @dataclass(slots=True)
 class Counts:
-    """What the job has done so far. Tokens are of finished rows; ``retried`` counts rows that were
-    asked again, ``crashes`` deaths of the worker process, ``errors`` failures by their code;
-    ``working`` has the indexes of the rows that have a slot; ``lengths`` are those of all answers
-    that are known, of earlier runs too."""
+    """What the job has done so far."""
 
     answered: int = 0
     failed: int = 0
     running: int = 0
     retried: int = 0
-    crashes: int = 0
-    prompt_tokens: int = 0
+    crashes: int = 0  # deaths of the worker process
+    prompt_tokens: int = 0  # tokens are of finished rows
     cached_tokens: int = 0
     completion_tokens: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    working: tuple[int, ...] = ()
-    lengths: LengthCounts = field(default_factory=LengthCounts)
+    errors: Counter[str] = field(default_factory=Counter)  # failures by their code
+    working: tuple[int, ...] = ()  # the indexes of the rows that have a slot
+    lengths: LengthCounts = field(default_factory=LengthCounts)  # of earlier runs too
 
     def finished(self, completions: Iterable[Completion], error: str | None = None) -> None:
         """Count a row with what it was answered, and the code of its error if it failed."""

@@ -24,7 +24,6 @@ from runtimes.errors import RequestError
 
 _SIGNALS_APART_S = 0.3  # two that come together may count as one
 _READS = 16
-_LOOK_S = 1.0  # how often a foreign process is looked for
 
 
 class JobError(RequestError):
@@ -54,9 +53,6 @@ class Job:
         self._signals = 0
         self._signalled = 0.0
         self._stop = False
-        self._looked = float("-inf")
-        self._looked_for: dict[str, Any] | None = None
-        self._foreign = False  # whether a process that is not ours is at work
         self._phase = Phase.STARTING if child is not None else Phase.STOPPED
 
     @property
@@ -122,7 +118,8 @@ class Job:
             if not more:
                 break
         with self._lock:
-            alive = self._alive()  # looked at first: whatever it wrote is there when it has ended
+            # Looked at first: whatever it wrote is there when it has ended.
+            alive = self.journal.running if self._child is None else self._child.alive
             if self._child is not None:
                 self.events.read()
                 if self._stop and self._signals == 1 and alive:
@@ -135,15 +132,6 @@ class Job:
             elif not self._phase.active:
                 self.rows.set_running(())
             return more
-
-    def _alive(self) -> bool:
-        if self._child is not None:
-            return self._child.alive
-        now, run = time.monotonic(), self.journal.run
-        if run is not self._looked_for or now - self._looked >= _LOOK_S:
-            self._looked, self._looked_for = now, run
-            self._foreign = self.journal.running
-        return self._foreign
 
     def _foreign_phase(self, alive: bool, more: bool) -> Phase:
         run, end = self.journal.run, self.journal.end
