@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from quantize.manifest import Speed
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
@@ -51,8 +52,8 @@ def answer(path: Path, questions: list[dict[str, Any]], slots: int) -> list[str]
     return [done.text for done in completions]
 
 
-def speed(path: Path) -> dict[str, Any]:
-    """Prefill and decode with 1 and 16 rows, load time and peak memory: the fields of `Speed`."""
+def speed(path: Path) -> Speed:
+    """Prefill and decode with 1 and 16 rows, load time and peak memory."""
     from quantize.quality.peak import GpuPeak, peak_resident
     from runtimes.planner.measure import Workload, measure_speed
 
@@ -60,20 +61,20 @@ def speed(path: Path) -> dict[str, Any]:
         figures = measure_speed(
             path, Workload(rows=(1, _ROWS), sample_s=_SAMPLE_S), batch_prefill=True
         )
-    return {
-        "prefill_tps": float(figures.prefill_tps),
-        "prefill_tps_16": float(figures.batch_prefill[_ROWS]),
-        "decode_tps_1": float(figures.decode_tps[1]),
-        "decode_tps_16": float(figures.decode_tps[_ROWS]),
-        "load_s": figures.load_s,
-        "peak_bytes": peak_resident() + gpu.nbytes,
-        "ranges": {
+    return Speed(
+        prefill_tps=float(figures.prefill_tps),
+        prefill_tps_16=float(figures.batch_prefill[_ROWS]),
+        decode_tps_1=float(figures.decode_tps[1]),
+        decode_tps_16=float(figures.decode_tps[_ROWS]),
+        load_s=figures.load_s,
+        peak_bytes=peak_resident() + gpu.nbytes,
+        ranges={
             "prefill_tps": _range(figures.prefill_samples),
             "decode_tps_1": _range(figures.decode_samples[1]),
             "decode_tps_16": _range(figures.decode_samples[_ROWS]),
         },
-        "others": figures.others,
-    }
+        others=figures.others,
+    )
 
 
 def _range(samples: Sequence[float]) -> tuple[float, float]:

@@ -1,13 +1,53 @@
-"""Runs in a child process: the float model answers the graded questions."""
+"""Runs in a child process: the original model, computing in single precision.
+
+Where the weights fit into memory in single precision they are held so. Where they do not, they stay
+in the precision of the checkpoint (16 bits, mapped from the files as far as the loader allows), and
+a module's weights are widened while it runs. Either way every product and sum is in single
+precision: an 8B model takes its 16 GB of weights and, for a moment, its largest matrix in 32 bits.
+"""
 
 from __future__ import annotations
 
+import inspect
+import logging
 from pathlib import Path
 from typing import Any
 
 from quantize.build.child import report_progress, report_step
+from quantize.quality.store import Recorder
+from quantize.quality.text import cut, read_text
+from quantize.source import SourceModel
+from runtimes.machine.hardware import memory_now
 
-_ROWS = 32
+logger = logging.getLogger(__name__)
+
+_ROWS = 32  # questions that are answered together
+_SHARE = 0.5  # of the memory that is free, for weights in single precision
+_SMALL = 2**20  # parameters of a module that are widened once and for all
+
+
+def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: int | None) -> None:
+    """Run the Hugging Face model ``source`` over the text; what it gives goes to the folder
+    ``out``."""
+    import torch
+
+    given = read_text(text, limit)
+    trust = source.trust_remote_code
+    report_step("loading the tokenizer")
+    ids, bos = _encode(source.folder, given.content, trust)
+    report_step("loading the float model")
+    network = load_network(source.folder, trust_remote_code=trust)
+    windows = cut(ids, _context(network.config), bos, limit)
+    keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
+    with Recorder(out, windows, given) as recorder, torch.inference_mode():
+        for done, window in enumerate(windows.ids):
+            report_progress(done, len(windows.ids), "windows")
+            kept = {"logits_to_keep": len(window) - windows.first} if keeps else {}
+            logits = network(torch.tensor([window]), use_cache=False, **kept).logits[0]
+            scored = logits[-(len(window) - windows.first) : -1]
+            recorder.add(window, scored.float().numpy())
+        recorder.finish(describe_precision(network))
+    report_progress(len(windows.ids), len(windows.ids), "windows")
 
 
 def answer(
@@ -15,13 +55,8 @@ def answer(
 ) -> list[str]:
     """Greedy answers of the Hugging Face folder ``model`` in single precision, in order."""
     import torch
-    from transformers import AutoTokenizer
 
-    from quantize.quality.float_model import load_network
-
-    tokenizer = AutoTokenizer.from_pretrained(
-        model, local_files_only=True, trust_remote_code=trust_remote_code
-    )
+    tokenizer = _tokenizer(model, trust_remote_code)
     report_step("loading the float model")
     network = load_network(model, trust_remote_code=trust_remote_code)
     prompts = [
@@ -62,3 +97,121 @@ def _padding(network: Any, tokenizer: Any) -> int:
     eos = network.generation_config.eos_token_id
     first = eos[0] if isinstance(eos, list) else eos
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else first or 0)
+
+
+def load_network(model: Path, *, trust_remote_code: bool = False, wide: bool | None = None) -> Any:
+    """The network of the Hugging Face folder ``model``, ready to compute in single precision.
+
+    ``wide`` says whether weights are held in single precision; None decides by the free memory.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if wide is None:
+        config = AutoConfig.from_pretrained(
+            model, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+        needed = _weight_bytes(model) * 4 / getattr(config.dtype, "itemsize", 4)
+        wide = needed < _SHARE * memory_now()[1]
+    network = AutoModelForCausalLM.from_pretrained(
+        model,
+        local_files_only=True,
+        trust_remote_code=trust_remote_code,
+        dtype=torch.float32 if wide else "auto",
+    ).eval()
+    if not wide:
+        logger.info("weights are widened to single precision as they are used")
+        _compute_in_single_precision(network)
+    return network
+
+
+def describe_precision(network: Any) -> str:
+    """How ``network`` holds its weights, in words."""
+    import torch
+
+    held = {str(p.dtype).removeprefix("torch.") for p in network.parameters() if p.ndim > 1}
+    narrow = sorted(held - {str(torch.float32).removeprefix("torch.")})
+    if not narrow:
+        return "float32"
+    return f"float32 arithmetic on {' and '.join(narrow)} weights"
+
+
+def _weight_bytes(folder: Path) -> int:
+    files = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    return sum(path.stat().st_size for path in files)
+
+
+def _compute_in_single_precision(network: Any) -> None:
+    """Widen each module's own weights while it runs; small ones and buffers for good."""
+    import torch
+
+    for module in network.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                setattr(module, name, buffer.float())
+        narrow = [
+            p
+            for p in module.parameters(recurse=False)
+            if p.is_floating_point() and p.dtype != torch.float32
+        ]
+        if not narrow:
+            continue
+        if type(module) is torch.nn.Embedding:  # looks up a few rows: those are widened
+            module.register_forward_hook(lambda _module, _inputs, rows: rows.float())
+        elif sum(p.numel() for p in narrow) <= _SMALL:
+            for p in narrow:
+                p.data = p.data.float()
+        else:
+            _Widened(module, narrow)
+
+
+class _Widened:
+    """Swaps a module's weights for copies in single precision from its call to its return."""
+
+    def __init__(self, module: Any, parameters: list[Any]) -> None:
+        self._parameters = parameters
+        self._narrow: list[Any] = []
+        module.register_forward_pre_hook(self._widen)
+        module.register_forward_hook(self._restore, always_call=True)
+
+    def _widen(self, _module: Any, _inputs: Any) -> None:
+        self._narrow = [p.data for p in self._parameters]
+        for p in self._parameters:
+            p.data = p.data.float()
+
+    def _restore(self, _module: Any, _inputs: Any, _output: Any) -> None:
+        for p, data in zip(self._parameters, self._narrow, strict=True):
+            p.data = data
+        self._narrow = []
+
+
+def _encode(model: Path, text: str, trust_remote_code: bool) -> tuple[list[int], int | None]:
+    """The ids of ``text``, and the BOS id if the tokenizer begins every text with it.
+
+    An EOS that the tokenizer adds at the end is taken off.
+    """
+    # A text longer than the model's context is meant to be: it is cut into windows.
+    logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
+    tokenizer = _tokenizer(model, trust_remote_code)
+    plain = [int(i) for i in tokenizer(text, add_special_tokens=False).input_ids]
+    special = [int(i) for i in tokenizer(text[:1]).input_ids]
+    bos = tokenizer.bos_token_id
+    if bos is None or not special or special[0] != bos:
+        return plain, None
+    return [int(bos), *plain], int(bos)
+
+
+def _tokenizer(model: Path, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(
+        model, local_files_only=True, trust_remote_code=trust_remote_code
+    )
+
+
+def _context(config: Any) -> int:
+    """The longest window that a model was made for; many-part models keep it one level down."""
+    inner = config.get_text_config()
+    names = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+    found = next((getattr(inner, name, None) for name in names if getattr(inner, name, None)), None)
+    return int(found) if found else 2**31

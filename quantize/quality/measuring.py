@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from quantize.build.run import Run
 from quantize.build.stages import VERSIONS, stage_key
@@ -18,7 +18,7 @@ from quantize.manifest import (
     Speed,
     TokenParity,
 )
-from quantize.quality import measure as harness
+from quantize.quality import children
 from quantize.quality.gates import require_quality
 from quantize.quality.store import FloatReference, load_reference
 from quantize.quality.tasks import Question
@@ -28,6 +28,8 @@ from quantize.recipes.keys import versions
 from quantize.recipes.recipe import FORMATS, Recipe
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
+
+_Measured = TypeVar("_Measured", Quality, Fidelity, Speed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,14 @@ class Figures:
 
 @dataclass(slots=True)
 class Measuring:
-    """How the files of one run are measured: the text and the graded questions; and, once a file
-    is measured, what the float model made of the text, and the questions that could be asked.
-
-    ``key`` identifies everything besides a file that decides its figures: the float model, the
-    text, the questions, the programs, the machine.
-    """
+    """How the files of one run are measured."""
 
     text: Mapping[str, Any]
+    # Everything besides a file that decides its figures: float model, text, questions, programs,
+    # machine.
     key: str
     questions: Sequence[Question] = ()
+    # Once a file is measured: what the float model made of the text, and what could be asked.
     reference: FloatReference | None = None
     asked: Sequence[Question] = ()
 
@@ -91,31 +91,25 @@ def _know_original(run: Run, plan: Measuring) -> FloatReference:
     inputs = {"source": run.inputs, "text": plan.text, "tools": versions(["gguf"])}
 
     def refer(folder: Path) -> None:
-        harness.float_reference(source, options, folder, run.progress)
+        children.float_reference(source, options, folder, run.progress)
 
-    text = "running the float model over the text"
-    stage = run.stage("reference", stage_key("reference", inputs), text, refer)
-    reference = load_reference(stage.folder / harness.REFERENCE)
+    stage = run.stage(
+        "reference",
+        stage_key("reference", inputs),
+        "running the float model over the text",
+        refer,
+    )
+    reference = load_reference(stage.folder / children.REFERENCE)
     quality = None
     if questions and not run.reference.chats:
         run.progress.note("the graded questions are left out: the tokenizer has no chat template")
         questions = ()
     if questions:
-
-        def ask(_folder: Path) -> Any:
-            return dataclasses.asdict(
-                harness.float_accuracy(
-                    source.folder,
-                    questions,
-                    run.space.work,
-                    run.progress,
-                    trust_remote_code=source.trust_remote_code,
-                )
-            )
-
-        key = stage_key("float-tasks", {**inputs, "questions": _described(questions)})
-        text = f"asking the float model {len(questions)} graded questions"
-        quality = Quality(**run.stage("float-tasks", key, text, ask).value)
+        quality = _kept(
+            *(run, "float-tasks", {**inputs, "questions": _described(questions)}),
+            *(f"asking the float model {len(questions)} graded questions", Quality),
+            lambda: children.float_accuracy(source, questions, run.space.work, run.progress),
+        )
     run.publisher.describe(quality, reference.perplexity, plan.key)
     plan.reference, plan.asked = reference, questions
     return reference
@@ -129,7 +123,7 @@ def check(
     allowed, work = run.options.allow_token_mismatch, run.space.work
 
     def make(_folder: Path) -> dict[str, Any]:
-        harness.check_answers(path, work)
+        children.check_answers(path, work)
         if run.base.kind == "gguf":
             return {"parity": None, "notes": []}
         comparison = compare_built(path, run.reference, recipe.format, work)
@@ -158,38 +152,40 @@ def measure(
     it is further from the float model than its recipe allows."""
     name, work, inputs = recipe.name, run.space.work, _file(recipe, sha256)
     reference = _know_original(run, plan)
-    found = run.stage(
-        "fidelity",
-        stage_key("fidelity", {**inputs, "source": run.inputs, "text": plan.text}),
-        f"comparing {name} with the float model",
-        lambda _: dataclasses.asdict(harness.fidelity(path, reference, work, run.progress)),
-    ).value
-    fidelity = from_json(Fidelity, found)
+    fidelity = _kept(
+        *(run, "fidelity", {**inputs, "source": run.inputs, "text": plan.text}),
+        *(f"comparing {name} with the float model", Fidelity),
+        lambda: children.fidelity(path, reference, work, run.progress),
+    )
     if gates:
         require_quality(recipe, fidelity)
-    speed_key = stage_key("speed", inputs)
     if run.options.measure.again:
-        run.stages.drop("speed", speed_key)
-    speed = run.stage(
-        "speed",
-        speed_key,
-        f"measuring the speed of {name}",
-        lambda _: dataclasses.asdict(harness.built_speed(path, work)),
-    ).value
+        run.stages.drop("speed", stage_key("speed", inputs))
+    speed = _kept(
+        *(run, "speed", inputs, f"measuring the speed of {name}", Speed),
+        lambda: children.built_speed(path, work),
+    )
     quality = None
     if plan.asked:
-        quality = run.stage(
-            "tasks",
-            stage_key("tasks", {**inputs, "questions": _described(plan.asked)}),
-            f"asking {name} {len(plan.asked)} graded questions",
-            lambda _: dataclasses.asdict(harness.built_accuracy(path, plan.asked, work)),
-        ).value
-    return Figures(
-        quality=Quality(**quality) if quality else None,
-        fidelity=fidelity,
-        speed=from_json(Speed, speed),
-        measurement=plan.key,
-    )
+        quality = _kept(
+            *(run, "tasks", {**inputs, "questions": _described(plan.asked)}),
+            *(f"asking {name} {len(plan.asked)} graded questions", Quality),
+            lambda: children.built_accuracy(path, plan.asked, work),
+        )
+    return Figures(quality, fidelity, speed, plan.key)
+
+
+def _kept(
+    run: Run,
+    stage: str,
+    inputs: Mapping[str, Any],
+    text: str,
+    kind: type[_Measured],
+    measure: Callable[[], _Measured],
+) -> _Measured:
+    """What ``measure`` finds, or has found in an earlier run with the same inputs."""
+    made = run.stage(stage, stage_key(stage, inputs), text, lambda _: dataclasses.asdict(measure()))
+    return from_json(kind, made.value)
 
 
 def _file(recipe: Recipe, sha256: Mapping[str, str]) -> dict[str, Any]:

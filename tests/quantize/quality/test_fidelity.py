@@ -15,8 +15,8 @@ from quantize.fromjson import from_json
 from quantize.manifest import Speed
 from quantize.options import MeasureOptions, SourceOptions
 from quantize.progress.console import Reporter
+from quantize.quality.children import built_speed, fidelity, float_reference
 from quantize.quality.gates import require_quality
-from quantize.quality.measure import built_speed, fidelity, float_reference
 from quantize.quality.store import FloatReference
 from quantize.quality.text import WINDOW, read_text
 from quantize.recipes.recipe import find_recipe
@@ -128,10 +128,10 @@ def test_weights_kept_in_16_bits_give_the_logits_of_single_precision(
     import torch
     from transformers import AutoModelForCausalLM
 
-    from quantize.quality import float_model
-    from quantize.quality.float_model import describe_precision, load_network
+    from quantize.quality import float_child
+    from quantize.quality.float_child import describe_precision, load_network
 
-    monkeypatch.setattr(float_model, "_SMALL", 1000)  # all matrices of so small a model are small
+    monkeypatch.setattr(float_child, "_SMALL", 1000)  # all matrices of so small a model are small
     make_random_model(tmp_path / "wide", SHAPES[arch])
     narrow = AutoModelForCausalLM.from_pretrained(tmp_path / "wide", dtype=torch.bfloat16)
     narrow.save_pretrained(tmp_path / "model")

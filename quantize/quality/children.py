@@ -4,50 +4,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from quantize.build.process import PATIENT, Progress, run_child
 from quantize.errors import CheckError, ToolError
-from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, Quality, Speed
 from quantize.options import MeasureOptions
-from quantize.quality import built_child, reference_child
-from quantize.quality.fidelity_child import measure
-from quantize.quality.float_child import answer
+from quantize.quality import built_child, fidelity_child, float_child
 from quantize.quality.store import FloatReference, load_reference
 from quantize.quality.tasks import Question, as_arguments, grade
 from quantize.quality.text import read_text, scored_tokens
 from quantize.source import SourceModel
+from runtimes.machine.gpus import find_gpus
 
 REFERENCE = "float-reference"  # the folder of the float model's distributions, in the work folder
 _ROWS = 16
 
 
-def check_answers(path: Path, work: Path) -> str:
+def check_answers(path: Path, work: Path) -> None:
     """Load the file on its runtime and ask one question. Raises CheckError."""
+    what = f"loading {path.name} and asking it a question"
     try:
-        return run_child(
-            partial(built_child.ask, path),
-            what=f"loading {path.name} and asking it a question",
-            work=work,
-        )
+        run_child(partial(built_child.ask, path), what=what, work=work)
     except ToolError as error:
         raise CheckError(f"{error}\nNothing was published for it") from error
 
 
 def float_accuracy(
-    model: Path,
-    questions: Sequence[Question],
-    work: Path,
-    progress: Progress | None = None,
-    *,
-    trust_remote_code: bool = False,
+    source: SourceModel, questions: Sequence[Question], work: Path, progress: Progress | None = None
 ) -> Quality:
     """How many questions the original model answers."""
+    asked, trust = as_arguments(questions), source.trust_remote_code
     answers = run_child(
-        partial(answer, model, as_arguments(questions), trust_remote_code=trust_remote_code),
+        partial(float_child.answer, source.folder, asked, trust_remote_code=trust),
         what="asking the float model the graded questions",
         work=work,
         progress=progress,
@@ -82,10 +72,10 @@ def float_reference(
     what = "running the float model over the text to measure with"
     text, limit = options.text, options.limit
     if source.kind == "gguf":
-        call = partial(reference_child.from_gguf, source.weights[0], out, text, limit)
+        call = partial(fidelity_child.from_gguf, source.weights[0], out, text, limit)
         run_child(call, what=what, work=work, environment=PATIENT, progress=progress)
     else:
-        original = partial(reference_child.from_checkpoint, source, out, text, limit)
+        original = partial(float_child.from_checkpoint, source, out, text, limit)
         run_child(original, what=what, work=work, progress=progress, torch=True)
     return load_reference(out)
 
@@ -97,33 +87,27 @@ def fidelity(
 
     Raises ToolError and OutOfMemoryError.
     """
-    found = run_child(
-        partial(measure, path, reference),
+    return run_child(
+        partial(fidelity_child.compare_with, path, reference),
         what=f"comparing {path.name} with the float model",
         work=work,
         environment=_devices(),
         progress=progress,
     )
-    value, error = found.pop("perplexity"), found.pop("perplexity_error")
-    of = reference.perplexity
-    return Fidelity(replace(of, value=value, error=error), **found)
 
 
 def built_speed(path: Path, work: Path) -> Speed:
     """Speed, load time and peak memory of a built file."""
-    found = run_child(
+    return run_child(
         partial(built_child.speed, path),
         what=f"measuring the speed of {path.name}",
         work=work,
         environment=_devices(),
     )
-    return from_json(Speed, found)
 
 
 def _devices() -> Mapping[str, str]:
     """The GPUs that this process may use: files are measured where they will run."""
-    from runtimes.machine.gpus import find_gpus
-
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
         allowed = ",".join(str(gpu.index) for gpu in find_gpus())
