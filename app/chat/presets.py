@@ -6,8 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.config import writing
-from app.config.presets import BUILT_IN
-from app.config.settings import Config, ConfigError, Preset
+from app.config.settings import BUILT_IN, Config, ConfigError, Preset
 
 
 def all_presets(config: Config) -> tuple[Preset, ...]:

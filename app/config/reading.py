@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.config.presets import BUILT_IN
 from app.config.settings import (
+    BUILT_IN,
     ChatSettings,
     Config,
     ConfigError,

@@ -39,14 +39,6 @@ _BOOLEANS = {
 }
 
 
-def value_of(config: Config, key: str) -> Any:
-    """The value of a setting of SETTINGS."""
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def preset_name(key: str) -> str | None:
     """The preset to which ``key`` belongs."""
     match = _preset.fullmatch(key)
@@ -64,7 +56,7 @@ def parts_of(key: str) -> tuple[str, ...]:
 def parse(key: str, text: str) -> Any:
     """A setting's value from the command line or the environment. Raises ConfigError for a setting
     that there is not, and for a text that is no such value."""
-    plain = _without_none(_hint(key))
+    plain = _without_none(type_of(key))
     value: Any = text
     if plain is bool:
         value = _BOOLEANS.get(text.strip().lower(), text)
@@ -77,7 +69,7 @@ def parse(key: str, text: str) -> Any:
 
 def check(key: str, value: Any) -> Any:
     """``value`` as the setting ``key`` has it. Raises ConfigError that says what is expected."""
-    plain = _without_none(_hint(key))
+    plain = _without_none(type_of(key))
     good = value
     if isinstance(value, list):
         joined = key.startswith("keymap.") and all(isinstance(item, str) for item in value)
@@ -101,12 +93,8 @@ def check(key: str, value: Any) -> Any:
     return good
 
 
-def check_key(key: str) -> None:
-    """Raises ConfigError for a setting that there is not."""
-    _hint(key)
-
-
-def _hint(key: str) -> Any:
+def type_of(key: str) -> Any:
+    """The type of a setting. Raises ConfigError for one that there is not."""
     if key in SETTINGS:
         return SETTINGS[key]
     if key.startswith("keymap."):

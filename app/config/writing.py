@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,37 +25,21 @@ def set_value(key: str, value: Any, path: Path | None = None) -> Path:
     import tomlkit
 
     good = check(key, value)
-    file = _real(path)
-    document = _read(file)
     *tables, name = parts_of(key)
-    at: Any = document
-    for table in tables:
-        if table not in at:
-            at[table] = tomlkit.table()
-        at = at[table]
-        if not isinstance(at, dict):
-            raise ConfigError(f"{file}: {table} must be a table to hold {key}")
-    at[name] = list(good) if isinstance(good, tuple) else good
-    _write(file, tomlkit.dumps(document))
+    with _editing(path) as (file, document):
+        at = document
+        for table in tables:
+            at = at.setdefault(table, tomlkit.table())
+            if not isinstance(at, dict):
+                raise ConfigError(f"{file}: {table} must be a table to hold {key}")
+        at[name] = _plain(good)
     return file
 
 
 def unset_value(key: str, path: Path | None = None) -> bool:
     """Take a setting out of the file; whether it was there. Raises ConfigError as ``set_value``,
     except for the value: a wrong one can be taken out."""
-    import tomlkit
-
-    file = _real(path)
-    document = _read(file)
-    *tables, name = parts_of(key)
-    at: Any = document
-    for table in tables:
-        at = at.get(table) if isinstance(at, dict) else None
-    if not isinstance(at, dict) or name not in at:
-        return False
-    del at[name]
-    _write(file, tomlkit.dumps(document))
-    return True
+    return _remove(parts_of(key), path)
 
 
 def set_preset(preset: Preset, path: Path | None = None) -> Path:
@@ -62,40 +47,54 @@ def set_preset(preset: Preset, path: Path | None = None) -> Path:
     written. Raises ConfigError as ``set_value``."""
     import tomlkit
 
-    system, sampling = preset.system, preset.sampling
-    wanted: dict[str, Any] = {} if system is None else {"system": system}
-    for name, value in sampling.items():
-        good = check(f"presets.{preset.name}.sampling.{name}", value)
-        wanted.setdefault("sampling", tomlkit.inline_table())
-        wanted["sampling"][name] = list(good) if isinstance(good, tuple) else good
-    file = _real(path)
-    document: Any = _read(file)
-    if not isinstance(document.setdefault("presets", tomlkit.table(is_super_table=True)), dict):
-        raise ConfigError(f"{file}: presets must be a table")
     table = tomlkit.table()
-    table.update(wanted)
-    document["presets"][preset.name] = table
-    _write(file, tomlkit.dumps(document))
+    if preset.system is not None:
+        table["system"] = preset.system
+    for name, value in preset.sampling.items():
+        good = check(f"presets.{preset.name}.sampling.{name}", value)
+        table.setdefault("sampling", tomlkit.inline_table())[name] = _plain(good)
+    with _editing(path) as (file, document):
+        presets = document.setdefault("presets", tomlkit.table(is_super_table=True))
+        if not isinstance(presets, dict):
+            raise ConfigError(f"{file}: presets must be a table")
+        document["presets"][preset.name] = table
     return file
 
 
 def remove_preset(name: str, path: Path | None = None) -> bool:
     """Take a preset out of the file; whether it was there. Raises ConfigError."""
-    import tomlkit
+    return _remove(("presets", name), path)
 
-    file = _real(path)
-    document = _read(file)
-    presets = document.get("presets")
-    if not isinstance(presets, dict) or name not in presets:
-        return False
-    del presets[name]
-    _write(file, tomlkit.dumps(document))
+
+def _remove(parts: Sequence[str], path: Path | None) -> bool:
+    *tables, name = parts
+    with _editing(path) as (_, document):
+        at = document
+        for table in tables:
+            at = at.get(table) if isinstance(at, dict) else None
+        if not isinstance(at, dict) or name not in at:
+            return False
+        del at[name]
     return True
 
 
-def _real(path: Path | None) -> Path:
-    """The file itself: people keep their settings elsewhere and link to them."""
-    return Path(os.path.realpath(config_path() if path is None else path))
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+@contextlib.contextmanager
+def _editing(path: Path | None) -> Iterator[tuple[Path, Any]]:
+    """The file and what it says, which is written when the block has changed it."""
+    import tomlkit
+
+    # The file itself: people keep their settings elsewhere and link to them.
+    file = Path(os.path.realpath(config_path() if path is None else path))
+    document = _read(file)
+    before = tomlkit.dumps(document)
+    yield file, document
+    after = tomlkit.dumps(document)
+    if after != before:
+        _write(file, after)
 
 
 def _read(path: Path) -> TOMLDocument:

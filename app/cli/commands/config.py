@@ -73,9 +73,9 @@ def get(key: KeyArgument) -> None:
     import json
 
     from app.config.reading import load
-    from app.config.values import check_key
+    from app.config.values import type_of
 
-    check_key(key)
+    type_of(key)  # raises where there is none
     loaded = load()
     found = next((value for name, value, _ in _rows(loaded) if name == key), None)
     if found is not None:
@@ -114,11 +114,13 @@ def unset(key: KeyArgument) -> None:
 
 def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:
     """Name, value and source of every setting."""
-    from app.config.values import SETTINGS, value_of
+    from operator import attrgetter
+
+    from app.config.values import SETTINGS
 
     found: list[tuple[str, Any, str]] = []
     for key in SETTINGS:
-        value = value_of(loaded.config, key)
+        value = attrgetter(key)(loaded.config)
         source = loaded.sources.get(key, "default")
         found.append((key, list(value) if isinstance(value, tuple) else value, source))
     for id, keys in loaded.config.keymap.items():
