@@ -9,7 +9,7 @@ from quantize.manifest import NAME, FileEntry, Manifest, entry_path, load_manife
 from runtimes.errors import ModelError
 from runtimes.load import backends
 from runtimes.machine.installed import find_installed
-from runtimes.models.gguf_split import gguf_files
+from runtimes.models.gguf_split import named_parts
 
 # When a folder holds several builds and none is asked for: small and good first, then what is left
 # in the order in which it was built. (The planner measures; this is the choice without it.)
@@ -28,17 +28,16 @@ def resolve(model: str | Path, recipe: str | None = None, file: str | None = Non
     if not path.exists():
         raise ModelError(f"{model}: no such file or folder")
     if path.is_file():
-        suffixes = [suffix for backend in backends() for suffix in backend.suffixes]
-        if path.suffix.lower() not in suffixes:
-            raise ModelError(f"{model} is not a {' or '.join(suffixes)} file")
+        if format_of(path) is None:
+            raise ModelError(f"{model} is not a {' or '.join(_suffixes())} file")
         return path
     if (path / NAME).is_file():
         return _from_manifest(path, load_manifest(path), recipe, file)
-    if is_onnx_folder(path):
+    if format_of(path):
         return path
     if (path / "config.json").is_file():
         raise ModelError(f"{model} is a Hugging Face model: build it first with `quantize {model}`")
-    loose = gguf_files(path)
+    loose = model_files(path)
     names = ", ".join(p.name for p in loose)
     if loose and recipe is not None:
         raise ModelError(f"{model} has no {NAME}, which would say what {recipe} is: take --file")
@@ -50,12 +49,28 @@ def resolve(model: str | Path, recipe: str | None = None, file: str | None = Non
         return loose[0]
     if loose:
         raise ModelError(f"{model} holds {names}: say which with --file")
-    raise ModelError(f"{model} holds no model: neither {NAME} nor .gguf nor genai_config.json")
+    marks = [NAME, *_suffixes(), *(one.folder[0] for one in backends() if one.folder)]
+    raise ModelError(f"{model} holds no model: neither {' nor '.join(marks)}")
 
 
-def is_onnx_folder(path: Path) -> bool:
-    """Whether ``path`` holds what onnxruntime-genai's builder writes."""
-    return (path / "genai_config.json").is_file() and any(path.glob("*.onnx"))
+def format_of(path: Path) -> str | None:
+    """The format of the model that ``path``, a file or a folder, is by its name or its files."""
+    for one in backends():
+        if path.is_dir() and one.folder and all(any(path.glob(name)) for name in one.folder):
+            return one.format
+        if path.is_file() and path.suffix.lower() in one.suffixes:
+            return one.format
+    return None
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The models in ``folder`` that are single files, by name; of a split one the first part."""
+    files = (path for path in sorted(folder.iterdir()) if path.is_file() and format_of(path))
+    return [path for path in files if named_parts(path)[0] == path]
+
+
+def _suffixes() -> list[str]:
+    return [suffix for one in backends() for suffix in one.suffixes]
 
 
 def _from_manifest(folder: Path, manifest: Manifest, recipe: str | None, file: str | None) -> Path:

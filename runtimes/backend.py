@@ -39,6 +39,8 @@ class Backend(ABC):
     selftest: Path
     # Where a model is a single file: how its name ends.
     suffixes: tuple[str, ...] = ()
+    # Where it is a folder: the names of files in it, as patterns, the first the one to look for.
+    folder: tuple[str, ...] = ()
     # The fields of RunnerSettings that mean something to it, of those that do not to every runtime.
     knows: frozenset[str] = frozenset()
     # Whether steps read copies of the weights, and the file itself only while it is loaded.

@@ -16,17 +16,20 @@ from app.models.entries import Entry, Measured, Origin
 from app.models.recent import recently_used
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import FileEntry, entry_path, load_manifest
-from quantize.resolve import is_onnx_folder
+from quantize.resolve import format_of, model_files
 from runtimes.backend import Backend
 from runtimes.errors import IngotError
 from runtimes.load import backends
 from runtimes.machine.installed import find_installed
-from runtimes.models.gguf_split import gguf_files, named_parts
+from runtimes.models.gguf_split import named_parts
 from runtimes.planner.known import MadePlan, made_plans
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DEMO = Path("assets") / "pebble-built"  # where `make demo` puts it
 _BITS = re.compile(r"(?:^|[-_/])(?:UD-)?(?:I?Q|TQ|BF|F|FP|MXFP|NVFP|INT|W)(\d+)", re.IGNORECASE)
+
+# What an entry takes from a manifest as it is.
+_LISTED = ("format", "bits", "bits_per_weight", "bytes", "quality", "fidelity", "speed", "notes")
 
 
 def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
@@ -59,13 +62,11 @@ def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
             beside = _built(path.parent, plans)
             if same := [entry for entry in beside if entry.path.resolve() == path.resolve()]:
                 return same
-        if path.is_file():
-            return [_loose(path, plans)] if path.suffix.lower() == ".gguf" else []
         if (path / MANIFEST).is_file():
             return _built(path, plans)
-        if is_onnx_folder(path):
+        if format_of(path):
             return [_loose(path, plans)]
-        return [_loose(file, plans) for file in gguf_files(path)]
+        return [_loose(file, plans) for file in model_files(path)] if path.is_dir() else []
     except OSError as error:
         return [_broken(path, error.strerror or str(error))]
 
@@ -79,16 +80,10 @@ def _built(folder: Path, plans: Sequence[MadePlan]) -> list[Entry]:
         manifest = load_manifest(folder)
     except IngotError as error:
         return [_broken(folder, str(error))]
+    name = manifest.model.name
     return [
         _described(
-            Entry(
-                str(folder),
-                manifest.model.name,
-                one.recipe,
-                Origin.BUILT,
-                folder,
-                picked=one.recipe,
-            ),
+            Entry(str(folder), name, one.recipe, Origin.BUILT, folder, picked=one.recipe),
             one,
             plans,
         )
@@ -106,32 +101,25 @@ def _described(base: Entry, listed: FileEntry, plans: Sequence[MadePlan]) -> Ent
     return replace(
         base,
         path=path,
-        format=listed.format,
-        bits=listed.bits,
-        bits_per_weight=listed.bits_per_weight,
-        bytes=listed.bytes,
-        quality=listed.quality,
-        fidelity=listed.fidelity,
         parity=listed.token_parity,
-        speed=listed.speed,
-        notes=listed.notes,
         measured=None if broken else _measured(path, plans),
         broken=broken,
+        **{name: getattr(listed, name) for name in _LISTED},
     )
 
 
 def _loose(path: Path, plans: Sequence[MadePlan]) -> Entry:
-    """A .gguf file or an ONNX folder by itself."""
-    gguf = path.is_file()
-    files = named_parts(path) if gguf else [file for file in path.iterdir() if file.is_file()]
-    name = path.stem if gguf else path.name
+    """A model by itself, a file or a folder."""
+    single = path.is_file()
+    files = named_parts(path) if single else [file for file in path.iterdir() if file.is_file()]
+    name = path.stem if single else path.name
     return Entry(
         model=str(path),
         name=name,
         recipe="",
         origin=Origin.FILE,
         path=path,
-        format="gguf" if gguf else "onnx",
+        format=format_of(path),
         bits=_bits(name),
         bytes=sum(file.stat().st_size for file in files if file.is_file()),
         measured=_measured(path, plans),

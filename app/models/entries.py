@@ -9,7 +9,6 @@ from pathlib import Path
 
 from app.options import ModelOptions
 from quantize.manifest import Fidelity, Quality, Speed, TokenParity
-from quantize.recipes.recipe import Format
 from runtimes.planner.plan import Figures
 
 
@@ -46,7 +45,7 @@ class Entry:
     recipe: str
     origin: Origin
     path: Path
-    format: Format | None = None
+    format: str | None = None
     bits: int | None = None
     bytes: int | None = None
     picked: str | None = None

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from app.models.ready import Build, pick
 from quantize.disk import human, write_atomically
+from quantize.fromjson import from_json
 from quantize.hub.names import parse_hub_name
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest, write_manifest
-from quantize.recipes.recipe import Format
 from runtimes.errors import ModelError, RequestError
 from runtimes.paths import data_dir
 
@@ -34,20 +34,12 @@ _RECORD = "library.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Build):
     """A build in the library. ``bytes`` and ``sha256`` have one item for each of its files."""
 
-    label: str
-    kind: Format
-    main: str
     commit: str
     bytes: dict[str, int]
     sha256: dict[str, str]
-
-    @property
-    def build(self) -> Build:
-        """What it is called and consists of."""
-        return Build(self.label, self.kind, self.main, tuple(self.bytes))
 
     @property
     def size(self) -> int:
@@ -97,10 +89,10 @@ def read(repo: str) -> Model:
     path = library_dir() / repo / _RECORD
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return Model(repo, tuple(Kept(**item) for item in data["builds"]))
+        return Model(repo, tuple(from_json(Kept, item) for item in data["builds"]))
     except FileNotFoundError:
         return Model(repo)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.warning("%s is damaged (%s); pull the model again", path, error)
         return Model(repo)
 
@@ -128,10 +120,7 @@ def find(text: str) -> tuple[Model, Kept | None] | None:
     model = read(found[0])
     if what and not model.builds:
         raise RequestError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
-    if not what:
-        return model, None
-    chosen = pick([kept.build for kept in model.builds], what, model.repo, _listing(model))
-    return model, next(kept for kept in model.builds if kept.main == chosen.main)
+    return model, _pick(model, what) if what else None
 
 
 def locate(text: str) -> str:
@@ -156,8 +145,7 @@ def locate(text: str) -> str:
     if build is None and not model.builds:
         raise ModelError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
     if build is None:
-        pick([kept.build for kept in model.builds], None, model.repo, _listing(model))
-        build = model.builds[0]
+        build = _pick(model, None)
     if not model.is_whole(build):
         raise ModelError(
             f"{model.path(build)} is not what was pulled: a file is missing or has another size;"
@@ -187,8 +175,9 @@ def remove(model: Model, build: Kept | None = None) -> None:
         folder.rmdir()
 
 
-def _listing(model: Model) -> str:
-    return table([(b.label, b.size, b.main) for b in model.builds])
+def _pick(model: Model, what: str | None) -> Kept:
+    listing = table([(b.label, b.size, b.main) for b in model.builds])
+    return pick(model.builds, what, model.repo, listing)
 
 
 def table(rows: Sequence[tuple[str, int, str]]) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.models import library
-from app.models.ready import Build, find_builds, pick
+from app.models.ready import Build, ReadyBuild, find_builds, pick
 from quantize.hub.client import Hub, Listing, RemoteFile
 from quantize.hub.names import HubName, parse_hub_name
 from quantize.hub.transfer import arrived, fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
-from quantize.recipes.recipe import Format
 from runtimes.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
@@ -31,16 +31,12 @@ class PullRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A model of a repository: ``bytes`` to download, of which ``arrived`` are here already from
-    an interrupted download. ``kept`` says that it is in the library."""
+class Offer(Build):
+    """A model of a repository."""
 
-    label: str
-    kind: Format
-    main: str
     bytes: int
-    arrived: int
-    kept: bool
+    arrived: int  # of them, from an interrupted download
+    kept: bool  # in the library
 
 
 def parse_request(text: str) -> PullRequest:
@@ -72,7 +68,7 @@ def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Pa
         return model.path(kept)
     waiting = _waiting(listing.repo)
     fetch_files(hub, request.name, listing, files, waiting, progress, "pulling")
-    return _publish(model, kept, files, manifest)
+    return _publish(model, build, kept, files, manifest)
 
 
 def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Offer]:
@@ -101,7 +97,7 @@ def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Of
 
 def _look(
     name: HubName, progress: Reporter, hub: Hub
-) -> tuple[Listing, list[Build], Manifest | None]:
+) -> tuple[Listing, list[ReadyBuild], Manifest | None]:
     """What a repository holds, the models in it, and its manifest if `quantize` wrote it."""
     with progress.stage(f"looking at {name}"):
         listing = hub.listing(name, progress)
@@ -116,15 +112,24 @@ def _look(
 
 
 def _publish(
-    model: library.Model, kept: library.Kept, files: list[RemoteFile], manifest: Manifest | None
+    model: library.Model,
+    build: ReadyBuild,
+    kept: library.Kept,
+    files: list[RemoteFile],
+    manifest: Manifest | None,
 ) -> Path:
     """Unlist an older copy, move the files to their places, list them."""
     model = model.without(kept)
     library.write(model)
+    placed: dict[str, Path] = {}
     for file in files:
-        target = model.folder / _place(kept.build, file.path)
+        target = model.folder / _place(build, file.path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        (_waiting(model.repo) / file.key).replace(target)
+        if file.key in placed:  # two files with the same content
+            shutil.copyfile(placed[file.key], target)
+        else:
+            (_waiting(model.repo) / file.key).replace(target)
+        placed[file.key] = target
     if manifest:
         labels = {build.label for build in (*model.builds, kept)}
         entries = tuple(entry for entry in manifest.files if entry.recipe in labels)
@@ -135,7 +140,7 @@ def _publish(
     return model.path(kept)
 
 
-def _kept(build: Build, files: list[RemoteFile], listing: Listing) -> library.Kept:
+def _kept(build: ReadyBuild, files: list[RemoteFile], listing: Listing) -> library.Kept:
     places = {_place(build, file.path): file for file in files}
     return library.Kept(
         label=build.label,
@@ -147,7 +152,7 @@ def _kept(build: Build, files: list[RemoteFile], listing: Listing) -> library.Ke
     )
 
 
-def _place(build: Build, path: str) -> str:
+def _place(build: ReadyBuild, path: str) -> str:
     """Where a file of the repository goes: a model at the root of it gets a folder of its own."""
     if build.main == "":
         return f"{build.kind}/{path}" if path else build.kind
@@ -175,7 +180,7 @@ def _manifest(name: HubName, listing: Listing, hub: Hub, progress: Reporter) -> 
         folder.rmdir()
 
 
-def _from_manifest(manifest: Manifest, there: dict[str, RemoteFile]) -> list[Build]:
+def _from_manifest(manifest: Manifest, there: dict[str, RemoteFile]) -> list[ReadyBuild]:
     found = []
     for entry in manifest.files:
         main = entry.path.strip("/")
@@ -183,5 +188,5 @@ def _from_manifest(manifest: Manifest, there: dict[str, RemoteFile]) -> list[Bui
         if files and {Path(main).parent.joinpath(name).as_posix() for name in entry.sha256} <= set(
             files
         ):
-            found.append(Build(entry.recipe, entry.format, main, files))
+            found.append(ReadyBuild(entry.recipe, entry.format, main, files))
     return found

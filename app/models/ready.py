@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from quantize.recipes.recipe import Format
+from runtimes.backend import Backend
 from runtimes.errors import RequestError
+from runtimes.load import backends
 
-_SPLIT = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
+_PART = re.compile(r"(.+)-\d{5}-of-\d{5}")
 _TYPE = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32))(?=[-._]|$)",
     re.IGNORECASE,
@@ -21,37 +24,55 @@ _NO_MODEL = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One model that a runtime can load: ``files`` by their paths in the repository.
+    """One model that a runtime can load."""
 
-    ``main`` is what is loaded: a .gguf file (the first part of a split one) or an ONNX folder, ""
-    being the repository's root. ``label`` is what the user calls it: Q4_K_M, a folder's name.
-    """
-
-    label: str
-    kind: Format
-    main: str
-    files: tuple[str, ...]
+    label: str  # what the user calls it: Q4_K_M, a folder's name
+    kind: str  # a format
+    main: str  # what is loaded: a file (the first part of a split one) or a folder ("": the root)
 
 
-def find_builds(paths: Iterable[str]) -> list[Build]:
-    """The models among ``paths``, GGUF first, in the order of their names."""
+@dataclass(frozen=True, slots=True)
+class ReadyBuild(Build):
+    """A model in a repository."""
+
+    files: tuple[str, ...]  # by their paths in the repository
+
+
+_Build = TypeVar("_Build", bound=Build)
+
+
+def find_builds(paths: Iterable[str]) -> list[ReadyBuild]:
+    """The models among ``paths``, by runtime and then in the order of their names."""
     everything = sorted(paths)
+    return [
+        build
+        for one in backends()
+        for build in (*_single_files(one, everything), *_folders(one, everything))
+    ]
+
+
+def _single_files(runtime: Backend, paths: Sequence[str]) -> Iterator[ReadyBuild]:
     groups: dict[str, list[str]] = {}
-    for path in everything:
-        if path.lower().endswith(".gguf") and not _NO_MODEL.search(path):
-            split = _SPLIT.fullmatch(path)
-            groups.setdefault(split[1] if split else path[: -len(".gguf")], []).append(path)
-    found = [Build(_label(stem), "gguf", parts[0], tuple(parts)) for stem, parts in groups.items()]
-    for config in (p for p in everything if p.split("/")[-1] == "genai_config.json"):
-        folder = config.rpartition("/")[0]
-        prefix = f"{folder}/" if folder else ""
-        inside = [p for p in everything if p.startswith(prefix) and "/" not in p[len(prefix) :]]
-        if any(path.endswith(".onnx") for path in inside):
-            found.append(Build(folder or "onnx", "onnx", folder, tuple(inside)))
-    return found
+    for path in paths:
+        stem, _, suffix = path.rpartition(".")
+        if f".{suffix.lower()}" in runtime.suffixes and not _NO_MODEL.search(path):
+            part = _PART.fullmatch(stem)
+            groups.setdefault(part[1] if part else stem, []).append(path)
+    for stem, files in groups.items():
+        yield ReadyBuild(_label(stem), runtime.format, files[0], tuple(files))
 
 
-def pick(builds: Sequence[Build], what: str | None, name: str, listing: str) -> Build:
+def _folders(runtime: Backend, paths: Sequence[str]) -> Iterator[ReadyBuild]:
+    inside: dict[str, list[str]] = {}
+    for path in paths:
+        inside.setdefault(path.rpartition("/")[0], []).append(path)
+    for folder, files in inside.items() if runtime.folder else ():
+        names = [path.rpartition("/")[2] for path in files]
+        if all(fnmatch.filter(names, pattern) for pattern in runtime.folder):
+            yield ReadyBuild(folder or runtime.format, runtime.format, folder, tuple(files))
+
+
+def pick(builds: Sequence[_Build], what: str | None, name: str, listing: str) -> _Build:
     """The build that ``what`` names: by label, by path, or by a path's last part; without it the
     only one. Raises RequestError with ``listing``, which shows what there is."""
     if what is None:

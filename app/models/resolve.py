@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from app.options import ModelOptions
 from runtimes.errors import RequestError
 from runtimes.models.fingerprint import fingerprint as fingerprint
-from runtimes.models.modelfile import GENAI_CONFIG, ModelFile
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 if TYPE_CHECKING:
@@ -25,15 +25,14 @@ def model_file(model: str, options: ModelOptions) -> ModelFile:
     ModelError or RequestError."""
     from app.models.library import locate
     from quantize.manifest import NAME
-    from quantize.resolve import resolve
+    from quantize.resolve import format_of, resolve
 
     if options.recipe is not None and options.file is not None:
         raise RequestError("--recipe and --file both pick a file; give one of them")
     model = locate(model)
     picks = options.recipe is not None or options.file is not None
     path = Path(model)
-    whole = path.is_file() or (path / GENAI_CONFIG).is_file()
-    if picks and whole and not (path / NAME).is_file():
+    if picks and format_of(path) and not (path / NAME).is_file():
         raise RequestError(
             f"--recipe and --file pick from a folder of several files; {model} is one model"
         )

@@ -70,5 +70,6 @@ BACKEND = OnnxBackend(
     install=_INSTALL,
     reinstall=_INSTALL,
     selftest=Path(__file__).parent / "selftest" / "model.onnx",
+    folder=("genai_config.json", "*.onnx"),
     copies_weights=True,
 )

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from app.models.catalog import catalog
+from app.models.ready import find_builds
+from quantize.resolve import resolve
 from runtimes import load
 from runtimes.engine.engine import Engine
 from runtimes.engine.runner import Logits, StepPlan
@@ -68,6 +71,13 @@ def test_a_model_file_belongs_to_the_runtime_that_knows_it(toy: Path, tmp_path: 
     (tmp_path / "empty.toy").touch()
     with pytest.raises(ModelError, match="has no words"):
         ModelFile.read(tmp_path / "empty.toy")
+
+
+def test_the_library_finds_it(toy: Path) -> None:
+    assert resolve(toy.parent) == toy
+    assert [entry.format for entry in catalog([toy]) if entry.path == toy] == ["toy"]
+    (build,) = find_builds(["README.md", "small/tiny.toy"])
+    assert (build.label, build.kind, build.main) == ("tiny", "toy", "small/tiny.toy")
 
 
 def test_its_self_test_runs_in_a_child(toy: Path) -> None:

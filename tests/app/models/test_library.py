@@ -97,6 +97,12 @@ def test_folders_and_split_files(hub: FakeHub):
     ]
 
 
+def test_two_files_with_the_same_content(hub: FakeHub):
+    twins = {"genai_config.json": b"{}", "added_tokens.json": b"{}", "model.onnx": b"onnx" * 50}
+    hub.add("org/twins", twins)
+    assert files_of(get("org/twins")) == twins
+
+
 def test_when_it_is_not_clear_what_is_meant(hub: FakeHub):
     with pytest.raises(RequestError) as caught:
         get("org/tiny-GGUF")
