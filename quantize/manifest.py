@@ -21,15 +21,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a file was built from: a name and a hash of the configuration and weights.
-
-    ``revision`` is the commit of a model from the hub, ``lora`` the adapter that was merged.
-    """
+    """What a file was built from."""
 
     name: str
-    hash: str
-    revision: str | None = None
-    lora: str | None = None
+    hash: str  # of the configuration and the weights
+    revision: str | None = None  # the commit of a model from the hub
+    lora: str | None = None  # the adapter that was merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,99 +48,82 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """How well a model predicts a text: ``value`` with its standard error, over ``tokens``
-    predicted tokens in ``windows`` pieces (0: not recorded). ``text`` names the text and
-    ``text_sha256`` is its checksum."""
+    """How well a model predicts a text."""
 
     value: float
-    error: float
-    tokens: int
-    text: str
+    error: float  # the standard error of ``value``
+    tokens: int  # that were predicted
+    text: str  # its name
     text_sha256: str
-    windows: int = 0
+    windows: int = 0  # pieces of the text; 0: not recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
     """A shipped file's next-token distributions against the float model's, on the same token ids.
 
-    KL divergences in nats, from the float model to the file: mean, its standard error, and 99th
-    percentile over the tokens. ``same_top`` is the share of positions (0 to 1) at which both find
-    the same token the most likely.
+    KL divergences are in nats, from the float model to the file.
     """
 
     perplexity: Perplexity
     kl_mean: float
-    kl_error: float
-    kl_p99: float
-    same_top: float
+    kl_error: float  # the standard error of the mean
+    kl_p99: float  # the 99th percentile over the tokens
+    same_top: float  # the share of positions (0 to 1) with the same likeliest token
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tokens per second: prefill, and decoding with 1 row and with 16 rows together.
-
-    ``prefill_tps_16`` is 16 prompts at once. ``load_s`` is the time from nothing to the first
-    possible step, ``peak_bytes`` the most memory that the process held, everything included.
-    ``ranges`` maps the names of figures that are medians of several laps to the slowest and the
-    fastest lap. ``others`` is the share of the processor (0 to 1) that other programs took.
-    """
+    """Tokens per second: prefill, and decoding with 1 row and with 16 rows together."""
 
     prefill_tps: float
     decode_tps_1: float
     decode_tps_16: float
-    prefill_tps_16: float | None = None
-    load_s: float | None = None
-    peak_bytes: int | None = None
+    prefill_tps_16: float | None = None  # 16 prompts at once
+    load_s: float | None = None  # from nothing to the first possible step
+    peak_bytes: int | None = None  # the most memory of the process, everything included
+    # Of figures that are medians of several laps, by name: the slowest and the fastest lap.
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    others: float | None = None
+    others: float | None = None  # the share of the processor (0 to 1) that other programs took
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One built file (GGUF) or folder (ONNX).
-
-    ``path`` is relative to the manifest; ``sha256`` has one item per file, named as seen from the
-    manifest. ``notes`` are things that the user should know, such as tensors that fell back to
-    another type. ``route`` says by which tools it was made, ``inputs`` is the hash of everything
-    that decides its content, ``imatrix`` the importance matrix used, by name and checksum.
-    ``bits`` is the size class of the recipe, ``bits_per_weight`` what the file really stores.
-    ``measurement`` identifies what the figures were measured against and with: only those of
-    files with the same one may be compared.
-    """
+    """One built file (GGUF) or folder (ONNX)."""
 
     format: Format
     recipe: str
-    bits: int
-    path: str
+    bits: int  # the size class of the recipe
+    path: str  # relative to the manifest
     bytes: int
-    sha256: dict[str, str]
+    sha256: dict[str, str]  # of each file, named as seen from the manifest
     source: Source
     tools: dict[str, str]
     token_parity: TokenParity | None = None
     quality: Quality | None = None
     fidelity: Fidelity | None = None
     speed: Speed | None = None
-    notes: tuple[str, ...] = ()
-    route: str = ""
-    inputs: str = ""
-    imatrix: str | None = None
+    notes: tuple[str, ...] = ()  # for the user, such as tensors that fell back to another type
+    route: str = ""  # by which tools it was made
+    inputs: str = ""  # the hash of everything that decides its content
+    imatrix: str | None = None  # the importance matrix used, by name and checksum
+    # What the figures were measured against and with: only those of files with the same one may be
+    # compared.
     measurement: str = ""
-    bits_per_weight: float | None = None
+    bits_per_weight: float | None = None  # what the file really stores
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model that all files are builds of; ``quality`` and ``perplexity`` are the float
-    model's own, of the ``measurement`` that files may share; ``bytes`` is the size of its weights
-    on disk."""
+    """The model that all files are builds of."""
 
     name: str
     architecture: str
     parameters: int
+    # The float model's own, of the ``measurement`` that files may share.
     quality: Quality | None = None
     perplexity: Perplexity | None = None
-    bytes: int = 0
+    bytes: int = 0  # of its weights on disk
     measurement: str = ""
 
 

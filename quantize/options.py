@@ -25,33 +25,28 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """What is measured. ``text`` None is the bundled text, ``limit`` the most tokens scored
-    (None: the default of the harness). ``again`` measures what is measured already once more."""
+    """What is measured."""
 
     enabled: bool = True
-    text: Path | None = None
-    limit: int | None = None
+    text: Path | None = None  # None: the bundled text
+    limit: int | None = None  # the most tokens scored; None: the default
     gates: bool = True
-    again: bool = False
+    again: bool = False  # measure what is measured already once more
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to build and how far to go. ``out`` None means `<model>-built` beside the source.
-
-    ``imatrix`` is a text to compute an importance matrix from, or a ready matrix. ``overrides``
-    maps a regular expression over tensor names to a llama.cpp type. ``fresh`` builds again what is
-    already there.
-    """
+    """What to build and how far to go."""
 
     source: SourceOptions
     recipes: tuple[Recipe, ...]
-    out: Path | None = None
+    out: Path | None = None  # None: `<model>-built` beside the source
     measure: MeasureOptions = field(default_factory=MeasureOptions)
     allow_token_mismatch: bool = False
-    imatrix: Path | None = None
+    imatrix: Path | None = None  # a text to compute an importance matrix from, or a ready matrix
+    # From regular expressions over tensor names to llama.cpp types.
     overrides: Mapping[str, str] = field(default_factory=dict)
     target: Target = "cpu"
     push: str | None = None
     as_json: bool = False
-    fresh: bool = False
+    fresh: bool = False  # build again what is already there

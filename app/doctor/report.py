@@ -23,17 +23,14 @@ _LIBRARIES = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of the findings; ``bandwidth`` in bytes per second, ``problems`` one line each.
-
-    ``bounds`` is a line for each model that a crash has given safer settings.
-    """
+    """All of the findings."""
 
     hardware: Hardware
-    bandwidth: float
+    bandwidth: float  # bytes per second
     libraries: dict[str, str]
     runtimes: tuple[Health, ...]
-    problems: tuple[str, ...]
-    bounds: tuple[str, ...] = ()
+    problems: tuple[str, ...]  # a line each
+    bounds: tuple[str, ...] = ()  # a line for each model that a crash has given safer settings
 
     @property
     def usable(self) -> bool:

@@ -22,41 +22,35 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What `ingot plan` measured here: ``made`` is when, seconds since 1970; ``chosen`` whether the
-    plan took this file."""
+    """What `ingot plan` measured here."""
 
     figures: Figures
-    made: float
-    chosen: bool
+    made: float  # seconds since 1970
+    chosen: bool  # whether the plan took this file
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file to choose. ``model`` and ``options`` are what loads it, as on the command line.
+    """A file to choose. Figures are None where nobody measured them."""
 
-    ``recipe`` is what the file is called: the recipe of `quantize`, or the type in its name.
-    ``bits`` is the size class, ``bits_per_weight`` what a file that `quantize` built stores.
-    Figures are None where nobody measured them. ``quality``, ``fidelity`` and ``speed`` come from
-    the manifest, so from the machine that built the file; ``measured`` was measured on this one.
-    """
-
-    model: str
+    model: str  # what loads it, with ``options``, as on the command line
     name: str
-    recipe: str
+    recipe: str  # what the file is called: the recipe of `quantize`, or the type in its name
     origin: Origin
     path: Path
     format: str | None = None
-    bits: int | None = None
+    bits: int | None = None  # the size class
     bytes: int | None = None
     picked: str | None = None
+    # From the manifest, so from the machine that built the file.
     quality: Quality | None = None
     fidelity: Fidelity | None = None
     parity: TokenParity | None = None
     speed: Speed | None = None
     notes: tuple[str, ...] = ()
-    measured: Measured | None = None
+    measured: Measured | None = None  # on this machine
     broken: str | None = None
-    bits_per_weight: float | None = None
+    bits_per_weight: float | None = None  # what a file that `quantize` built stores
 
     @property
     def label(self) -> str:

@@ -23,17 +23,13 @@ Bits = Literal["4", "8", "any"]
 
 @dataclass(frozen=True, slots=True)
 class PlanFiles:
-    """Files to choose among, of the widths ``bits``; the folder has more of the widths ``left``.
-    ``unreadable`` pairs a name with what is wrong with it.
-
-    ``accuracy`` has the task accuracy (0 to 1) of those whose manifest says one, by path.
-    """
+    """Files to choose among."""
 
     models: tuple[ModelFile, ...]
-    unreadable: tuple[tuple[str, str], ...]
-    accuracy: dict[str, float]
-    bits: tuple[int, ...]
-    left: tuple[int, ...] = ()
+    unreadable: tuple[tuple[str, str], ...]  # a name, and what is wrong with it
+    accuracy: dict[str, float]  # on tasks (0 to 1), by path, where a manifest says one
+    bits: tuple[int, ...]  # their widths
+    left: tuple[int, ...] = ()  # the other widths in the folder
 
 
 def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFiles:

@@ -19,15 +19,11 @@ _BLOCK = 2**22  # logits that are worked on at once
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What each scored position of a text gave, in order.
+    """What each scored position of a text gave, in order."""
 
-    ``nll`` is minus the natural log-probability of the id that follows, ``kl`` the divergence from
-    the float model in nats, ``same`` whether both find the same id the most likely.
-    """
-
-    nll: Doubles
-    kl: Doubles
-    same: npt.NDArray[np.bool_]
+    nll: Doubles  # minus the natural log-probability of the id that follows
+    kl: Doubles  # the divergence from the float model in nats
+    same: npt.NDArray[np.bool_]  # whether both find the same id the most likely
 
 
 @dataclass(frozen=True, slots=True)

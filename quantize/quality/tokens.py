@@ -25,8 +25,7 @@ _BEFORE, _AFTER = 3, 8  # ids of it that are shown, from its first other id on
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the original tokenizer makes of the test lines and conversations. ``texts`` has what
-    each of the ids stands for; ``pre_tokenizer`` describes how it splits text first."""
+    """What the original tokenizer makes of the test lines and conversations."""
 
     lines: list[str]
     ids: list[list[int]]
@@ -34,8 +33,8 @@ class Reference:
     chats: list[list[dict[str, str]]]
     chat_ids: list[list[int]]
     normal_form: str | None
-    texts: dict[str, str] = field(default_factory=dict)
-    pre_tokenizer: str = ""
+    texts: dict[str, str] = field(default_factory=dict)  # what each of the ids stands for
+    pre_tokenizer: str = ""  # how it splits text first
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +48,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A built file's tokenizer against the original; ``note`` says what was left out and why.
-
-    ``texts`` are what the ids stand for by the original and by the file, ``split`` how each of the
-    two splits text before its vocabulary does.
-    """
+    """A built file's tokenizer against the original."""
 
     compared: int
     differences: tuple[Difference, ...]
-    note: str | None = None
+    note: str | None = None  # what was left out and why
+    # By the original and by the file: what ids stand for, how text is split before the vocabulary.
     texts: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     split: tuple[str, str] = ("", "")
 

@@ -7,23 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LlamaType:
-    """One member of ``enum llama_ftype`` (include/llama.h).
-
-    ``bits`` is the size class, ``bits_per_weight`` what a weight takes with its scales: measured
-    on Llama-3.1-8B where llama.cpp's tools/quantize/README.md has the figure, else the type's
-    blocks. ``kl`` is the mean KL divergence from the half-precision Llama-3-8B on WikiText-2, in
-    nats (tools/perplexity/README.md, "LLaMA 3 8b Scoreboard"; without importance matrix where
-    there is such a row); None where nothing is published. ``needs_imatrix`` is True for types with
-    tensors that llama.cpp does not quantize without a matrix (``tensor_requires_imatrix`` in
-    src/llama-quant.cpp).
-    """
+    """One member of ``enum llama_ftype`` (include/llama.h)."""
 
     name: str
     ftype: int
-    bits: int
+    bits: int  # the size class
+    # A weight with its scales: measured on Llama-3.1-8B where llama.cpp's tools/quantize/README.md
+    # has the figure, else the type's blocks.
     bits_per_weight: float
+    # Mean KL divergence from the half-precision Llama-3-8B on WikiText-2, in nats (llama.cpp's
+    # tools/perplexity/README.md, without importance matrix where there is such a row).
     kl: float | None
     advice: str
+    # Has tensors that llama.cpp does not quantize without a matrix (``tensor_requires_imatrix`` in
+    # src/llama-quant.cpp).
     needs_imatrix: bool = False
 
 

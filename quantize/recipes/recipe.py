@@ -22,36 +22,28 @@ _SLACK, _MOST_ABOVE, _TOP_SLACK = 10.0, 1.0, 1.5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The worst figures that a file of a recipe may have; beyond them it is not published.
+    """The worst figures that a file of a recipe may have; beyond them it is not published."""
 
-    ``kl_mean`` in nats, ``same_top`` as a share; see `Fidelity`.
-    """
-
-    kl_mean: float
-    same_top: float
+    kl_mean: float  # nats
+    same_top: float  # a share, as in `Fidelity`
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One kind of built file.
-
-    ``bits`` is the size class that ``--bits`` selects by, ``bits_per_weight`` what a weight takes
-    nominally, with its scales (for size estimates: every built file has its own). ``ftype`` is
-    llama.cpp's ``enum llama_ftype``; ``precision`` and ``options`` are the arguments of
-    onnxruntime-genai's model builder, which makes the single-precision graph of a ``w8a8`` file.
-    ``needs_imatrix`` types refuse to be made without an importance matrix.
-    """
+    """One kind of built file."""
 
     name: str
     format: Format
-    bits: int
-    bits_per_weight: float
+    bits: int  # the size class that ``--bits`` selects by
+    bits_per_weight: float  # nominal, with scales: for estimates; every built file has its own
     advice: str
-    ftype: int = -1
+    ftype: int = -1  # llama.cpp's ``enum llama_ftype``
+    # Arguments of onnxruntime-genai's model builder, which also makes the single-precision graph
+    # of a ``w8a8`` file.
     precision: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     limits: Limits | None = None
-    needs_imatrix: bool = False
+    needs_imatrix: bool = False  # cannot be made without an importance matrix
 
     @property
     def is_float(self) -> bool:

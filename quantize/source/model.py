@@ -15,24 +15,21 @@ from quantize.source.files import EVALUATION, GRADED, small_files
 class SourceModel:
     """A model whose configuration, weights and tokenizer are all there.
 
-    ``kind`` is "hf" for a Hugging Face folder. For "gguf", ``weights`` is one GGUF file of floating
-    point weights, in ``folder``; there is no configuration and no Hugging Face tokenizer then.
-    ``name`` is what built files are named after, ``revision`` the commit of a model from the hub,
-    ``lora`` the adapter that has been merged, ``parameters`` the number of weights and ``bytes``
-    their size on disk. ``beside`` is the folder that outputs go into by default.
+    One that is a GGUF file has no configuration and no Hugging Face tokenizer.
     """
 
     folder: Path
     architecture: str
     weights: tuple[Path, ...]
-    parameters: int
-    name: str = ""
+    parameters: int  # the number of weights
+    name: str = ""  # what built files are named after
+    # A Hugging Face folder, or one GGUF file of floating point weights.
     kind: Literal["hf", "gguf"] = "hf"
-    revision: str | None = None
+    revision: str | None = None  # the commit of a model from the hub
     trust_remote_code: bool = False
-    bytes: int = 0
-    lora: str | None = None
-    beside: Path | None = None
+    bytes: int = 0  # of the weights on disk
+    lora: str | None = None  # the adapter that has been merged
+    beside: Path | None = None  # the folder that outputs go into by default
 
     def __post_init__(self) -> None:
         if not self.name:
