@@ -19,10 +19,9 @@ from quantize.hub.store import Store
 from quantize.lora.merge_child import merge
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
-from quantize.source.files import EVALUATION, GRADED, TOKENIZERS, small_files
-from quantize.source.folder import open_folder
-from quantize.source.jsonfile import read_json
+from quantize.source.files import EVALUATION, GRADED, TOKENIZERS, read_json, small_files
 from quantize.source.model import SourceModel
+from quantize.source.open import open_folder
 from quantize.source.tensors import Tensor, read_tensors
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

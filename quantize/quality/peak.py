@@ -1,37 +1,41 @@
-"""The most memory that this process has held, pages of mapped files and GPU memory included."""
+"""The most memory that a process has held, pages of mapped files and GPU memory included."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-_STATUS = Path("/proc/self/status")
 _EVERY = 0.02  # seconds between looks at the GPUs
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
-def peak_resident() -> int:
-    """Bytes of main memory, weights that are mapped from their file included.
+def peak_resident(pid: int | None = None) -> int:
+    """Bytes of main memory that the process ``pid`` (None: this one) has held, weights that are
+    mapped from their file included; 0 when it is gone.
 
-    Linux's VmHWM is of this program alone; ``ru_maxrss`` would begin with what the parent held.
+    On Linux VmHWM (proc_pid_status(5)) is of the program alone; ``ru_maxrss`` would begin with what
+    the parent held. Where the kernel tells no peak of another process, what it holds now.
     """
-    if _STATUS.exists():
-        for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    if sys.platform == "win32":
-        import psutil
-
-        most = int(psutil.Process().memory_info().peak_wset)
-    else:
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid or 'self'}/status")
+        if found := _PEAK.search(status.read_text(encoding="ascii", errors="replace")):
+            return int(found[1]) * 1024
+    if sys.platform == "darwin" and pid is None:
         import resource
 
-        # Bytes on macOS, KiB elsewhere (getrusage(2)).
-        unit = 1 if sys.platform == "darwin" else 1024
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return most
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    import psutil
+
+    try:
+        info = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return int(getattr(info, "peak_wset", 0) or info.rss)
 
 
 class GpuPeak:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quantize.errors import UsageError
-from quantize.source.jsonfile import read_json
+from quantize.source.files import read_json
 
 _FLAG = "--trust-remote-code"
 

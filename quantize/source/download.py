@@ -11,8 +11,7 @@ from quantize.hub.store import Store
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
 from quantize.source.code import require_no_code
-from quantize.source.files import CONFIG, INDEX, wanted
-from quantize.source.jsonfile import read_json
+from quantize.source.files import CONFIG, INDEX, read_json, wanted
 from quantize.source.tensors import require_floats
 
 _WEIGHTS = (".safetensors", ".bin")

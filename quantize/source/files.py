@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from quantize.errors import SourceError
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -53,6 +57,38 @@ def wanted(names: Iterable[str], *, pickle: bool, code: bool) -> set[str]:
     if code:
         chosen |= {name for name in top if name.endswith(".py")}
     return chosen | weights
+
+
+def read_json(path: Path, meaning: str) -> dict[str, Any]:
+    """The object in ``path``. Raises SourceError; ``meaning`` says what its absence means."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SourceError(f"{path.parent} has no {path.name}: {meaning}") from error
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise SourceError(f"{path} is not a JSON object: {meaning}")
+    return data
+
+
+def listed_weights(folder: Path, index: str) -> dict[str, str]:
+    """Names of tensors, and of the weight files that have them, by the file ``index``. Raises
+    SourceError unless all those files are in ``folder``."""
+    places = read_json(folder / index, "the list of weight files is damaged").get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
+        raise SourceError(f"{folder / index} has no weight_map")
+    names = sorted(set(places.values()))
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise SourceError(f"{folder / index} names {outside[0]!r}, outside its folder")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise SourceError(
+            f"{folder} lacks {len(missing)} of {len(names)} weight files, first {missing[0]};"
+            " the download is incomplete"
+        )
+    return places
 
 
 def _is_small(name: str) -> bool:

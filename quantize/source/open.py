@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from quantize.errors import UsageError
+from quantize.errors import SourceError, UsageError
 from quantize.hub.errors import NotOnHubError
 from quantize.hub.names import parse_hub_name
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
+from quantize.source.code import require_no_code
 from quantize.source.download import download_model
-from quantize.source.files import CONFIG
-from quantize.source.folder import open_folder
+from quantize.source.files import CONFIG, INDEX, SINGLE, TOKENIZERS, listed_weights, read_json
 from quantize.source.gguffile import open_gguf
 from quantize.source.model import SourceModel
+from quantize.source.tensors import count, read_tensors, require_agreement, require_floats
+from quantize.source.unpickle import converted, pickles
 from runtimes.models.gguf_split import gguf_files
 
 
@@ -59,3 +61,62 @@ def _require_no_revision(options: SourceOptions) -> None:
         raise UsageError(
             f"{options.model} is on this disk; a revision belongs to a model on the hub"
         )
+
+
+def open_folder(folder: Path, options: SourceOptions, progress: Reporter) -> SourceModel:
+    """Look over ``folder``. Raises SourceError or UsageError saying what is wrong."""
+    config = read_json(folder / CONFIG, "it is not a Hugging Face model folder")
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not architectures:
+        raise SourceError(f"{folder / CONFIG} names no architecture ('architectures')")
+    if not options.trust_remote_code and (note := require_no_code(folder, config)):
+        progress.note(note)
+    if not any(all((folder / name).is_file() for name in names) for names in TOKENIZERS):
+        raise SourceError(
+            f"{folder} has no tokenizer: tokenizer.json, tokenizer.model, or vocab.json with"
+            " merges.txt"
+        )
+    name = folder.resolve().name
+    beside = folder.resolve().parent
+    safe = any((folder / name).is_file() for name in (INDEX, SINGLE))
+    if options.allow_pickle and not safe and pickles(folder):
+        folder = converted(folder, progress)
+    weights, listed = _weight_files(folder)
+    tensors = {}
+    for path in weights:
+        tensors.update(read_tensors(path))
+    lost = sorted(listed - tensors.keys())
+    if lost:
+        raise SourceError(
+            f"{folder / INDEX} lists {lost[0]}, which is in none of its weight files; they are of"
+            " another model"
+        )
+    require_floats(folder, config, tensors)
+    require_agreement(folder, config, tensors)
+    return SourceModel(
+        folder,
+        str(architectures[0]),
+        weights,
+        count(tensors),
+        name=name,
+        trust_remote_code=options.trust_remote_code,
+        bytes=sum(path.stat().st_size for path in weights),
+        beside=beside,
+    )
+
+
+def _weight_files(folder: Path) -> tuple[tuple[Path, ...], set[str]]:
+    """The weight files, and the names of the tensors that an index says are in them."""
+    if (folder / INDEX).is_file():
+        places = listed_weights(folder, INDEX)
+        return tuple(folder / name for name in sorted(set(places.values()))), set(places)
+    if (folder / SINGLE).is_file():
+        return (folder / SINGLE,), set()
+    others = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
+    hint = (
+        f" ({others[0]} is in pickle form, which can run code; --allow-pickle converts it with"
+        " torch's safe loader)"
+        if others
+        else ""
+    )
+    raise SourceError(f"{folder} has no {SINGLE}{hint}")

@@ -11,10 +11,8 @@ from pathlib import Path
 
 from quantize.build.process import run_child
 from quantize.disk import require_room
-from quantize.errors import SourceError
 from quantize.progress.console import Reporter
-from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE
-from quantize.source.jsonfile import read_json
+from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, listed_weights
 from quantize.source.unpickle_child import convert
 from runtimes.paths import cache_dir
 
@@ -22,16 +20,7 @@ from runtimes.paths import cache_dir
 def pickles(folder: Path) -> tuple[Path, ...]:
     """The pickled weight files of ``folder``, in order; none when it has none."""
     if (folder / PICKLE_INDEX).is_file():
-        index = read_json(folder / PICKLE_INDEX, "the list of weight files is damaged")
-        places = index.get("weight_map")
-        if not isinstance(places, dict) or not places:
-            raise SourceError(f"{folder / PICKLE_INDEX} has no weight_map")
-        names = sorted({str(name) for name in places.values()})
-        bad = [n for n in names if Path(n).name != n or not (folder / n).is_file()]
-        if bad:
-            raise SourceError(
-                f"{folder} lacks the weight file {bad[0]!r}; the download is incomplete"
-            )
+        names = sorted(set(listed_weights(folder, PICKLE_INDEX).values()))
         return tuple(folder / name for name in names)
     single = folder / PICKLE_SINGLE
     return (single,) if single.is_file() else ()
