@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from runtimes.load import MODULES
 from runtimes.machine.bandwidth import memory_bandwidth
 from runtimes.machine.hardware import Hardware, detect
-from runtimes.machine.installed import find_installed
+from runtimes.machine.installed import find_installed, versions
 from runtimes.machine.selftest import Health, ensure
 from runtimes.worker.fallback import limit_lines
 
@@ -61,21 +60,11 @@ def examine() -> Report:
     return Report(
         hardware=hardware,
         bandwidth=bandwidth,
-        libraries=_versions(),
+        libraries=versions(_LIBRARIES),
         runtimes=healths,
         problems=tuple([h.warning for h in healths if h.warning] + _conflicts()),
         bounds=tuple(limit_lines()),
     )
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _conflicts() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from quantize.manifest import Source
 from quantize.options import Options
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
+from runtimes.machine import installed
 
 _COMMON = ("torch", "transformers", "tokenizers")
 _TOOLS = {
@@ -32,13 +32,7 @@ _SMALL = {".json", ".jinja", ".model", ".txt", ".md", ".py", ".tiktoken", ".spm"
 
 def versions(formats: Iterable[str]) -> dict[str, str]:
     """The tools that make files of these formats, as far as they are installed."""
-    found = {}
-    for name in dict.fromkeys(name for fmt in formats for name in _TOOLS[fmt]):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return installed.versions(dict.fromkeys(name for fmt in formats for name in _TOOLS[fmt]))
 
 
 def source_inputs(source: SourceModel, fingerprint: Source) -> dict[str, Any]:
