@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from quantize.manifest import Speed
+from quantize.quality.tasks import Question
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
@@ -32,15 +32,15 @@ def ask(path: Path) -> str:
         return done.text
 
 
-def answer(path: Path, questions: list[dict[str, Any]], slots: int) -> list[str]:
+def answer(path: Path, questions: Sequence[Question], slots: int) -> list[str]:
     """Greedy answers to the graded questions, in order."""
     context = min(ModelFile.read(path).context_length, _CONTEXT)
     with Engine.load(path, RunnerSettings(slots=slots, context=context)) as engine:
         streams = [
             engine.submit(
                 Request(
-                    engine.encode_chat(question["messages"]),
-                    SamplingParams(max_tokens=question["max_tokens"]),
+                    engine.encode_chat(question.messages),
+                    SamplingParams(max_tokens=question.max_tokens),
                 )
             )
             for question in questions

@@ -13,7 +13,7 @@ from quantize.manifest import Fidelity, Quality, Speed
 from quantize.options import MeasureOptions
 from quantize.quality import built_child, fidelity_child, float_child
 from quantize.quality.store import FloatReference, load_reference
-from quantize.quality.tasks import Question, as_arguments, grade
+from quantize.quality.tasks import Question, grade
 from quantize.quality.text import read_text, scored_tokens
 from quantize.source import SourceModel
 from runtimes.machine.gpus import find_gpus
@@ -35,9 +35,8 @@ def float_accuracy(
     source: SourceModel, questions: Sequence[Question], work: Path, progress: Progress | None = None
 ) -> Quality:
     """How many questions the original model answers."""
-    asked, trust = as_arguments(questions), source.trust_remote_code
     answers = run_child(
-        partial(float_child.answer, source.folder, asked, trust_remote_code=trust),
+        partial(float_child.answer, source, questions),
         what="asking the float model the graded questions",
         work=work,
         progress=progress,
@@ -49,7 +48,7 @@ def float_accuracy(
 def built_accuracy(path: Path, questions: Sequence[Question], work: Path) -> Quality:
     """How many questions a built file answers."""
     answers = run_child(
-        partial(built_child.answer, path, as_arguments(questions), slots=_ROWS),
+        partial(built_child.answer, path, questions, slots=_ROWS),
         what=f"asking {path.name} the graded questions",
         work=work,
         environment=_devices(),

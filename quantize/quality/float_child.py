@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from quantize.build.child import report_progress, report_step
 from quantize.quality.store import Recorder
+from quantize.quality.tasks import Question
 from quantize.quality.text import cut, read_text
 from quantize.source import SourceModel
 from runtimes.machine.hardware import memory_now
@@ -50,23 +52,22 @@ def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: in
     report_progress(len(windows.ids), len(windows.ids), "windows")
 
 
-def answer(
-    model: Path, questions: list[dict[str, Any]], *, trust_remote_code: bool = False
-) -> list[str]:
-    """Greedy answers of the Hugging Face folder ``model`` in single precision, in order."""
+def answer(source: SourceModel, questions: Sequence[Question]) -> list[str]:
+    """Greedy answers of the Hugging Face model ``source`` in single precision, in order."""
     import torch
 
-    tokenizer = _tokenizer(model, trust_remote_code)
+    trust = source.trust_remote_code
+    tokenizer = _tokenizer(source.folder, trust)
     report_step("loading the float model")
-    network = load_network(model, trust_remote_code=trust_remote_code)
+    network = load_network(source.folder, trust_remote_code=trust)
     prompts = [
         tokenizer.apply_chat_template(
-            question["messages"], add_generation_prompt=True, tokenize=True, return_dict=False
+            question.messages, add_generation_prompt=True, tokenize=True, return_dict=False
         )
         for question in questions
     ]
     # Alike lengths together: little padding, and short answers do not wait for long ones.
-    order = sorted(range(len(prompts)), key=lambda i: (questions[i]["max_tokens"], len(prompts[i])))
+    order = sorted(range(len(prompts)), key=lambda i: (questions[i].max_tokens, len(prompts[i])))
     answers = [""] * len(prompts)
     for start in range(0, len(order), _ROWS):
         report_progress(start, len(order), "questions")
@@ -82,11 +83,11 @@ def answer(
                 ids,
                 attention_mask=mask,
                 do_sample=False,
-                max_new_tokens=max(questions[i]["max_tokens"] for i in picked),
+                max_new_tokens=max(questions[i].max_tokens for i in picked),
                 pad_token_id=_padding(network, tokenizer),
             )
         for row, i in enumerate(picked):
-            new = made[row, longest : longest + questions[i]["max_tokens"]]
+            new = made[row, longest : longest + questions[i].max_tokens]
             answers[i] = tokenizer.decode(new, skip_special_tokens=True)
     report_progress(len(order), len(order), "questions")
     return answers

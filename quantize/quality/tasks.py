@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from quantize.errors import SourceError
 from quantize.manifest import Quality
@@ -59,8 +58,3 @@ def grade(questions: Sequence[Question], answers: Sequence[str]) -> Quality:
         questions=len(questions),
         tasks={task: sum(marks) / len(marks) for task, marks in sorted(right.items())},
     )
-
-
-def as_arguments(questions: Sequence[Question]) -> list[dict[str, Any]]:
-    """The questions without their answers, for a child process."""
-    return [{"messages": q.messages, "max_tokens": q.max_tokens} for q in questions]

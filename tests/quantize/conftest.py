@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -133,17 +133,18 @@ def qwen2(builds: dict[str, Future[Built]]) -> Built:
 def measured_llama(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Built:
     """A measured build with graded questions."""
     from quantize.quality.float_child import answer
+    from quantize.quality.tasks import Question
+    from quantize.source import open_source
 
     source = sources["llama"]
     out = tmp_path_factory.mktemp("llama") / "out"
+    texts = ("one", "two words", "Größe", "3 + 4 =", "de bu ka", "x", "y z", "?")
     asked = [
-        {"messages": [{"role": "user", "content": text}], "max_tokens": 3}
-        for text in ("one", "two words", "Größe", "3 + 4 =", "de bu ka", "x", "y z", "?")
+        Question("even" if i % 2 == 0 else "odd", [{"role": "user", "content": text}], "", 3)
+        for i, text in enumerate(texts)
     ]
-    lines = [
-        {"task": "even" if i % 2 == 0 else "odd", "answer": text, **question}
-        for i, (question, text) in enumerate(zip(asked, answer(source, asked), strict=True))
-    ]
+    answers = answer(open_source(str(source)), asked)
+    lines = [asdict(replace(q, answer=a)) for q, a in zip(asked, answers, strict=True)]
     graded = "\n".join(map(json.dumps, lines))
     (source / "graded.jsonl").write_text(graded + "\n", encoding="utf-8")
     recipes = "q8_0,onnx-int8"

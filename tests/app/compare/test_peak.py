@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import psutil
 
-from app.compare import peak
 from app.compare.peak import PeakMemory
+from quantize.quality import peak
 
 _CHILD = "x = bytearray(120_000_000); del x; print('freed', flush=True); input()"
 
@@ -30,7 +31,7 @@ def test_memory_that_was_given_back_counts():
 
 
 def test_without_the_kernels_peak_the_largest_size_seen_counts(monkeypatch):
-    monkeypatch.setattr(peak, "_kernels", lambda pid: 0)
+    monkeypatch.setattr(peak, "_PEAK", re.compile("no such line"))
     memory = PeakMemory()
     assert memory.look(None) is None
     first = memory.look(os.getpid())
