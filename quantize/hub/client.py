@@ -13,6 +13,8 @@ from quantize.hub.errors import HubError, asked_wait, explain, waiting_s
 from quantize.hub.names import HubName
 
 if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
     from quantize.progress.console import Reporter
 
 _T = TypeVar("_T")
@@ -83,14 +85,19 @@ class Hub:
 
         return hf_hub_url(listing.repo, file.path, revision=listing.commit, endpoint=self.endpoint)
 
+    def api(self) -> HfApi:
+        """huggingface_hub's client, without its progress bars: ours show instead."""
+        from huggingface_hub import HfApi
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
+        return HfApi(endpoint=self.endpoint, library_name="ingot")
+
     def listing(self, name: HubName, progress: Reporter) -> Listing:
         """What ``name`` holds now. Raises HubError, OfflineError or UsageError."""
-        from huggingface_hub import HfApi
-
-        api = HfApi(endpoint=self.endpoint, library_name="ingot")
 
         def ask() -> Listing:
-            info = api.model_info(
+            info = self.api().model_info(
                 name.repo,
                 revision=name.revision,
                 files_metadata=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quantize.disk import human
 from quantize.errors import UsageError
@@ -15,9 +14,6 @@ from quantize.hub.names import HubName, parse_hub_name
 from quantize.manifest import NAME, entry_path, load_manifest
 from quantize.progress.console import Reporter
 
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
 _BESIDE = (NAME, "README.md", "report.html", "report.png")
 
 
@@ -25,8 +21,9 @@ def require_push(repo: str) -> None:
     """Find out before hours of work whether ``repo`` could be pushed to: its name, and a token that
     the hub accepts. Raises UsageError or HubError."""
     name = _name(repo)
-    with _explained(Hub(), name):
-        _api().whoami()
+    hub = Hub()
+    with _explained(hub, name):
+        hub.api().whoami()
 
 
 def push(folder: Path, repo: str, progress: Reporter) -> str:
@@ -43,7 +40,7 @@ def push(folder: Path, repo: str, progress: Reporter) -> str:
     wanted = _files(folder)
     size = sum(path.stat().st_size for path in wanted.values())
     with _explained(hub, name):
-        api = _api()
+        api = hub.api()
         fresh = not api.repo_exists(name.repo)
         if fresh:
             api.create_repo(name.repo, private=True, exist_ok=True)
@@ -78,14 +75,6 @@ def _name(repo: str) -> HubName:
             "--push needs a token that may write: set HF_TOKEN, or run `hf auth login` once"
         )
     return name
-
-
-def _api() -> HfApi:
-    from huggingface_hub import HfApi
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()  # ours shows instead
-    return HfApi(endpoint=Hub().endpoint, library_name="ingot")
 
 
 @contextmanager
