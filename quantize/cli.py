@@ -7,13 +7,14 @@ import logging
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from quantize.arguments import chosen_recipes, parsed_overrides
 from quantize.errors import DiskFullError, UsageError
+from quantize.recipes.recipe import FORMATS, Recipe, choose_recipes, find_recipe
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def command(
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
         ),
-        recipes=chosen_recipes(recipe or [], to, bits),
+        recipes=_recipes(recipe or [], to, bits),
         out=out,
         measure=MeasureOptions(
             enabled=not no_measure,
@@ -155,13 +156,47 @@ def command(
         ),
         allow_token_mismatch=allow_token_mismatch,
         imatrix=imatrix,
-        overrides=parsed_overrides(override or []),
+        overrides=_overrides(override or []),
         target=cast("Target", target),
         push=push,
         as_json=as_json,
         fresh=fresh,
     )
     _run(options)
+
+
+def _recipes(names: Sequence[str], to: str | None, bits: str | None) -> tuple[Recipe, ...]:
+    """Named recipes alone, or the presets of --to and --bits, or both when both are given."""
+    presets: tuple[Recipe, ...] = ()
+    if to is not None or bits is not None or not names:
+        presets = choose_recipes(
+            formats=_split(to) if to is not None else FORMATS,
+            bits=[_number(text) for text in _split(bits)] if bits is not None else (4, 8),
+        )
+    named = (find_recipe(name) for text in names for name in _split(text))
+    return tuple({item.name: item for item in (*presets, *named)}.values())
+
+
+def _overrides(texts: Sequence[str]) -> dict[str, str]:
+    """REGEX=TYPE, in the order given; an expression may hold a = itself."""
+    found = {}
+    for text in texts:
+        pattern, _, kind = text.rpartition("=")
+        if not pattern or not kind.strip():
+            raise UsageError(f"--override takes REGEX=TYPE, not {text!r}")
+        found[pattern] = kind.strip().lower()
+    return found
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip().lower() for part in text.split(",") if part.strip()]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--bits takes numbers, not {text!r}") from None
 
 
 def _run(options: Options) -> None:

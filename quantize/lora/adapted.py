@@ -58,7 +58,7 @@ def merged_source(
         progress.note("the adapter was merged by an earlier run")
     folder, value = stage.folder / base.name, dict(stage.value)
     weights = tuple(folder / name for name in value.pop("weights"))
-    return dataclasses.replace(base.moved(folder, weights), **value, lora=fingerprint.lora)
+    return dataclasses.replace(base, folder=folder, weights=weights, **value, lora=fingerprint.lora)
 
 
 def _read_files(folder: Path) -> list[Path]:

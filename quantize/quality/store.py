@@ -47,11 +47,6 @@ class FloatReference:
     perplexity: Perplexity
     precision: str
 
-    @property
-    def nbytes(self) -> int:
-        """What it takes on disk."""
-        return reference_bytes(self.vocab, self.windows.scored)
-
     def blocks(self) -> Iterator[tuple[tuple[int, ...], Halves, Ints]]:
         """Each window's ids, its rows of logits [scored, vocab], and their likeliest ids.
 

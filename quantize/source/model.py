@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -68,7 +68,3 @@ class SourceModel:
             with path.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         return Source(self.name, digest.hexdigest(), revision=self.revision, lora=self.lora)
-
-    def moved(self, folder: Path, weights: tuple[Path, ...]) -> SourceModel:
-        """The same model in another folder."""
-        return replace(self, folder=folder, weights=weights)

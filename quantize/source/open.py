@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from quantize.source.download import download_model
 from quantize.source.files import CONFIG, INDEX, SINGLE, TOKENIZERS, listed_weights, read_json
 from quantize.source.gguffile import open_gguf
 from quantize.source.model import SourceModel
-from quantize.source.tensors import count, read_tensors, require_agreement, require_floats
+from quantize.source.tensors import read_tensors, require_agreement, require_floats
 from quantize.source.unpickle import converted, pickles
 from runtimes.models.gguf_split import gguf_files
 
@@ -97,7 +98,7 @@ def open_folder(folder: Path, options: SourceOptions, progress: Reporter) -> Sou
         folder,
         str(architectures[0]),
         weights,
-        count(tensors),
+        sum(math.prod(tensor.shape) for tensor in tensors.values()),
         name=name,
         trust_remote_code=options.trust_remote_code,
         bytes=sum(path.stat().st_size for path in weights),

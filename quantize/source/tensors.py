@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import struct
 from collections.abc import Mapping
@@ -63,11 +62,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not tensors:
         raise SourceError(f"{path} holds no tensors")
     return tensors
-
-
-def count(tensors: Mapping[str, Tensor]) -> int:
-    """The number of weights."""
-    return sum(math.prod(tensor.shape) for tensor in tensors.values())
 
 
 def require_floats(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
