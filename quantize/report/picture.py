@@ -88,9 +88,11 @@ def draw_chart(figure: Figure, chart: Chart) -> None:
     # Steps: between two files of the front the smaller one is the best there is.
     xs = [x for p in front for x in (p.megabytes, p.megabytes)] + [chart.x[1]]
     ys = [chart.y[1]] + [y for p in front for y in (p.divergence, p.divergence)]
-    label = "nothing else is as small and as close"
-    (steps,) = axes.plot(xs, ys, "--", color=_MARK, label=label)
     speeds = [p.speed for p in chart.points if p.speed]
+    label = "nothing else is as small and as close"
+    if not speeds:
+        label += "; speed was not measured"
+    (steps,) = axes.plot(xs, ys, "--", color=_MARK, label=label)
     # Viridis is readable in grey and by the colour-blind.
     scale: Any = ScalarMappable(None, colormaps["viridis"].resampled(_COLOURS))
     if speeds:
