@@ -55,13 +55,12 @@ def show(report: Report) -> None:
     """Print to stdout."""
     import sys
 
+    problems = [("problem", text) for text in report.problems]
     lines = rows(report)
     if not sys.stdout.isatty():
         width = max(len(name) for name, _ in lines)
-        for name, finding in lines:
+        for name, finding in lines + problems:
             sys.stdout.write(f"{name:<{width}}  {finding}\n")
-        for problem in report.problems:
-            sys.stdout.write(f"{'problem':<{width}}  {problem}\n")
         return
     from rich.console import Console
     from rich.table import Table
@@ -72,6 +71,6 @@ def show(report: Report) -> None:
     table.add_column(overflow="fold")
     for name, finding in lines:
         table.add_row(name, Text(finding))
-    for problem in report.problems:
-        table.add_row("problem", Text(problem, style="yellow"), style="yellow")
+    for name, problem in problems:
+        table.add_row(name, Text(problem, style="yellow"), style="yellow")
     Console().print(table)
