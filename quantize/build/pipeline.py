@@ -15,7 +15,7 @@ from quantize.build.verify import is_whole
 from quantize.build.workspace import Workspace, disk_errors
 from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
 from quantize.hub.push import push
-from quantize.lora.adapted import adapted_fingerprint
+from quantize.lora.adapter import adapted_fingerprint
 from quantize.manifest import FileEntry, Manifest, ModelInfo
 from quantize.options import Options
 from quantize.progress.console import Reporter

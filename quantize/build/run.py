@@ -10,7 +10,7 @@ from typing import Any
 from quantize.build.publish import Publisher
 from quantize.build.stages import Stage, Stages
 from quantize.build.workspace import Workspace
-from quantize.lora.adapted import merged_source
+from quantize.lora.merge import merged_source
 from quantize.manifest import FileEntry, Source
 from quantize.options import Options
 from quantize.progress.console import Reporter

@@ -42,12 +42,14 @@ def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) 
 
 def _finish(out: Path, *, whole: bool, target: str, tied: bool) -> list[str]:
     """The embedding table in 8 bits unless the file stays ``whole``, and logits for the asking."""
+    import onnx_ir as ir
+
     from quantize.onnx.embedding import shrink_embedding
-    from quantize.onnx.graphfile import NAME, load_graph, save_graph
+    from quantize.onnx.graphfile import NAME, save_graph
     from quantize.onnx.logits import select_rows
 
     report_step("storing the embedding and rewriting the graph")
-    graph = load_graph(out / NAME)
+    graph = ir.load(out / NAME)
     # CUDA's kernels take tables of 4 bits only.
     notes = [] if whole or target == "cuda" else shrink_embedding(graph.graph, tied=tied)
     select_rows(graph.graph)

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantize.onnx.graphfile import add_initializer
+from quantize.onnx.graphfile import Inserter, add_constant
 
 _BLOCK = 32
 _ZERO = 128  # both MatMulNBits and GatherBlockQuantized store 8-bit weights as unsigned
 _GATHER = "/model/embed_tokens/Gather"
-_DOMAIN = "com.microsoft"
 
 
 def shrink_embedding(graph: Any, *, tied: bool) -> list[str]:
@@ -25,8 +24,6 @@ def shrink_embedding(graph: Any, *, tied: bool) -> list[str]:
     With ``tied`` embeddings the 8-bit weights of the output layer serve as the table; otherwise
     the table is rounded in blocks of 32. Graphs without a float table are left alone.
     """
-    import onnx_ir as ir
-
     gather = next((node for node in graph if node.name == _GATHER), None)
     table = gather.inputs[0] if gather is not None else None
     if gather is None or table is None or table.const_value is None or table.shape is None:
@@ -35,37 +32,36 @@ def shrink_embedding(graph: Any, *, tied: bool) -> list[str]:
     if columns % _BLOCK:
         return []
     shared = _output_layer(graph, rows, columns) if tied else None
-    parts: list[Any]
+    new = Inserter(graph, gather, "/model/embed_tokens/")
     if shared is not None:
         note = "the embedding table shares the 8-bit weights of the output layer"
         weight, scale = shared
         # In the graph, not in the data file: shape inference wants to see it.
-        shape = ir.node("Constant", [], {"value_ints": [rows, columns]}, name=f"{_GATHER}Shape")
-        reshape = ir.node("Reshape", [weight, shape.outputs[0]], name="/model/embed_tokens/Reshape")
-        graph.insert_before(gather, [shape, reshape])
-        parts = [reshape.outputs[0], scale]
+        shape = new.add("Constant", "GatherShape", value_ints=[rows, columns])
+        codes = new.add("Reshape", "Reshape", weight, shape)
     else:
         note = "the embedding table is stored in 8 bits"
-        weight_data, scale_data = _round(table.const_value.numpy())
-        parts = [
-            add_initializer(graph, "model.embed_tokens.weight_Q8", weight_data),
-            add_initializer(graph, "model.embed_tokens.weight_scales", scale_data),
-        ]
+        rounded, scales = _round(table.const_value.numpy())
+        codes = add_constant(graph, "model.embed_tokens.weight_Q8", rounded)
+        scale = add_constant(graph, "model.embed_tokens.weight_scales", scales)
     zero = np.full((rows, columns // _BLOCK), _ZERO, np.uint8)
-    parts.append(add_initializer(graph, "embed_tokens.zero_points", zero))
-    lookup = ir.node(
-        "GatherBlockQuantized",
-        [parts[0], gather.inputs[1], *parts[1:]],
-        {"bits": 8, "block_size": _BLOCK, "gather_axis": 0, "quantize_axis": 1},
-        domain=_DOMAIN,
-        name=f"{_GATHER}BlockQuantized",
+    new.replace_by(
+        new.add(
+            "GatherBlockQuantized",
+            "GatherBlockQuantized",
+            *(
+                codes,
+                gather.inputs[1],
+                scale,
+                add_constant(graph, "embed_tokens.zero_points", zero),
+            ),
+            domain="com.microsoft",
+            bits=8,
+            block_size=_BLOCK,
+            gather_axis=0,
+            quantize_axis=1,
+        )
     )
-    graph.insert_before(gather, lookup)
-    ir.convenience.replace_all_uses_with(gather.outputs[0], lookup.outputs[0])
-    lookup.outputs[0].name = gather.outputs[0].name
-    lookup.outputs[0].type = gather.outputs[0].type
-    lookup.outputs[0].shape = gather.outputs[0].shape
-    graph.remove(gather, safe=True)
     graph.initializers.pop(str(table.name))
     return [note]
 

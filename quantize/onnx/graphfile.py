@@ -1,19 +1,21 @@
-"""Graph files with their data beside them, as onnxruntime-genai's builder lays them out."""
+"""Graph files with their data beside them, as onnxruntime-genai's builder lays them out; and new
+parts of a graph. Only child processes call what is here: onnx_ir is slow to import."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
 
 NAME = "model.onnx"
-
-
-def load_graph(path: Path) -> Any:
-    """The onnx_ir model at ``path``; its weights stay in the file until they are read."""
-    import onnx_ir as ir
-
-    return ir.load(path)
+# Large tensors are mapped into memory, which starts at page boundaries: 64 KiB on Windows.
+_LARGE, _PAGE, _SMALL_STEP = 1 << 20, 1 << 16, 64
 
 
 def save_graph(model: Any, path: Path, *, data: bool = True) -> None:
@@ -21,8 +23,6 @@ def save_graph(model: Any, path: Path, *, data: bool = True) -> None:
 
     Without ``data`` the constants that lie in the data file stay as they are there.
     """
-    import onnx_ir as ir
-
     if not data:
         ir.save(model, path)
         return
@@ -36,12 +36,84 @@ def save_graph(model: Any, path: Path, *, data: bool = True) -> None:
     new.rmdir()
 
 
-def add_initializer(graph: Any, name: str, data: Any) -> Any:
-    """A new constant of ``graph`` from a NumPy array; its value."""
-    import onnx_ir as ir
-
-    tensor = ir.tensor(data, name=name)
-    shape, kind = ir.Shape(data.shape), ir.TensorType(tensor.dtype)
-    value = ir.Value(name=name, shape=shape, type=kind, const_value=tensor)
+def add_initializer(graph: Any, tensor: Any) -> Any:
+    """``tensor`` as a new constant of ``graph``; its value."""
+    kind = ir.TensorType(tensor.dtype)
+    value = ir.Value(name=tensor.name, shape=tensor.shape, type=kind, const_value=tensor)
     graph.register_initializer(value)
     return value
+
+
+def add_constant(graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
+    """``data`` as a new constant of ``graph``; its value."""
+    return add_initializer(graph, ir.tensor(data, name=name))
+
+
+class Inserter:
+    """Puts new nodes in front of the node ``before``; their names begin with ``prefix``."""
+
+    def __init__(self, graph: Any, before: Any, prefix: str) -> None:
+        self._graph, self._before, self._prefix = graph, before, prefix
+
+    def add(self, kind: str, name: str, *inputs: Any, domain: str = "", **attributes: Any) -> Any:
+        """The value that a new node of the type ``kind`` gives."""
+        name = f"{self._prefix}{name}"
+        node = ir.node(kind, list(inputs), attributes or None, domain=domain, name=name)
+        self._graph.insert_before(self._before, node)
+        return node.outputs[0]
+
+    def replace_by(self, value: Any) -> None:
+        """Let ``value`` take the place of what ``before`` gives, name and graph output included."""
+        old = self._before.outputs[0]
+        value.type, value.shape = old.type, old.shape
+        name = old.name
+        ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
+        self._graph.remove(self._before, safe=True)
+        value.name = name
+
+
+class DataFile:
+    """The data file of ``graph``, written tensor by tensor, so that memory holds one of them; made
+    by `data_file`."""
+
+    def __init__(self, graph: Any, path: Path, stream: IO[bytes]) -> None:
+        self._graph, self._path, self._stream = graph, path, stream
+
+    def tensor(self, name: str, array: npt.NDArray[Any]) -> Any:
+        """Append ``array`` and return a tensor that points to it."""
+        step = _PAGE if array.nbytes >= _LARGE else _SMALL_STEP
+        at = self._stream.tell()
+        self._stream.write(bytes(-at % step))
+        at = self._stream.tell()
+        self._stream.write(np.ascontiguousarray(array).data)
+        return ir.ExternalTensor(
+            self._path.name,
+            at,
+            array.nbytes,
+            ir.DataType.from_numpy(array.dtype),
+            shape=ir.Shape(array.shape),
+            name=name,
+            base_dir=self._path.parent,
+        )
+
+    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
+        """Append ``array`` and make it a constant of the graph."""
+        return add_initializer(self._graph, self.tensor(name, array))
+
+
+@contextmanager
+def data_file(model: Any, path: Path) -> Iterator[DataFile]:
+    """Collect tensors in `<path>.data`, then write the graph ``model`` to ``path``.
+
+    Constants that are still elsewhere when the block ends are moved first.
+    """
+    data = path.with_name(f"{path.name}.data")
+    with data.open("wb") as stream:
+        file = DataFile(model.graph, data, stream)
+        yield file
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            inside = isinstance(tensor, ir.ExternalTensor) and Path(tensor.path) == data
+            if tensor is not None and not inside:
+                value.const_value = file.tensor(value.name, tensor.numpy())
+    ir.save(model, path)

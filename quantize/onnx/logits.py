@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from quantize.onnx.graphfile import add_initializer
+from quantize.onnx.graphfile import Inserter, add_constant
 from runtimes.onnx.graph_file import LOGITS_FROM, PRUNED
 
 _END = int(np.iinfo(np.int64).max)
@@ -24,8 +25,6 @@ def select_rows(graph: Any) -> bool:
     ``graph`` is an onnx_ir graph whose output layer is called `/lm_head/...` and reads hidden
     states [batch, sequence, hidden], or the last position's that the builder's pruning picks.
     """
-    import onnx_ir as ir
-
     head = next((node for node in graph if node.name.startswith("/lm_head/MatMul")), None)
     if head is None:
         return False
@@ -34,17 +33,16 @@ def select_rows(graph: Any) -> bool:
     while (node := hidden.producer()) is not None and node.name.startswith(PRUNED):
         pruning.append(node)
         hidden = node.inputs[0]
-    start = add_initializer(graph, LOGITS_FROM, np.array([-1], np.int64))
+    start = add_constant(graph, LOGITS_FROM, np.array([-1], np.int64))
+    new = Inserter(graph, head, f"{PRUNED}/")
     # Nodes, since shape inference does not read constants from the data file.
-    ends = ir.node("Constant", [], {"value_ints": [_END]}, name=f"{PRUNED}/End")
-    axes = ir.node("Constant", [], {"value_ints": [1]}, name=f"{PRUNED}/Axis")
-    parts = [hidden, start, ends.outputs[0], axes.outputs[0]]
-    rows = ir.node("Slice", parts, name=f"{PRUNED}/Slice")
-    rows.outputs[0].type = hidden.type
+    end = new.add("Constant", "End", value_ints=[_END])
+    axis = new.add("Constant", "Axis", value_ints=[1])
+    rows = new.add("Slice", "Slice", hidden, start, end, axis)
+    rows.type = hidden.type
     if hidden.shape is not None:
-        rows.outputs[0].shape = _with_rows(hidden.shape, "logits_length")
-    graph.insert_before(head, [ends, axes, rows])
-    head.replace_input_with(0, rows.outputs[0])
+        rows.shape = _with_rows(hidden.shape, "logits_length")
+    head.replace_input_with(0, rows)
     for node in pruning:
         index = node.inputs[1]
         graph.remove(node, safe=True)
@@ -63,6 +61,4 @@ def select_rows(graph: Any) -> bool:
 
 def _with_rows(shape: Any, count: int | str) -> Any:
     """[batch, any, width] with another number of positions."""
-    import onnx_ir as ir
-
     return ir.Shape([shape[0], count, shape[2]])

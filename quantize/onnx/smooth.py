@@ -23,7 +23,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantize.build.child import report_progress
-from quantize.onnx.datafile import DataFile
+from quantize.onnx.graphfile import NAME, DataFile
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG, read_json
 
@@ -85,7 +85,7 @@ def measure_smoothing(fp32: Path, calibration: Path, alpha: float | None = None)
     graph with inputs that are not known.
     """
     alpha = ALPHA if alpha is None else alpha
-    model = ir.load(fp32 / "model.onnx")
+    model = ir.load(fp32 / NAME)
     sites = list(_sites(model.graph))
     if not sites:
         return Smoothing(notes=["nothing in this graph can be smoothed"])

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantize.build.child import report_progress
-from quantize.onnx.datafile import DataFile, data_file
+from quantize.onnx.graphfile import NAME, DataFile, Inserter, data_file
 from quantize.onnx.smooth import Smoothing, measure_smoothing
 from quantize.onnx.w8a8_weights import round_channels
 from runtimes.errors import ModelError
@@ -26,7 +26,6 @@ from runtimes.errors import ModelError
 _ZERO = 128  # activations are stored unsigned
 _MOST = 127.0
 _TINY = 1e-30  # the scale of a row of zeros
-_GRAPH = "model.onnx"
 _LOOKUP = "/model/embed_tokens/Gather"  # the builder's name of the embedding
 
 
@@ -70,13 +69,13 @@ def quantize_w8a8(
         smoothing = measure_smoothing(fp32, calibration, alpha)
     out.mkdir()
     for path in fp32.iterdir():
-        if path.is_file() and path.name not in (_GRAPH, f"{_GRAPH}.data"):
+        if path.is_file() and path.name not in (NAME, f"{NAME}.data"):
             shutil.copy2(path, out / path.name)
-    model = ir.load(fp32 / _GRAPH)
+    model = ir.load(fp32 / NAME)
     products = [node for node in model.graph if _weight(node) is not None]
     if not products:
-        raise ModelError(f"{fp32 / _GRAPH} has no matrix product with a constant to rewrite")
-    with data_file(model, out / _GRAPH) as file:
+        raise ModelError(f"{fp32 / NAME} has no matrix product with a constant to rewrite")
+    with data_file(model, out / NAME) as file:
         rewrite = _Rewrite(model.graph, file, smoothing)
         smoothing.fold_norms(model.graph, file)
         for done, node in enumerate(products):
@@ -105,17 +104,15 @@ def _rewrite_product(rewrite: _Rewrite, node: Any) -> None:
     matrix, scale = rewrite.matrices[weight.name]
     outputs = int(weight.shape[1])
     zero = _constant(rewrite, "w8a8.zero", np.array(_ZERO, np.uint8))
-    name = node.name
-    product = ir.node("MatMulInteger", [rows.codes, matrix, zero], name=f"{name}/Integer")
-    # Two vectorised steps: DequantizeLinear would do both in one, and takes twice as long.
-    number = ir.node("Cast", [product.outputs[0]], {"to": ir.DataType.FLOAT}, name=f"{name}/Float")
-    scaled = ir.node("Mul", [number.outputs[0], scale], name=f"{name}/Channels")
-    full = ir.node("Mul", [scaled.outputs[0], rows.scale], name=f"{name}/Rows")
     width = _constant(rewrite, f"w8a8.width.{outputs}", np.array([outputs], np.int64))
-    shape = ir.node("Concat", [rows.leading, width], {"axis": 0}, name=f"{name}/Shape")
-    back = ir.node("Reshape", [full.outputs[0], shape.outputs[0]], name=f"{name}/Reshape")
-    graph.insert_before(node, [product, number, scaled, full, shape, back])
-    _replace(graph, node, back)
+    new = Inserter(graph, node, f"{node.name}/")
+    product = new.add("MatMulInteger", "Integer", rows.codes, matrix, zero)
+    # Two vectorised steps: DequantizeLinear would do both in one, and takes twice as long.
+    number = new.add("Cast", "Float", product, to=ir.DataType.FLOAT)
+    scaled = new.add("Mul", "Channels", number, scale)
+    full = new.add("Mul", "Rows", scaled, rows.scale)
+    shape = new.add("Concat", "Shape", rows.leading, width, axis=0)
+    new.replace_by(new.add("Reshape", "Reshape", full, shape))
     if not weight.uses():
         graph.initializers.pop(weight.name)
 
@@ -130,32 +127,20 @@ def _rows(rewrite: _Rewrite, node: Any) -> _Rows:
     last = _constant(rewrite, "w8a8.axis", np.array([1], np.int64))
     step = _constant(rewrite, "w8a8.step", np.array(1 / _MOST, np.float32))
     tiny = _constant(rewrite, "w8a8.tiny", np.array(_TINY, np.float32))
-    name = f"{value.name}/w8a8"
-    leading = ir.node("Shape", [value], {"end": -1}, name=f"{name}/Leading")
-    flat = ir.node("Reshape", [value, flat_shape], name=f"{name}/Flat")
-    size = ir.node("Abs", [flat.outputs[0]], name=f"{name}/Abs")
-    most = ir.node("ReduceMax", [size.outputs[0], last], {"keepdims": 1}, name=f"{name}/Max")
-    steps = ir.node("Mul", [most.outputs[0], step], name=f"{name}/Step")
-    scale = ir.node("Max", [steps.outputs[0], tiny], name=f"{name}/Scale")
-    column = ir.node("Squeeze", [scale.outputs[0], last], name=f"{name}/Column")
-    count = ir.node("Shape", [column.outputs[0]], name=f"{name}/Count")
-    zeros = ir.node(
-        "ConstantOfShape",
-        [count.outputs[0]],
-        {"value": ir.tensor(np.array([_ZERO], np.uint8))},
-        name=f"{name}/Zeros",
-    )
-    codes = ir.node(
-        "QuantizeLinear",
-        [flat.outputs[0], column.outputs[0], zeros.outputs[0]],
-        {"axis": 0},
-        name=f"{name}/Codes",
-    )
-    nodes = [leading, flat, size, most, steps, scale, column, count, zeros, codes]
-    rewrite.graph.insert_before(node, nodes)
-    made = _Rows(codes.outputs[0], scale.outputs[0], leading.outputs[0])
-    rewrite.codes[value.name] = made
-    return made
+    new = Inserter(rewrite.graph, node, f"{value.name}/w8a8/")
+    leading = new.add("Shape", "Leading", value, end=-1)
+    flat = new.add("Reshape", "Flat", value, flat_shape)
+    size = new.add("Abs", "Abs", flat)
+    most = new.add("ReduceMax", "Max", size, last, keepdims=1)
+    steps = new.add("Mul", "Step", most, step)
+    scale = new.add("Max", "Scale", steps, tiny)
+    column = new.add("Squeeze", "Column", scale, last)
+    count = new.add("Shape", "Count", column)
+    zero = ir.tensor(np.array([_ZERO], np.uint8))
+    zeros = new.add("ConstantOfShape", "Zeros", count, value=zero)
+    codes = new.add("QuantizeLinear", "Codes", flat, column, zeros, axis=0)
+    rewrite.codes[value.name] = _Rows(codes, scale, leading)
+    return rewrite.codes[value.name]
 
 
 def _matrix(rewrite: _Rewrite, node: Any, weight: Any) -> tuple[Any, Any]:
@@ -171,12 +156,12 @@ def _matrix(rewrite: _Rewrite, node: Any, weight: Any) -> tuple[Any, Any]:
     if table is None:
         return rewrite.file.initializer(f"{weight.name}.codes", codes.T), scale
     stored = rewrite.file.initializer(f"{weight.name}.codes", codes)
-    turned = ir.node("Transpose", [stored], {"perm": [1, 0]}, name=f"{node.name}/Transpose")
-    rewrite.graph.insert_before(node, turned)
+    turn = Inserter(rewrite.graph, node, f"{node.name}/")
+    turned = turn.add("Transpose", "Transpose", stored, perm=[1, 0])
     lookup = next(use.node for use in table.outputs[0].uses())
     _replace_lookup(rewrite, lookup, stored, scale)
     rewrite.graph.remove(table, safe=True)
-    return turned.outputs[0], scale
+    return turned, scale
 
 
 def _table_of(weight: Any) -> Any | None:
@@ -208,24 +193,13 @@ def _shrink_table(rewrite: _Rewrite) -> list[str]:
 def _replace_lookup(rewrite: _Rewrite, gather: Any, table: Any, scale: Any) -> None:
     """Look up codes [tokens, inputs] and scales [tokens] instead of floats."""
     last = _constant(rewrite, "w8a8.last", np.array([-1], np.int64))
-    ids, name = gather.inputs[1], gather.name
-    codes = ir.node("Gather", [table, ids], {"axis": 0}, name=f"{name}/Codes")
-    number = ir.node("Cast", [codes.outputs[0]], {"to": ir.DataType.FLOAT}, name=f"{name}/Float")
-    steps = ir.node("Gather", [scale, ids], {"axis": 0}, name=f"{name}/Scales")
-    column = ir.node("Unsqueeze", [steps.outputs[0], last], name=f"{name}/Column")
-    full = ir.node("Mul", [number.outputs[0], column.outputs[0]], name=f"{name}/Scaled")
-    rewrite.graph.insert_before(gather, [codes, number, steps, column, full])
-    _replace(rewrite.graph, gather, full)
-
-
-def _replace(graph: Any, old: Any, new: Any) -> None:
-    """Let ``new`` take the place of ``old``, name and graph output included."""
-    before, after = old.outputs[0], new.outputs[0]
-    after.type, after.shape = before.type, before.shape
-    name = before.name
-    ir.convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)
-    graph.remove(old, safe=True)
-    after.name = name
+    ids = gather.inputs[1]
+    new = Inserter(rewrite.graph, gather, f"{gather.name}/")
+    codes = new.add("Gather", "Codes", table, ids, axis=0)
+    number = new.add("Cast", "Float", codes, to=ir.DataType.FLOAT)
+    steps = new.add("Gather", "Scales", scale, ids, axis=0)
+    column = new.add("Unsqueeze", "Column", steps, last)
+    new.replace_by(new.add("Mul", "Scaled", number, column))
 
 
 def _constant(rewrite: _Rewrite, name: str, array: Any) -> Any:

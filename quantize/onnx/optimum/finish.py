@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from quantize.errors import SourceError
-from quantize.onnx.graphfile import NAME, load_graph, save_graph
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from runtimes.models.modelfile import GENAI_CONFIG
@@ -21,14 +20,17 @@ def finish(
     With ``check`` the export is compared with the original first. The recipe's precision and
     options are those that onnxruntime-genai's builder takes; "fp32" leaves the weights as they are.
     """
+    import onnx_ir as ir
+
     from quantize.onnx.embedding import shrink_embedding
+    from quantize.onnx.graphfile import NAME, save_graph
     from quantize.onnx.logits import select_rows
     from quantize.onnx.optimum.agreement import require_agreement
     from quantize.onnx.optimum.normalize import normalize, sensitive
 
     if check:
         require_agreement(source, export / NAME)
-    graph = load_graph(export / NAME)
+    graph = ir.load(export / NAME)
     tied = normalize(graph)
     described = _describe(graph.graph, source)
     notes: list[str] = []
@@ -80,6 +82,8 @@ def _describe(graph: Any, source: SourceModel) -> dict[str, Any]:
     Format: https://onnxruntime.ai/docs/genai/reference/config.html
     """
     from transformers import AutoConfig
+
+    from quantize.onnx.graphfile import NAME
 
     config = AutoConfig.from_pretrained(source.folder, trust_remote_code=source.trust_remote_code)
     past = [value for value in graph.inputs if value.name.startswith("past_key_values.")]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantize.onnx.graphfile import add_initializer
+from quantize.onnx.graphfile import Inserter, add_constant
 from runtimes.errors import ModelError
 
 _LAYER = re.compile(r"/(?:h|layers|blocks|block)\.(\d+)/")
@@ -41,7 +41,7 @@ def normalize(model: Any) -> bool:
             weight = _constant(node.inputs[1])
             if weight is not None and weight.ndim == 2:
                 name = f"{node.name}.weight"
-                node.replace_input_with(1, add_initializer(graph, name, weight.copy()))
+                node.replace_input_with(1, add_constant(graph, name, weight.copy()))
     head.name = "/lm_head/MatMul"
     table = next(
         (node for node in graph if node.op_type == "Gather" and _rows(node.inputs[0]) == rows), None
@@ -97,8 +97,6 @@ def _output_layer(graph: Any) -> Any:
 
 def _split_gemm(graph: Any, node: Any) -> None:
     """A Gemm by a constant becomes a MatMul and an addition."""
-    import onnx_ir as ir
-
     settings = {name: attribute.value for name, attribute in node.attributes.items()}
     weight = _constant(node.inputs[1])
     if weight is None or settings.get("transA", 0) or settings.get("alpha", 1.0) != 1.0:
@@ -109,19 +107,11 @@ def _split_gemm(graph: Any, node: Any) -> None:
     if bias is not None and settings.get("beta", 1.0) != 1.0:
         return
     name = node.name.removesuffix("/Gemm")
-    weights = add_initializer(graph, f"{name}.weight_2d", np.ascontiguousarray(weight))
-    product = ir.node("MatMul", [node.inputs[0], weights], name=f"{name}/MatMul")
-    made = [product]
-    if bias is not None:
-        made.append(ir.node("Add", [product.outputs[0], bias], name=f"{name}/Add"))
-    old, new = node.outputs[0], made[-1].outputs[0]
-    product.outputs[0].name = f"{name}/MatMul_output_0"
-    new.type, new.shape = old.type, old.shape
-    graph.insert_before(node, made)
-    ir.convenience.replace_all_uses_with(old, new)
-    kept = old.name
-    graph.remove(node, safe=True)
-    new.name = kept
+    weights = add_constant(graph, f"{name}.weight_2d", np.ascontiguousarray(weight))
+    new = Inserter(graph, node, f"{name}/")
+    product = new.add("MatMul", "MatMul", node.inputs[0], weights)
+    product.name = f"{name}/MatMul_output_0"
+    new.replace_by(product if bias is None else new.add("Add", "Add", product, bias))
 
 
 def _constant(value: Any) -> npt.NDArray[Any] | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import SourceError, ToolError, UsageError
-from quantize.lora.merge import merge_lora, open_adapter, require_match
+from quantize.lora.adapter import open_adapter, require_match
+from quantize.lora.merge import merge_lora
 from quantize.options import SourceOptions
 from quantize.source import SourceModel, open_source
 from tests.quantize.hub.fakehub import FakeHub
@@ -49,6 +50,11 @@ def make_adapter(base: Path, folder: Path, **settings: object) -> Path:
     return folder
 
 
+def merge(base: SourceModel, adapter: Path, folder: Path) -> SourceModel:
+    opened = open_adapter(str(adapter), Notes())
+    return merge_lora(base, opened, folder / "merged", folder, Notes())
+
+
 def logits_of(folder: Path):
     import torch
     from transformers import AutoModelForCausalLM
@@ -60,7 +66,7 @@ def logits_of(folder: Path):
 def test_the_merged_model_is_what_peft_computes(base: SourceModel, adapter: Path, tmp_path: Path):
     import torch
 
-    merged = merge_lora(base, str(adapter), tmp_path / "merged", tmp_path)
+    merged = merge(base, adapter, tmp_path)
     expected = torch.load(adapter.with_suffix(".pt"), weights_only=True)
     got = logits_of(merged.folder)
     assert (got - expected).abs().max() < 1e-4
@@ -109,8 +115,7 @@ def test_weights_that_would_find_no_place(base: SourceModel, adapter: Path, tmp_
     tensors[name.replace("self_attn", "cross_attn").replace("mlp", "mlp2")] = tensors.pop(name)
     save_file(tensors, odd / "adapter_model.safetensors")
     with pytest.raises(ToolError, match="which has no model"):
-        merge_lora(base, str(odd), tmp_path / "merged", tmp_path)
-    assert not (tmp_path / "merged").exists()
+        merge(base, odd, tmp_path)
 
 
 def test_what_is_no_adapter(base: SourceModel, adapter: Path, tmp_path: Path):
@@ -139,7 +144,7 @@ def test_an_adapter_with_a_larger_vocabulary(base: SourceModel, tmp_path: Path):
         grown, tmp_path / "adapter", modules_to_save=["embed_tokens"], ensure_weight_tying=True
     )
     tokenizer.save_pretrained(folder)
-    merged = merge_lora(base, str(folder), tmp_path / "merged", tmp_path)
+    merged = merge(base, folder, tmp_path)
     expected = torch.load(folder.with_suffix(".pt"), weights_only=True)
     assert (logits_of(merged.folder) - expected).abs().max() < 1e-4
     assert "<|new|>" in (merged.folder / "tokenizer.json").read_text()
