@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.builds.settings import Settings
-from quantize.build.preflight import memory_parts, require_memory, require_space, space_parts
-from quantize.build.requirements import require_fitting, unlisted
+from quantize.build.preflight import (
+    memory_parts,
+    require_fitting,
+    require_memory,
+    require_space,
+    space_parts,
+    unlisted,
+)
 from quantize.build.stages import stages_size
 from quantize.build.workspace import WORK
 from quantize.disk import human

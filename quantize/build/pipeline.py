@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantize.build.making import drop_export, drop_float_graph, make_file
+from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted
 from quantize.build.publish import open_publisher
-from quantize.build.requirements import require_fitting, require_room, require_sense, unlisted
 from quantize.build.run import Job, Run
 from quantize.build.stages import Stages
 from quantize.build.verify import is_whole

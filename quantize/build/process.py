@@ -21,6 +21,7 @@ from typing import IO, Protocol, TypeVar
 from quantize.build.child import DISK_FULL
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
+from runtimes.machine.hardware import memory_now
 from runtimes.machine.processes import Child, child_environment, ending, import_failure
 
 if sys.platform == "linux":
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 _TAIL = 8  # lines of the child's output that an error shows
 _GLANCE = 0.1  # seconds between looks at what a child reports
+_SHORT = 2_000_000_000  # bytes of free memory; the server holds an eighth of that
 _BEGIN = "import sys; from quantize.build.child import main; main(int(sys.argv[1]), sys.argv[2])"
 
 # No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
@@ -118,6 +120,8 @@ def _run(
             with _forks.turn:
                 if forked := _forks.fork(folder, child_environment(environment)):
                     return _follow(forked, reports, progress)
+        elif sys.platform == "linux" and memory_now()[1] < _SHORT and not _forks.turn.locked():
+            _forks.close()  # until it is needed again
         child = Child(
             *("-c", _BEGIN, os.getpid(), folder),
             environment=environment,

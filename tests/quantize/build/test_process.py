@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from quantize.build import process
 from quantize.build.process import last_lines, run_child
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
@@ -80,6 +81,19 @@ def test_a_child_whose_server_is_killed_ends_and_the_next_one_gets_another(tmp_p
     with pytest.raises(OutOfMemoryError, match="memory ran out"):
         _run(misbehaving.kill_the_server, tmp_path, torch=True)
     assert _run(partial(int, "3"), tmp_path, torch=True) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux")
+def test_where_memory_is_short_a_server_that_waits_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    server = _run(os.getppid, tmp_path, torch=True)
+    assert isinstance(server, int)
+    _run(os.getpid, tmp_path)
+    assert _alive(server)
+    monkeypatch.setattr(process, "_SHORT", 1e18)
+    _run(os.getpid, tmp_path)
+    assert not _alive(server)
 
 
 def test_a_full_disk_in_the_child_is_told_as_such(tmp_path: Path):
