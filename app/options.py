@@ -70,7 +70,7 @@ class ConstraintOptions:
 
     def constraint(self) -> Constraint | None:
         """Checked. Raises RequestError for one that cannot be used, or for two of them."""
-        from runtimes.engine.constraint import check
+        from runtimes.engine.constraint import grammar_of
         from runtimes.errors import RequestError
         from runtimes.request import Constraint
 
@@ -89,7 +89,7 @@ class ConstraintOptions:
                 " give one of them"
             )
         for constraint in given:
-            check(constraint)
+            grammar_of(constraint)
         return given[0] if given else None
 
 

@@ -84,34 +84,19 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Raises ParameterError naming the first field that is out of its range."""
-        checks: tuple[tuple[str, float, bool, str], ...] = (
-            ("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1"),
-            ("temperature", self.temperature, self.temperature >= 0, "0 or more"),
-            ("top_k", self.top_k, self.top_k >= 0, "0 (off) or more"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
-            ("min_p", self.min_p, 0 <= self.min_p <= 1, "in [0, 1]"),
-            (
-                "repetition_penalty",
-                self.repetition_penalty,
-                self.repetition_penalty > 0,
-                "above 0",
-            ),
-            (
-                "presence_penalty",
-                self.presence_penalty,
-                -2 <= self.presence_penalty <= 2,
-                "in [-2, 2]",
-            ),
-            (
-                "frequency_penalty",
-                self.frequency_penalty,
-                -2 <= self.frequency_penalty <= 2,
-                "in [-2, 2]",
-            ),
-        )
-        for name, value, good, rule in checks:
-            if not (good and math.isfinite(value)):
-                raise ParameterError(f"{name} must be {rule}, not {value!r}", name)
+        for name, good, rule in (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature >= 0, "0 or more"),
+            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("min_p", 0 <= self.min_p <= 1, "in [0, 1]"),
+            ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2]"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2]"),
+        ):
+            number: float = getattr(self, name)
+            if not (good and math.isfinite(number)):
+                raise ParameterError(f"{name} must be {rule}, not {number!r}", name)
         for name, value, least, most in (
             ("top_logprobs", self.top_logprobs, 0, MOST_TOP_LOGPROBS),
             ("n", self.n, 1, MOST_SAMPLES),

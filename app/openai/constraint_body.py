@@ -44,11 +44,11 @@ def schema_constraint(schema: Any, name: str) -> Constraint:
 @lru_cache(maxsize=256)
 def checked(what: Any, source: str, name: str) -> Constraint:
     """A constraint that can be used. Raises InputError that begins with ``name``."""
-    from runtimes.engine.constraint import check
+    from runtimes.engine.constraint import grammar_of
 
     constraint = Constraint(what, source)
     try:
-        check(constraint)
+        grammar_of(constraint)
     except RequestError as error:
         raise InputError("invalid_value", f"{name}: {error}") from error
     return constraint

@@ -21,13 +21,10 @@ _JSON_OPTIONS: Any = {"whitespace_pattern": r" |\n {0,16}"}
 
 
 @lru_cache(maxsize=256)
-def check(constraint: Constraint) -> None:
-    """Raises RequestError for a constraint that means nothing, or that llguidance cannot follow."""
-    grammar_of(constraint)
-
-
 def grammar_of(constraint: Constraint) -> str:
-    """The grammar for llguidance. Raises RequestError as ``check``."""
+    """The grammar for llguidance. Raises RequestError for a constraint that means nothing, or that
+    llguidance cannot follow.
+    """
     from llguidance import LLMatcher
 
     try:

@@ -20,7 +20,7 @@ from runtimes.engine.grammar import GrammarCompiler
 from runtimes.engine.loading import load_runner
 from runtimes.engine.metrics import EngineStats, ratio
 from runtimes.engine.prefix_pool import Prefix
-from runtimes.engine.request_checks import check_prompt, check_request
+from runtimes.engine.request_checks import check_request, check_room
 from runtimes.engine.runner import Runner
 from runtimes.engine.sequence import RequestState, Sink
 from runtimes.engine.session import SessionHeader, read_session, write_session
@@ -136,21 +136,20 @@ class Engine:
         Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
         or the engine is closed.
         """
-        check_request(request, self.context, self.vocab_size)
+        grammar = check_request(request, self.context, self.vocab_size)
         stream = Stream(request.id, self.cancel)
-        self.submit_to(request, stream)
+        self.submit_to(request, stream, grammar)
         return stream
 
-    def submit_to(self, request: Request, sink: Sink) -> None:
+    def submit_to(self, request: Request, sink: Sink, grammar: str | None) -> None:
         """Like ``submit``; the answer goes to ``sink``, which is called on the engine's thread.
 
-        Of the parameters nothing is checked here: one that cannot be used ends the request with an
-        error.
+        ``grammar`` is what ``check_request`` gave, perhaps in a process that knew a larger context.
         """
-        check_prompt(request, self.context, self.vocab_size)
+        check_room(request, self.context)
         if request.adapter and request.adapter not in self._runner.capabilities.adapters:
             raise RequestError(f"{self.model.path} has no adapter {request.adapter!r} loaded")
-        state = RequestState(request, sink, time.monotonic(), self.tokenizer)
+        state = RequestState(request, sink, time.monotonic(), self.tokenizer, grammar)
         self._post(lambda: self._take(state), refuse_when_closing=True)
 
     def generate(
@@ -319,7 +318,8 @@ class Engine:
         """On the compiler's thread."""
         problem: Exception | None = None
         try:
-            state.new_matcher = self._grammars.compile(constraint)
+            assert state.grammar is not None
+            state.new_matcher = self._grammars.compile(constraint, state.grammar)
         except Exception as error:
             problem = error
         self._post(lambda: self._compiled(state, problem))

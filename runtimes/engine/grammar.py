@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.constraint import grammar_of, one_line, refused
+from runtimes.engine.constraint import one_line, refused
 from runtimes.engine.runner import Tokenizer
 from runtimes.errors import RequestError
 from runtimes.request import Constraint
@@ -85,27 +85,26 @@ class GrammarCompiler:
                 self._compiled.move_to_end(constraint)
             return self._compiled.get(constraint)
 
-    def compile(self, constraint: Constraint) -> MatcherMaker:
-        """The first one of a tokenizer takes about a second for 150,000 tokens. Raises
-        RequestError.
+    def compile(self, constraint: Constraint, grammar: str) -> MatcherMaker:
+        """``grammar`` is what ``grammar_of`` makes of it. The first one of a tokenizer takes about
+        a second for 150,000 tokens. Raises RequestError.
         """
         known = self.known(constraint)
         if known is not None:
             return known
-        matcher, size = self._compile(constraint), self._tokenizer.vocab_size
+        matcher, size = self._compile(constraint, grammar), self._tokenizer.vocab_size
         with self._lock:
             if len(self._compiled) == _KEPT:
                 self._compiled.popitem(last=False)
             made = self._compiled[constraint] = lambda: GrammarMatcher(matcher.deep_copy(), size)
         return made
 
-    def _compile(self, constraint: Constraint) -> Any:
+    def _compile(self, constraint: Constraint, grammar: str) -> Any:
         from llguidance import LLMatcher, LLParserLimits
 
         if self._native is None:
             self._native = _native_tokenizer(self._tokenizer)
         limits = LLParserLimits(verbose_errors=False)
-        grammar = grammar_of(constraint)
         matcher = LLMatcher(self._native, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise refused(constraint, matcher.get_error())

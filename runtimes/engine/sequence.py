@@ -31,6 +31,7 @@ class RequestState:
     sink: Sink
     submitted: float  # monotonic seconds
     tokenizer: Tokenizer
+    grammar: str | None = None  # of its constraint
     new_matcher: MatcherMaker | None = None  # of its constraint, compiled
     sequences: list[Sequence] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index

@@ -40,7 +40,7 @@ class LlamaBackend(Backend):
         """The model with a context."""
         from runtimes.llamacpp.runner import LlamaRunner
 
-        runner = LlamaRunner.open(model, settings)
+        runner = LlamaRunner(model, settings)
         return runner, runner.tokenizer
 
     def kernels(self) -> list[str]:

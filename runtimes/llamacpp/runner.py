@@ -68,87 +68,62 @@ class LlamaRunner:
     compute a row alike (``shapes``), by themselves where nothing else does.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        context: Any,
-        kv: SlotCache,
-        tokenizer: LlamaTokenizer,
-        capabilities: Capabilities,
-        most_holes: int,
-        outputs: int,
-        omp_wait: OmpWaitPolicy,
-        top_k: TopKSamplers | None,
-    ) -> None:
-        self._lib = library()
-        self._context = context
-        self.kv = kv
-        self._batch = Batch(max(capabilities.batch, outputs))
-        self.capabilities = capabilities
-        self.tokenizer = tokenizer
-        self._omp_wait = omp_wait
-        self._outputs = outputs  # rows of logits that a call may ask for
-        self._most_holes = most_holes  # unused slots that a step may run along to stay in one pass
-        self._views: dict[tuple[int, int], Logits] = {}
-        self._top_k = top_k
-        self._alike: Alike | None = None
-        self._finalizer = weakref.finalize(self, _free, self._lib, context, model, omp_wait, top_k)
-
-    @classmethod
-    def open(cls, model_file: ModelFile, settings: RunnerSettings) -> LlamaRunner:
+    def __init__(self, model_file: ModelFile, settings: RunnerSettings) -> None:
         """Load the file; ``settings.context`` None means the model's own length.
 
         Raises ModelError, OutOfMemoryError or RuntimeMissingError.
         """
+        self._lib = library()
         slots = min(max(settings.slots, 1), MOST_SLOTS)
         context_length = settings.context or model_file.context_length
         caches, length = slots, context_length
         if settings.reproducible:
             caches, length = sequences(slots), context_length + MOST_PROBED
         model = load_model(model_file, settings)
-        context = make_context(model, model_file, settings, caches, length)
-        tokenizer = LlamaTokenizer(model)
-        kv = SlotCache(
+        context = self._context = make_context(model, model_file, settings, caches, length)
+        self.tokenizer = LlamaTokenizer(model)
+        vocabulary = self.tokenizer.vocab_size
+        bytes_per_token = kv_bytes_per_token(model_file, settings.kv_type)
+        self.kv = SlotCache(
             context,
             caches,
             length,
             unified=settings.unified_kv,
             can_trim=keeps_every_token(model),
-            kind=KvKind(
-                "llamacpp",
-                settings.kv_type,
-                kv_bytes_per_token(model_file, settings.kv_type),
-                tokenizer.vocab_size,
-            ),
+            kind=KvKind("llamacpp", settings.kv_type, bytes_per_token, vocabulary),
         )
-        outputs = outputs_at_once(settings, caches)
-        capabilities = Capabilities(
+        # Rows of logits that a call may ask for
+        self._outputs = outputs_at_once(settings, caches)
+        self.capabilities = Capabilities(
             runtime="llamacpp",
             slots=slots,
             context=context_length,
             batch=max(settings.batch, slots),
-            vocab_size=tokenizer.vocab_size,
+            vocab_size=vocabulary,
             mixed_batch=settings.unified_kv,
             kv_tokens=settings.kv_tokens if settings.unified_kv else None,
-            kv_bytes_per_token=kv.kind.bytes_per_token,
-            can_trim=kv.can_trim,
-            can_shift=kv.can_shift,
+            kv_bytes_per_token=bytes_per_token,
+            can_trim=self.kv.can_trim,
+            can_shift=self.kv.can_shift,
             top_k_logits=settings.device_sampling,
-            most_logits=max(outputs // slots, 1),
+            most_logits=max(self._outputs // slots, 1),
         )
-        top_k = (
-            TopKSamplers(context, slots, tokenizer.vocab_size) if settings.device_sampling else None
+        self._batch = Batch(max(self.capabilities.batch, self._outputs))
+        self._top_k = TopKSamplers(context, slots, vocabulary) if settings.device_sampling else None
+        # Unused slots that a step may run along to stay in one pass. A recurrent state cannot
+        # forget the token that fills a hole.
+        self._most_holes = 0 if keeps_state(model) else 2
+        self._views: dict[tuple[int, int], Logits] = {}
+        self._omp_wait = OmpWaitPolicy(settings.threads or available_cores())
+        self._finalizer = weakref.finalize(
+            self, _free, self._lib, context, model, self._omp_wait, self._top_k
         )
-        # A recurrent state cannot forget the token that fills a hole.
-        holes = 0 if keeps_state(model) else 2
-        omp_wait = OmpWaitPolicy(settings.threads or available_cores())
-        runner = cls(model, context, kv, tokenizer, capabilities, holes, outputs, omp_wait, top_k)
+        self._alike: Alike | None = None
         if settings.reproducible:
             # Kernels of a GPU choose how to add up by more than the number of rows.
-            gpu = settings.gpu_layers != 0 and bool(runner._lib.llama_supports_gpu_offload())
+            gpu = settings.gpu_layers != 0 and bool(self._lib.llama_supports_gpu_offload())
             mixed = mixes_experts(model, model_file)
-            runner._find_alike(measure=kv.can_trim and not (gpu or mixed))
-        return runner
+            self._find_alike(measure=self.kv.can_trim and not (gpu or mixed))
 
     @property
     def graphs_reused(self) -> int:

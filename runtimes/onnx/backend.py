@@ -42,7 +42,7 @@ class OnnxBackend(Backend):
         """A session over the graph."""
         from runtimes.onnx.runner import OnnxRunner
 
-        runner = OnnxRunner.open(model, settings)
+        runner = OnnxRunner(model, settings)
         return runner, runner.tokenizer
 
     def kernels(self) -> list[str]:

@@ -17,7 +17,7 @@ from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.binding import check_tokens
 from runtimes.onnx.concat import ConcatSteps
-from runtimes.onnx.graph import Graph, load_graph
+from runtimes.onnx.graph import load_graph
 from runtimes.onnx.inplace import InPlaceSteps
 from runtimes.onnx.kv import SlotCache, kind_of
 from runtimes.onnx.steps import Steps
@@ -35,46 +35,31 @@ class OnnxRunner:
 
     graphs_reused = None  # not known: ONNX Runtime plans a graph once, when it is loaded
 
-    def __init__(
-        self,
-        graph: Graph,
-        kv: SlotCache,
-        tokenizer: OnnxTokenizer,
-        capabilities: Capabilities,
-        *,
-        reproducible: bool = False,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.capabilities = capabilities
-        self.kv = kv
-        kind = InPlaceSteps if graph.in_place else ConcatSteps
-        self._steps: Steps = kind(graph, kv, capabilities.vocab_size)
-        if reproducible:
-            # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
-            together = graph.in_place and self._numbers_do_not_matter()
-            self._steps.pair_lone_rows = together
-            self.capabilities = replace(capabilities, lone_rows=not together)
-        else:
-            self._steps.pair_lone_rows = capabilities.slots > 1 and self._alone_differs()
-
-    @classmethod
-    def open(cls, model_file: ModelFile, settings: RunnerSettings) -> OnnxRunner:
+    def __init__(self, model_file: ModelFile, settings: RunnerSettings) -> None:
         """Open the folder; raises ModelError, OutOfMemoryError or RuntimeMissingError."""
         graph = load_graph(model_file, settings)
         slots, context = max(settings.slots, 1), settings.context or model_file.context_length
         rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots
-        kv = SlotCache(graph, rows, context, kind_of(graph, model_file.vocab_size))
-        capabilities = Capabilities(
+        self.kv = SlotCache(graph, rows, context, kind_of(graph, model_file.vocab_size))
+        self.tokenizer = OnnxTokenizer(model_file.path)
+        kind = InPlaceSteps if graph.in_place else ConcatSteps
+        self._steps: Steps = kind(graph, self.kv, model_file.vocab_size)
+        self.capabilities = Capabilities(
             runtime="onnx",
             slots=slots,
             context=context,
             batch=max(settings.batch, slots),
             vocab_size=model_file.vocab_size,
             mixed_batch=False,
-            kv_bytes_per_token=kv.kind.bytes_per_token,
+            kv_bytes_per_token=self.kv.kind.bytes_per_token,
         )
-        tokenizer = OnnxTokenizer(model_file.path)
-        return cls(graph, kv, tokenizer, capabilities, reproducible=settings.reproducible)
+        if settings.reproducible:
+            # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
+            together = graph.in_place and self._numbers_do_not_matter()
+            self._steps.pair_lone_rows = together
+            self.capabilities = replace(self.capabilities, lone_rows=not together)
+        else:
+            self._steps.pair_lone_rows = slots > 1 and self._alone_differs()
 
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""

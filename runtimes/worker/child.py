@@ -20,7 +20,7 @@ from typing import Any
 from runtimes.engine.engine import Engine
 from runtimes.engine.sequence import unstarted
 from runtimes.errors import IngotError
-from runtimes.request import Chunk, Completion, FinishReason, Request
+from runtimes.request import Chunk, Completion, FinishReason
 from runtimes.worker.problems import pack
 from runtimes.worker.wire import (
     Call,
@@ -107,8 +107,8 @@ class _Server:
     def take(self, item: object) -> None:
         """Handle one item; what may take long is left to ``run``."""
         match item:
-            case Submit(number, request):
-                self._submit(number, request)
+            case Submit():
+                self._submit(item)
             case Cancel(request_id):
                 self._engine.cancel(request_id)
             case Call(number, "stats"):
@@ -134,13 +134,13 @@ class _Server:
                 log.exception("%s failed", call.method)
             return Reply(call.number, problem=pack(error))
 
-    def _submit(self, number: int, request: Request) -> None:
+    def _submit(self, order: Submit) -> None:
         self._pulses.begun()
-        sink = _Sink(number, self._put, self._pulses.ended)
+        sink = _Sink(order.number, self._put, self._pulses.ended)
         try:
-            self._engine.submit_to(request, sink)
-        except IngotError as error:  # though the parent took it for good
-            sink.finish(unstarted(request, FinishReason.ERROR, str(error)))
+            self._engine.submit_to(order.request, sink, order.grammar)
+        except IngotError as error:  # the parent may have known a larger context
+            sink.finish(unstarted(order.request, FinishReason.ERROR, str(error)))
 
 
 def _load(order: Load) -> tuple[Engine, Ready]:

@@ -157,13 +157,13 @@ class WorkerEngine:
         Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
         or the engine is closed.
         """
-        check_request(request, self.context, self.vocab_size)
+        grammar = check_request(request, self.context, self.vocab_size)
         in_flight = InFlightRequest(request, Stream(request.id, self.cancel))
         with self._lock:
             number = next(self._numbers)
             self._in_flight[number] = in_flight  # before it is sent: the answer may be quick
             try:
-                self._supervisor.dispatch(Submit(number, request))
+                self._supervisor.dispatch(Submit(number, request, grammar))
             except RequestError:
                 del self._in_flight[number]
                 raise

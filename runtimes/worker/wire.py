@@ -48,6 +48,7 @@ class Submit:
 
     number: int
     request: Request
+    grammar: str | None  # of its constraint; what ``check_request`` gave
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def w8a8(floats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _log_probabilities(folder: Path, prompts: list[list[int]], steps: int) -> list[Floats]:
     """After each prompt and after each of ``steps`` tokens decoded together: [1 + steps, vocab]."""
-    runner = OnnxRunner.open(ModelFile.read(folder), RunnerSettings(slots=len(prompts), context=64))
+    runner = OnnxRunner(ModelFile.read(folder), RunnerSettings(slots=len(prompts), context=64))
     rows: list[list[Floats]] = [[] for _ in prompts]
     for slot, prompt in enumerate(prompts):
         plan = StepPlan((StepRow(slot, 0, tuple(prompt), 1),))

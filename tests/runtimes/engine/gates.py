@@ -29,7 +29,7 @@ class Watched(Stream):
     def __init__(self, engine: Engine, request: Request, look: Callable[[], object]) -> None:
         super().__init__(request.id, engine.cancel)
         self._look = look
-        engine.submit_to(request, self)
+        engine.submit_to(request, self, None)
 
     def put(self, chunk: Chunk) -> None:
         self._look()

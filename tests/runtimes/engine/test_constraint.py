@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.engine.constraint import check
+from runtimes.engine.constraint import grammar_of
 from runtimes.engine.engine import Engine
 from runtimes.engine.grammar import GrammarCompiler
 from runtimes.errors import RequestError
@@ -151,7 +151,7 @@ def test_what_cannot_be_used_is_refused_at_once(engine, kind, source, said):
         ask(engine, Constraint(kind, source))
     assert "\n" not in str(caught.value)
     with pytest.raises(RequestError, match=said):
-        check(Constraint(kind, source))
+        grammar_of(Constraint(kind, source))
 
 
 def test_a_parser_that_gives_up_ends_its_row_alone(engine):
@@ -171,9 +171,9 @@ def hold_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Even
     """From now on nothing is compiled until the event is set."""
     go_on, compiled = threading.Event(), engine._grammars._compile
 
-    def late(constraint: Constraint) -> object:
+    def late(constraint: Constraint, grammar: str) -> object:
         assert go_on.wait(120)
-        return compiled(constraint)
+        return compiled(constraint, grammar)
 
     monkeypatch.setattr(engine._grammars, "_compile", late)
     return go_on
@@ -213,7 +213,7 @@ def test_an_engine_that_is_closed_while_it_compiles(pebble_built, monkeypatch, d
 def test_a_compiled_constraint_is_used_again(engine):
     constraints = GrammarCompiler(engine.tokenizer)
     assert constraints.known(SCHEMA) is None
-    first, again = constraints.compile(SCHEMA)(), constraints.known(SCHEMA)
+    first, again = constraints.compile(SCHEMA, grammar_of(SCHEMA))(), constraints.known(SCHEMA)
     assert again is not None
     second = again()
     for token in engine.tokenizer.encode('{"'):

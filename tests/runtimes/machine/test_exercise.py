@@ -187,7 +187,7 @@ def test_one_damaged_matrix_is_noticed(gguf: Any, tmp_path: Path) -> None:
         half = size // 2
         path.write_bytes(whole[:offset] + bytes(half) + whole[offset + half :])
         model = ModelFile.read(path)
-        runner = LlamaRunner.open(model, settings)
+        runner = LlamaRunner(model, settings)
         logits = exercise.run(runner, model.vocab_size)
         runner.close()
         assert selftest_child.compare(logits, recorded("llamacpp")) < _LEAST_SIMILARITY - 0.02, name
