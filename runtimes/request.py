@@ -48,38 +48,31 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. ``temperature=0`` is greedy.
-
-    ``top_k=0``, ``top_p=1``, ``min_p=0``, ``repetition_penalty=1`` and zero presence/frequency
-    penalties each switch their step off. ``seed=None`` draws a fresh seed for the request; the same
-    seed gives the same text whatever other rows share the batch.
-
-    ``n`` completions come back of ``best_of`` that are made (None: as many), the best by mean
-    log-probability first. Below ``min_tokens`` no end-of-sequence token is sampled and no stop
-    string ends the text. ``logprobs`` asks for the log-probability of each token, ``top_logprobs``
-    for that many likeliest tokens at every position, both by the model's own logits, before bias,
-    penalties and temperature. ``logit_bias`` is pairs of token id and what is added to its logit.
-    ``constraint`` lets only tokens through that keep to it; the answer ends when nothing can
-    follow, whatever ``ignore_eos`` and ``min_tokens`` say.
-    """
+    """How the next token is chosen; ``runtimes.sampling`` has the order of the steps."""
 
     max_tokens: int = 256
-    temperature: float = 0.0
-    top_k: int = 0
+    temperature: float = 0.0  # 0: greedy
+    top_k: int = 0  # 0 switches it off, as 1 does top_p, and as every other default does its step
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    # The same seed gives the same text whatever other rows share the batch; None draws one.
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    # By the model's own logits, before bias, penalties and temperature: the log-probability of each
+    # token, and those of so many likeliest tokens at every position.
     logprobs: bool = False
     top_logprobs: int = 0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    min_tokens: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, and what is added to their logits
+    min_tokens: int = 0  # below, no end-of-sequence token is sampled and no stop string counts
+    # ``n`` completions of ``best_of`` (None: as many), the best by mean log-probability first.
     n: int = 1
     best_of: int | None = None
+    # Only what keeps to it is sampled; the answer ends when nothing can follow, whatever
+    # ``ignore_eos`` and ``min_tokens`` say.
     constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
@@ -141,19 +134,14 @@ class SamplingParams:
 
 @dataclass(slots=True)
 class Request:
-    """One prompt, already tokenized, with its sampling parameters.
-
-    ``timeout_s`` is counted from submission: a request that has not ended by then ends with
-    ``FinishReason.DEADLINE`` and what it has. ``adapter`` names what changes the weights for it;
-    a runner that has none of this name refuses the request.
-    """
+    """One prompt, already tokenized, with its sampling parameters."""
 
     prompt: list[int]
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: Priority = Priority.NORMAL
-    timeout_s: float | None = None
+    timeout_s: float | None = None  # from submission; then it ends with what it has (DEADLINE)
     id: str = field(default_factory=lambda: f"req-{next(_ids)}")
-    adapter: str | None = None
+    adapter: str | None = None  # what changes the weights for it; refused where it is not loaded
 
     def __post_init__(self) -> None:
         """Raises RequestError for an empty prompt."""
@@ -226,14 +214,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a finished request produced. ``error`` is set only with ``FinishReason.ERROR``.
-
-    ``logprobs`` has the natural log-probability of each token, ``top_logprobs`` a mapping from the
-    likeliest token ids to theirs for each position, ``token_bytes`` the bytes of all these tokens,
-    where log-probabilities were asked for. ``others`` are the further samples of a request
-    with ``n`` above 1. ``retryable`` says of an error that the request is not to blame, so that the
-    same one may succeed when it is submitted again.
-    """
+    """What a finished request produced."""
 
     id: str
     text: str
@@ -241,12 +222,12 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
-    logprobs: tuple[float, ...] | None = None
-    error: str | None = None
-    top_logprobs: tuple[dict[int, float], ...] | None = None
-    token_bytes: dict[int, bytes] | None = None
-    others: tuple[Completion, ...] = ()
-    retryable: bool = False
+    logprobs: tuple[float, ...] | None = None  # natural, of each token
+    error: str | None = None  # only with FinishReason.ERROR
+    top_logprobs: tuple[dict[int, float], ...] | None = None  # at each position, by token id
+    token_bytes: dict[int, bytes] | None = None  # of all tokens with log-probabilities
+    others: tuple[Completion, ...] = ()  # further samples, with ``n`` above 1
+    retryable: bool = False  # of an error: the same request may succeed if it is submitted again
 
     @property
     def choices(self) -> tuple[Completion, ...]:

@@ -41,12 +41,7 @@ def require_full_logits(found: Logits | TopKLogits) -> Logits:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the loaded runner can do.
-
-    ``can_trim`` is False where a slot can only be emptied or continued (a sliding window's cache
-    has lost what lies before the window); ``can_shift`` whether ``shift`` works. ``lone_rows`` says
-    that a step makes a pass for each row, so that it does not matter which slots they are in.
-    """
+    """What the loaded runner can do."""
 
     runtime: str
     slots: int
@@ -55,10 +50,12 @@ class Capabilities:
     vocab_size: int
     mixed_batch: bool  # one step may hold prefill of several rows and decode together
     kv_bytes_per_token: int = 0  # over all layers
+    # False where a slot can only be emptied or continued: a sliding window's cache has lost what
+    # lies before the window.
     can_trim: bool = True
-    can_shift: bool = False
+    can_shift: bool = False  # whether ``KvSlots.shift`` works
     kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
-    lone_rows: bool = False
+    lone_rows: bool = False  # a step makes a pass for each row, in whatever slots they are
     most_logits: int = 1  # tokens of a row after which a step may ask for logits
     adapters: frozenset[str] = frozenset()  # those that a row may ask for
     top_k_logits: bool = False  # rows that say what is ``top_k_needed`` may get a TopKLogits

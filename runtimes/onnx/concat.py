@@ -26,7 +26,7 @@ _NOBODY = -1  # the slot of a row that is thrown away
 
 
 class ConcatSteps:
-    """Implements ``runtimes.onnx.steps.Steps``.
+    """Does what ``InPlaceSteps`` does.
 
     Without ``takes_positions`` only rows of one length go together.
     """
@@ -57,7 +57,7 @@ class ConcatSteps:
     def prefill(
         self, slot: int, position: int, tokens: Sequence[int], *, every: bool = False
     ) -> Logits:
-        """See ``Steps.prefill``."""
+        """See ``InPlaceSteps.prefill``."""
         graph, end = self._graph, position + len(tokens)
         self._live = None
         self._gather([slot], [position])
@@ -79,7 +79,7 @@ class ConcatSteps:
         return logits
 
     def decode(self, rows: Sequence[StepRow]) -> Logits:
-        """See ``Steps.decode``."""
+        """See ``InPlaceSteps.decode``."""
         if self.takes_positions:
             return self._decode(rows)
         logits: dict[int, Logits] = {}

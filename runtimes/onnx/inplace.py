@@ -20,10 +20,10 @@ from runtimes.onnx.kv import SlotCache
 
 
 class InPlaceSteps:
-    """Implements ``runtimes.onnx.steps.Steps``."""
+    """Runs tokens through the graph, and keeps the slot cache up to date."""
 
     def __init__(self, graph: Graph, kv: SlotCache, vocab_size: int) -> None:
-        self.pair_lone_rows = False
+        self.pair_lone_rows = False  # whether a lone row is decoded beside one that is thrown away
         self._graph, self._kv = graph, kv
         slots = len(kv.lengths)
         self._ids = np.zeros((slots, 1), graph.index_dtype)
@@ -34,7 +34,11 @@ class InPlaceSteps:
     def prefill(
         self, slot: int, position: int, tokens: Sequence[int], *, every: bool = False
     ) -> Logits:
-        """See ``Steps.prefill``."""
+        """One slot's tokens behind the ``position`` it holds.
+
+        Logits [1, vocab], or [len(tokens), vocab] with ``every`` where the graph has the choice,
+        and always where it gives no other.
+        """
         graph, end = self._graph, position + len(tokens)
         # These arrays must outlive the run.
         ids = np.array([tokens], graph.index_dtype)
@@ -52,7 +56,10 @@ class InPlaceSteps:
         return logits
 
     def decode(self, rows: Sequence[StepRow]) -> Logits:
-        """See ``Steps.decode``."""
+        """One token for each row, in ascending slot order; logits of the rows that want them.
+
+        They are valid until the next call.
+        """
         runs = consecutive_runs(rows, full=self._kv.full())
         if len(runs) == 1:
             return self._decode(runs[0])

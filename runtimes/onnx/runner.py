@@ -20,7 +20,6 @@ from runtimes.onnx.concat import ConcatSteps
 from runtimes.onnx.graph import load_graph
 from runtimes.onnx.inplace import InPlaceSteps
 from runtimes.onnx.kv import SlotCache, kind_of
-from runtimes.onnx.steps import Steps
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.settings import RunnerSettings
 
@@ -43,7 +42,7 @@ class OnnxRunner:
         self.kv = SlotCache(graph, rows, context, kind_of(graph, model_file.vocab_size))
         self.tokenizer = OnnxTokenizer(model_file.path)
         kind = InPlaceSteps if graph.in_place else ConcatSteps
-        self._steps: Steps = kind(graph, self.kv, model_file.vocab_size)
+        self._steps: InPlaceSteps | ConcatSteps = kind(graph, self.kv, model_file.vocab_size)
         self.capabilities = Capabilities(
             runtime="onnx",
             slots=slots,
