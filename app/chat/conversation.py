@@ -80,23 +80,21 @@ class Conversation:
         target = among[min(max(among.index(id) + step, 0), len(among) - 1)]
         if target != id:
             self._left[id] = self.leaf
-            self.show(self._left.get(target) or self._newest_below(target))
+            self._show(self._left.get(target) or self._newest_below(target))
         return self._messages[target]
-
-    def show(self, leaf: int | None) -> None:
-        """Show the branch that ends with ``leaf``; None shows nothing, to begin anew."""
-        if leaf is not None:
-            self.message(leaf)
-        if leaf != self.leaf:
-            self.chat = self.store.update_chat(self.chat.id, leaf=leaf)
-            self.leaf = leaf
 
     def show_message(self, id: int) -> None:
         """Show a branch with this message in it, such as one that a search has found: the one that
         is shown if it has it, else the newest."""
         if all(message.id != id for message in self.path):
             self.message(id)
-            self.show(self._newest_below(id))
+            self._show(self._newest_below(id))
+
+    def _show(self, leaf: int) -> None:
+        """The branch that ends with ``leaf``."""
+        if leaf != self.leaf:
+            self.chat = self.store.update_chat(self.chat.id, leaf=leaf)
+            self.leaf = leaf
 
     def _newest_below(self, id: int) -> int:
         # A message is younger than what it answers, so that the youngest of all is a leaf.
