@@ -73,7 +73,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         weight_bytes(model),
         kv_bytes(model, cache, settings.kv_type) + table_bytes(model, cache),
         compute_bytes(model, cache)
-        + (shortlist_bytes(model, slots) if settings.device_sampling else 0),
+        + (top_k_bytes(model, slots) if settings.device_sampling else 0),
         overhead_bytes(model),
     )
 
@@ -123,7 +123,7 @@ def compute_bytes(model: ModelFile, cache: Cache) -> int:
     )
 
 
-def shortlist_bytes(model: ModelFile, slots: int) -> int:
+def top_k_bytes(model: ModelFile, slots: int) -> int:
     """What llama.cpp sets aside for choosing tokens itself, whether it is used or not: a row of
     logits, of probabilities and of token ids for each slot, and a copy of the logits."""
     return 4 * _FLOAT * slots * model.vocab_size

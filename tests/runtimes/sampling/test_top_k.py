@@ -54,15 +54,15 @@ def test_the_largest_logits_give_the_token_that_all_of_them_give(fields, vocabul
     states = [SamplerState(SamplingParams(seed=seed, **fields)) for seed in range(len(logits))]
     best = np.argsort(-logits, axis=1, kind="stable")[:, :WIDTH]
     mixed = rng.permuted(best, axis=1).astype(np.int32)
-    shortlist = TopKLogits(mixed, np.take_along_axis(logits, mixed, axis=1))
-    assert sample(shortlist, states) == sample(logits, states)
+    largest = TopKLogits(mixed, np.take_along_axis(logits, mixed, axis=1))
+    assert sample(largest, states) == sample(logits, states)
 
 
 def test_broken_rows_are_named():
     values = np.zeros((3, WIDTH), np.float32)
     values[1] = np.nan
-    shortlist = TopKLogits(np.tile(np.arange(WIDTH, dtype=np.int32), (3, 1)), values)
-    found = sample(shortlist, [SamplerState(SamplingParams()) for _ in range(3)])
+    largest = TopKLogits(np.tile(np.arange(WIDTH, dtype=np.int32), (3, 1)), values)
+    found = sample(largest, [SamplerState(SamplingParams()) for _ in range(3)])
     assert [one.token for one in found] == [0, None, 0]
     assert "not numbers" in found[1].error
 
