@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from runtimes.engine.runner import Runner
     from runtimes.engine.tokenizer import NamedTokenizer
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
+    from runtimes.runner import Runner
     from runtimes.settings import RunnerSettings
 
 RuntimeName = str  # a key of ``runtimes.load.MODULES``

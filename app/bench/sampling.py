@@ -13,10 +13,10 @@ import numpy as np
 
 from app.bench.options import BenchOptions, Result
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
+from runtimes.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
 from runtimes.sampling import Sampled, SamplerState, sample
 from runtimes.settings import RunnerSettings
 

@@ -20,7 +20,6 @@ from quantize.build.preflight import (
     space_parts,
     unlisted,
 )
-from quantize.build.stages import stages_size
 from quantize.build.workspace import WORK
 from quantize.disk import human
 from quantize.gguf.imatrixfile import is_matrix
@@ -32,6 +31,7 @@ from quantize.progress.console import Reporter
 from quantize.recipes.recipe import require_matrix
 from quantize.source import SourceModel, open_source
 from quantize.source.files import wanted
+from quantize.stages.stages import stages_size
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.locks import holder_of

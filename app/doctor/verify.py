@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from app.models import library
-from quantize.build.verify import compare, findings
 from quantize.manifest import NAME, load_manifest
+from quantize.stages.verify import compare, findings
 from runtimes.errors import ModelError
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from quantize.build.run import Job, Run
-from quantize.build.stages import Stage, stage_key
 from quantize.gguf.convert import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.onnx.build import build_onnx
 from quantize.quality.tokens import compare_built, require_parity
-from quantize.recipes.keys import calibration, export_key
+from quantize.stages.keys import calibration, export_key
+from quantize.stages.stages import Stage, stage_key
 
 _EXPORT = "export-f16.gguf"
 

@@ -7,11 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantize.build.making import drop_export, drop_float_graph, make_file
+from quantize.build.measuring import (
+    Figures,
+    Measuring,
+    check,
+    measure,
+    plan_measuring,
+)
 from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted
 from quantize.build.publish import open_publisher
 from quantize.build.run import Job, Run
-from quantize.build.stages import Stages
-from quantize.build.verify import is_whole
 from quantize.build.workspace import Workspace, disk_errors
 from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
 from quantize.hub.push import push
@@ -20,19 +25,14 @@ from quantize.manifest import FileEntry, Manifest, ModelInfo
 from quantize.options import Options
 from quantize.progress.console import Reporter
 from quantize.quality.gates import require_quality
-from quantize.quality.measuring import (
-    Figures,
-    Measuring,
-    check,
-    measure,
-    plan_measuring,
-)
 from quantize.quality.tasks import read_questions
 from quantize.recipes.bits import bits_per_weight
-from quantize.recipes.keys import build_key, imatrix_key, source_inputs, versions
 from quantize.recipes.recipe import FORMATS, RECIPES, Recipe
 from quantize.report.write import FILES, write_report
 from quantize.source import SourceModel, open_source
+from quantize.stages.keys import build_key, imatrix_key, source_inputs, versions
+from quantize.stages.stages import Stages
+from quantize.stages.verify import is_whole
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
 
 

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from quantize.build.stages import stages_size
 from quantize.build.workspace import WORK
 from quantize.errors import DiskFullError, UsageError
 from quantize.gguf.converter import converter_folder
@@ -23,6 +22,7 @@ from quantize.quality.store import reference_bytes
 from quantize.quality.text import read_text, scored_tokens
 from quantize.recipes.recipe import Recipe, require_matrix
 from quantize.source import SourceModel
+from quantize.stages.stages import stages_size
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.hardware import detect
 

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quantize.build.verify import is_whole
 from quantize.build.workspace import Workspace
 from quantize.errors import UsageError
 from quantize.manifest import (
@@ -20,6 +19,7 @@ from quantize.manifest import (
     load_manifest,
     write_manifest,
 )
+from quantize.stages.verify import is_whole
 from runtimes.errors import ModelError
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from quantize.build.publish import Publisher
-from quantize.build.stages import Stage, Stages
 from quantize.build.workspace import Workspace
 from quantize.lora.merge import merged_source
 from quantize.manifest import FileEntry, Source
@@ -17,6 +16,7 @@ from quantize.progress.console import Reporter
 from quantize.quality.tokens import Reference, make_reference
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
+from quantize.stages.stages import Stage, Stages
 from runtimes.errors import IngotError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from quantize.build.child import report_step
-from quantize.build.process import Progress, run_child
+from quantize.children.child import report_step
+from quantize.children.process import Progress, run_child
 from quantize.gguf.amended import load_converter
 from quantize.gguf.converter import converter_folder
 from quantize.quality.tokens import Reference, compare_vocabulary

@@ -16,7 +16,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from quantize.build.process import run_child
+from quantize.children.process import run_child
 from quantize.errors import UsageError
 from quantize.gguf.imatrix_child import compute
 from quantize.gguf.imatrixfile import ImportanceMatrix, is_matrix, read_matrix, write_matrix

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quantize.build.child import report_progress
+from quantize.children.child import report_progress
 from quantize.gguf.activations import Collector
 from quantize.gguf.imatrixfile import ImportanceMatrix, write_matrix
 from runtimes.errors import ModelError, OutOfMemoryError

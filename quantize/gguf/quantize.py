@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from quantize.build.child import report_progress
-from quantize.build.process import Progress, run_child
+from quantize.children.child import report_progress
+from quantize.children.process import Progress, run_child
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.overrides import TYPES, kept_otherwise, resolve_overrides
 from quantize.recipes.bits import gguf_bits

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantize.build.verify import digest
 from quantize.errors import SourceError, UsageError
 from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
@@ -19,6 +18,7 @@ from quantize.progress.console import Reporter
 from quantize.source.files import TOKENIZERS, read_json, small_files
 from quantize.source.model import SourceModel
 from quantize.source.tensors import Tensor, read_tensors
+from quantize.stages.verify import digest
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TOKENIZER_FILES = frozenset(name for names in TOKENIZERS for name in names)

@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quantize.build.process import run_child
-from quantize.build.stages import Stages, stage_key
+from quantize.children.process import run_child
 from quantize.errors import SourceError
 from quantize.lora.adapter import Adapter, open_adapter, require_match
 from quantize.manifest import Source
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
-from quantize.recipes.keys import versions
 from quantize.source.files import EVALUATION, GRADED, small_files
 from quantize.source.model import SourceModel
 from quantize.source.open import open_folder
+from quantize.stages.keys import versions
+from quantize.stages.stages import Stages, stage_key
 
 _LOST = "missing adapter keys"  # peft's words when weights of the adapter found no place
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from quantize.build.process import run_child
+from quantize.children.process import run_child
 from quantize.errors import UsageError
 from quantize.onnx.builder import build_graph
 from quantize.onnx.optimum.route import build_with_optimum

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quantize.build.child import report_step
+from quantize.children.child import report_step
 from quantize.options import Target
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel

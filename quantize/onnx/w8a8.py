@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from quantize.build.child import report_progress
+from quantize.children.child import report_progress
 from quantize.onnx.graphfile import NAME, DataFile, Inserter, data_file
 from quantize.onnx.smooth import Smoothing, measure_smoothing
 from quantize.onnx.w8a8_weights import round_channels

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from quantize.build.process import PATIENT, Progress, run_child
+from quantize.children.process import PATIENT, Progress, run_child
 from quantize.errors import CheckError, ToolError
 from quantize.manifest import Fidelity, Quality, Speed
 from quantize.options import MeasureOptions

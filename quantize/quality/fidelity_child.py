@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.build.child import report_progress
+from quantize.children.child import report_progress
 from quantize.manifest import Fidelity
 from quantize.quality.divergence import Floats, Scores, compare, mean, perplexity
 from quantize.quality.store import FloatReference, Recorder
 from quantize.quality.text import Windows, cut, read_text
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Runner
 from runtimes.engine.tokenizer import load_tokenizer
 from runtimes.models.modelfile import ModelFile
+from runtimes.runner import Runner
 from runtimes.settings import RunnerSettings
 
 # With fewer tokens in a call ggml's attention on a CPU adds up in half precision, which shows in

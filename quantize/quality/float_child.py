@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quantize.build.child import report_progress, report_step
+from quantize.children.child import report_progress, report_step
 from quantize.quality.store import Recorder
 from quantize.quality.tasks import Question
 from quantize.quality.text import cut, read_text

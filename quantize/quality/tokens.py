@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from quantize.build.process import Progress, run_child
+from quantize.children.process import Progress, run_child
 from quantize.errors import TokenMismatchError
 from quantize.manifest import TokenParity
 from quantize.quality import tokens_child

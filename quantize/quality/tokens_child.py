@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from quantize.build.child import report_step
+from quantize.children.child import report_step
 from quantize.quality.lines import parity_conversations, parity_lines
 
 # Lines that are also encoded with the model's BOS and EOS.

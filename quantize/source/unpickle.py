@@ -9,7 +9,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from quantize.build.process import run_child
+from quantize.children.process import run_child
 from quantize.disk import require_room
 from quantize.progress.console import Reporter
 from quantize.source.files import INDEX, PICKLE_INDEX, PICKLE_SINGLE, SINGLE, listed_weights

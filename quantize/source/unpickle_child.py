@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
-from quantize.build.child import report_progress
+from quantize.children.child import report_progress
 from quantize.errors import SourceError
 from quantize.source.files import INDEX, SINGLE
 

@@ -10,11 +10,11 @@ import time
 
 from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.metrics import Metrics
-from runtimes.engine.runner import Logits, Runner, TopKLogits
 from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence
 from runtimes.errors import IngotError
 from runtimes.request import FinishReason
+from runtimes.runner import Logits, Runner, TopKLogits
 from runtimes.sampling import Sampled, sample
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 

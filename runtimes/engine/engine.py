@@ -16,12 +16,10 @@ from typing import TypeVar
 
 from runtimes.chat import Message
 from runtimes.engine.core import EngineCore
-from runtimes.engine.grammar import GrammarCompiler
 from runtimes.engine.loading import load_runner
 from runtimes.engine.metrics import EngineStats, ratio
 from runtimes.engine.prefix_pool import Prefix
 from runtimes.engine.request_checks import check_request, check_room
-from runtimes.engine.runner import Runner
 from runtimes.engine.sequence import RequestState, Sink
 from runtimes.engine.session import SessionHeader, read_session, write_session
 from runtimes.engine.tokenizer import NamedTokenizer, encode_chat
@@ -30,6 +28,8 @@ from runtimes.machine.hardware import memory_now
 from runtimes.models.fingerprint import fingerprint
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
+from runtimes.runner import Runner
+from runtimes.sampling.grammar import GrammarCompiler
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from runtimes.engine.prefix_pool import Entry, Prefix, PrefixPool, common_prefix
-from runtimes.engine.runner import Capabilities, KvSlots
 from runtimes.engine.sequence import Sequence
 from runtimes.errors import IngotError, RequestError
+from runtimes.runner import Capabilities, KvSlots
 
 logger = logging.getLogger(__name__)
 

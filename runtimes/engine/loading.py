@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runtimes.engine.runner import Runner
 from runtimes.engine.tokenizer import NamedTokenizer
 from runtimes.errors import RequestError
 from runtimes.machine.cpu import available_cores
@@ -12,6 +11,7 @@ from runtimes.machine.hardware import memory_now
 from runtimes.machine.selftest import require
 from runtimes.models.memory import DEFAULT_CONTEXT, require_fit, with_defaults
 from runtimes.models.modelfile import ModelFile
+from runtimes.runner import Runner
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 
 

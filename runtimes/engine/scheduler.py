@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from runtimes.engine import policy
 from runtimes.engine.kv_cache import KvCache
-from runtimes.engine.runner import StepPlan, StepRow
 from runtimes.engine.sequence import Sequence
+from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import SchedulerSettings
 
 _RATE_SMOOTHING = 0.8  # of the last estimate of the prefill rate, by step

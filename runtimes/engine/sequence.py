@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from runtimes.engine.detokenize import Detokenizer
-from runtimes.engine.grammar import MatcherMaker
-from runtimes.engine.runner import Tokenizer
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
+from runtimes.runner import Tokenizer
 from runtimes.sampling import Sampled, SamplerState
+from runtimes.sampling.grammar import MatcherMaker
 
 
 class Sink(Protocol):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from runtimes.chat import Message, render_chat
-from runtimes.engine.runner import Tokenizer
 from runtimes.models.modelfile import ModelFile
+from runtimes.runner import Tokenizer
 
 
 class NamedTokenizer(Tokenizer, Protocol):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.engine.runner import StepPlan
 from runtimes.llamacpp.native import library
+from runtimes.runner import StepPlan
 
 
 class Batch:

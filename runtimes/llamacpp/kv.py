@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.engine.runner import StepPlan, StepRow
 from runtimes.engine.snapshot import HEADER_BYTES, KvKind, header, unwrap
 from runtimes.errors import ModelError
 from runtimes.llamacpp import state
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.native import library, recent_errors
+from runtimes.runner import StepPlan, StepRow
 
 
 class SlotCache:
-    """Implements ``runtimes.engine.runner.KvSlots``; ``lengths`` is how many tokens a slot holds.
+    """Implements ``runtimes.runner.KvSlots``; ``lengths`` is how many tokens a slot holds.
 
     ``can_trim`` False means that a slot's tokens are kept or dropped as a whole. ``unified`` slots
     share one cache, where a copy refers to the source's cells.

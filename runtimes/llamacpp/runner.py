@@ -11,14 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.engine.runner import (
-    Capabilities,
-    Logits,
-    StepPlan,
-    StepRow,
-    TopKLogits,
-    consecutive_runs,
-)
 from runtimes.engine.snapshot import KvKind
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.batch import Batch
@@ -40,6 +32,14 @@ from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.llamacpp.top_k import TopKSamplers
 from runtimes.machine.cpu import available_cores
 from runtimes.models.modelfile import ModelFile
+from runtimes.runner import (
+    Capabilities,
+    Logits,
+    StepPlan,
+    StepRow,
+    TopKLogits,
+    consecutive_runs,
+)
 from runtimes.settings import MOST_SLOTS, RunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def _free(
 
 
 class LlamaRunner:
-    """Implements ``runtimes.engine.runner.Runner``: slot i is llama.cpp's sequence i.
+    """Implements ``runtimes.runner.Runner``: slot i is llama.cpp's sequence i.
 
     By default each sequence has a cache of its own. llama.cpp then makes an extra pass for every
     hole in the sequence ids of a batch, and splits batches of unequal rows; so a prompt goes in by

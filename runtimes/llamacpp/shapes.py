@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtimes.engine.runner import Logits, StepRow
 from runtimes.llamacpp.memory import MOST_PROBED
+from runtimes.runner import Logits, StepRow
 
 # A single row has a kernel of its own for attention, and so have 64 tokens or more of one slot.
 _COUNTS = (2, 3, 4, 5, 7, 8, 11, 12, 16, 20, 24, MOST_PROBED)

@@ -12,7 +12,7 @@ from runtimes.llamacpp.native import library, recent_errors
 
 
 class LlamaTokenizer:
-    """Implements ``runtimes.engine.runner.Tokenizer`` over a loaded llama.cpp model."""
+    """Implements ``runtimes.runner.Tokenizer`` over a loaded llama.cpp model."""
 
     def __init__(self, model: Any, *, owns_model: bool = False) -> None:
         self._lib = library()

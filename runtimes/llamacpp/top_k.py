@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits, StepRow, TopKLogits
 from runtimes.llamacpp.native import library
+from runtimes.runner import Logits, StepRow, TopKLogits
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
+from runtimes.runner import Logits, Runner, StepPlan, StepRow, require_full_logits
 from runtimes.settings import RunnerSettings
 
 Result = npt.NDArray[np.float32]

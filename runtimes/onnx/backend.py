@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from runtimes.backend import Backend
 
 if TYPE_CHECKING:
-    from runtimes.engine.runner import Runner
     from runtimes.engine.tokenizer import NamedTokenizer
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
+    from runtimes.runner import Runner
     from runtimes.settings import RunnerSettings
 
 

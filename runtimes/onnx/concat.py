@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits, StepRow
 from runtimes.errors import OutOfMemoryError
 from runtimes.onnx.binding import bind_all_rows, bind_input, bind_output, bind_tokens, run
 from runtimes.onnx.graph import Graph
 from runtimes.onnx.kv import SlotCache
+from runtimes.runner import Logits, StepRow
 
 _NOBODY = -1  # the slot of a row that is thrown away
 

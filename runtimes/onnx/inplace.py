@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.engine.runner import Logits, StepRow, consecutive_runs
 from runtimes.onnx.binding import bind_all_rows, bind_input, bind_output, bind_tokens, run
 from runtimes.onnx.graph import Graph
 from runtimes.onnx.kv import SlotCache
+from runtimes.runner import Logits, StepRow, consecutive_runs
 
 
 class InPlaceSteps:

@@ -27,7 +27,7 @@ def kind_of(graph: Graph, vocab_size: int) -> KvKind:
 
 
 class SlotCache:
-    """Implements ``runtimes.engine.runner.KvSlots``.
+    """Implements ``runtimes.runner.KvSlots``.
 
     ``arrays`` has keys and values of every layer, each [slots, kv heads, context, head size];
     ``mask`` [slots, context] is 1 for each token that a slot holds, ``lengths`` how many it holds;

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from runtimes.engine.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.binding import check_tokens
@@ -21,6 +20,7 @@ from runtimes.onnx.graph import load_graph
 from runtimes.onnx.inplace import InPlaceSteps
 from runtimes.onnx.kv import SlotCache, kind_of
 from runtimes.onnx.tokenizer import OnnxTokenizer
+from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
 
 
 class OnnxRunner:
-    """Implements ``runtimes.engine.runner.Runner``."""
+    """Implements ``runtimes.runner.Runner``."""
 
     graphs_reused = None  # not known: ONNX Runtime plans a graph once, when it is loaded
 

@@ -25,7 +25,7 @@ def _byte_level_alphabet() -> dict[str, int]:
 
 
 class OnnxTokenizer:
-    """Implements ``runtimes.engine.runner.Tokenizer`` over tokenizer.json."""
+    """Implements ``runtimes.runner.Tokenizer`` over tokenizer.json."""
 
     def __init__(self, folder: Path) -> None:
         """Raises ModelError when a file is missing or damaged."""

@@ -21,10 +21,10 @@ import sys
 from pathlib import Path
 
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Runner, StepPlan, StepRow
 from runtimes.machine.linechild import exchange
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.trial_child import prefill, prompt_tokens
+from runtimes.runner import Runner, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
 _SMAPS = Path("/proc/self/smaps")

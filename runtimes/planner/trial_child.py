@@ -16,10 +16,10 @@ import sys
 import time
 
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Runner, StepPlan, StepRow, TopKLogits
 from runtimes.errors import IngotError
 from runtimes.machine.linechild import exchange
 from runtimes.models.modelfile import ModelFile
+from runtimes.runner import Runner, StepPlan, StepRow, TopKLogits
 from runtimes.settings import RunnerSettings
 
 SHORT_PROMPT = 16  # tokens behind which rows decode

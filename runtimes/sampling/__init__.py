@@ -24,7 +24,7 @@ share its batch.
 
 Log-probabilities are those of the raw logits, before step 1.
 
-Where a runner gives only the largest logits of a row (``runtimes.engine.runner.TopKLogits``), the
+Where a runner gives only the largest logits of a row (``runtimes.runner.TopKLogits``), the
 rest of the steps and their results are the same; only which of several equal logits at the very end
 of top-k are kept is the runner's choice.
 """

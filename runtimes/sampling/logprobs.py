@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits
+from runtimes.runner import Logits
 from runtimes.sampling.best import best
 from runtimes.sampling.scratch import BLOCK, SCRATCH
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.runner import Logits, TopKLogits
+from runtimes.runner import Logits, TopKLogits
 from runtimes.sampling.best import at_least_best
 from runtimes.sampling.draw import draw_among, draw_whole
 from runtimes.sampling.logprobs import log_probability, top_log_probabilities

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.grammar import GrammarMatcher
 from runtimes.request import SamplingParams
+from runtimes.sampling.grammar import GrammarMatcher
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

@@ -184,7 +184,7 @@ def pebble_matrix(
     pebble_f16: Path, pebble_texts: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The demo model's importance matrix over the first of the two files."""
-    from quantize.build.process import run_child
+    from quantize.children.process import run_child
     from quantize.gguf.imatrix_child import compute
 
     work = tmp_path_factory.mktemp("imatrix")

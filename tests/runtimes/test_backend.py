@@ -18,7 +18,6 @@ from app.models.ready import find_builds
 from quantize.resolve import resolve
 from runtimes import load
 from runtimes.engine.engine import Engine
-from runtimes.engine.runner import Logits, StepPlan
 from runtimes.engine.tokenizer import load_tokenizer
 from runtimes.errors import ModelError
 from runtimes.machine.selftest import ensure
@@ -27,6 +26,7 @@ from runtimes.planner.candidates import Task
 from runtimes.planner.measure import Workload, measure_speed
 from runtimes.planner.search import make_plan
 from runtimes.request import SamplingParams
+from runtimes.runner import Logits, StepPlan
 from runtimes.settings import RunnerSettings
 from tests.conftest import ROOT
 

@@ -18,7 +18,7 @@ _GAUGE = 12
 _NAMES = {
     "runtimes.worker.child": "engine",
     "runtimes.planner.trial_child": "planner",
-    "quantize.build.child": "quantize step",
+    "quantize.children.child": "quantize step",
 }
 _HISTORY = 20  # samples, which are a second apart
 

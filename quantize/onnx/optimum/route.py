@@ -7,7 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from quantize.build.process import run_child
+from quantize.children.process import run_child
 from quantize.errors import SourceError
 from quantize.onnx.optimum.export import export
 from quantize.onnx.optimum.finish import finish

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from quantize.build import process
-from quantize.build.process import last_lines, run_child
+from quantize.children import process
+from quantize.children.process import last_lines, run_child
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
 from tests.quantize.build import misbehaving
@@ -111,7 +111,7 @@ def test_a_disk_so_full_that_no_answer_can_be_written(tmp_path: Path):
 def test_no_child_outlives_a_killed_parent(tmp_path: Path):
     script = (
         "import signal, sys; from pathlib import Path\n"
-        "from quantize.build.process import run_child\n"
+        "from quantize.children.process import run_child\n"
         "run_child(signal.pause, what='x', work=Path(sys.argv[1]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
@@ -171,7 +171,7 @@ def test_progress_reaches_the_parent_while_the_child_works(tmp_path: Path):
 def test_a_child_that_keeps_pythons_lock_dies_with_its_parent(tmp_path: Path, torch: bool):
     script = (
         "import sys; from functools import partial; from pathlib import Path\n"
-        "from quantize.build.process import run_child\n"
+        "from quantize.children.process import run_child\n"
         "from tests.quantize.build.misbehaving import hold_the_lock\n"
         "work = Path(sys.argv[1])\n"
         f"run_child(partial(hold_the_lock, work / 'mark'), what='x', work=work, torch={torch})"

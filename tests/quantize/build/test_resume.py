@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from quantize.build.publish import Publisher, open_publisher
-from quantize.build.stages import RECORD, Stages, stage_key
 from quantize.build.workspace import WORK, Workspace
 from quantize.manifest import (
     NAME,
@@ -23,6 +22,7 @@ from quantize.manifest import (
     write_manifest,
 )
 from quantize.report.write import FILES
+from quantize.stages.stages import RECORD, Stages, stage_key
 from tests.quantize.conftest import LIMIT, Built, kill_during, run_quantize
 from tests.quantize.hashing import hash_files
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from quantize.build.process import run_child
+from quantize.children.process import run_child
 from quantize.gguf.convert import _lost_window
 from quantize.manifest import load_manifest
 from quantize.onnx.build import OnnxBuild, build_onnx
@@ -27,10 +27,10 @@ from quantize.source import SourceModel
 from quantize.source.synthetic import byte_level, make_random_model
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Logits, StepPlan, StepRow
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import Request, SamplingParams
+from runtimes.runner import Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 from tests.quantize.build import builds_child
 from tests.quantize.conftest import run_quantize

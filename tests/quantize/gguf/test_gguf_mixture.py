@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.build.process import run_child
+from quantize.children.process import run_child
 from quantize.gguf.convert import export_f16
 from quantize.gguf.imatrix import check_fit
 from quantize.gguf.imatrix_child import compute

@@ -11,10 +11,10 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
+from runtimes.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
 BATCH = 32

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantize.onnx.w8a8 import quantize_w8a8
 from quantize.onnx.w8a8_weights import PAIR_LIMIT, limit_pairs, round_channels
-from runtimes.engine.runner import StepPlan, StepRow
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.runner import OnnxRunner
+from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 from tests.quantize.conftest import Built
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from quantize.build.verify import findings, is_whole
 from quantize.manifest import FileEntry, Manifest, ModelInfo, Source, write_manifest
+from quantize.stages.verify import findings, is_whole
 from tests.quantize.hashing import hash_files
 
 

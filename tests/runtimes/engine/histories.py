@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from runtimes.engine.kv_cache import KvCache
-from runtimes.engine.runner import Capabilities
 from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence
 from runtimes.errors import ModelError
 from runtimes.request import Priority, Request, SamplingParams
+from runtimes.runner import Capabilities
 from runtimes.settings import SchedulerSettings
 
 TOKEN_BYTES = 4

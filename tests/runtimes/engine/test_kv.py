@@ -12,11 +12,11 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.engine.snapshot import HEADER_BYTES, header
 from runtimes.errors import ModelError
 from runtimes.llamacpp import state
 from runtimes.models.modelfile import ModelFile
+from runtimes.runner import Logits, Runner, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 from tests.runtimes.machine.tiny_gguf import write_tiny_gguf
 

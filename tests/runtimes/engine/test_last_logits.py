@@ -9,9 +9,9 @@ import pytest
 
 from quantize.resolve import resolve
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import StepPlan, StepRow
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
+from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 from tests.runtimes.engine.test_kv import OTHER, PROMPT, REGROUPED
 

@@ -13,13 +13,13 @@ import pytest
 
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Logits, StepPlan, StepRow, require_full_logits
 from runtimes.errors import RequestError
 from runtimes.llamacpp.memory import MOST_PROBED, sequences
 from runtimes.llamacpp.shapes import Alike, filled, parted
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Priority, Request, SamplingParams
+from runtimes.runner import Logits, StepPlan, StepRow, require_full_logits
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
 # Each has kernels of its own; the second half is made here from the first file.

@@ -11,11 +11,11 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.engine.runner import Runner, StepPlan, StepRow, TopKLogits
 from runtimes.llamacpp.top_k import _PATIENCE, WIDTH
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import Candidate, Overrides, Task, sampling_variants
 from runtimes.request import Request, SamplingParams
+from runtimes.runner import Runner, StepPlan, StepRow, TopKLogits
 from runtimes.sampling import SamplerState, sample
 from runtimes.settings import RunnerSettings
 from tests.runtimes.engine.gates import held

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from runtimes.backend import Backend
-from runtimes.engine.runner import Capabilities, Logits, StepPlan
 from runtimes.errors import ModelError
 from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import ModelFile
+from runtimes.runner import Capabilities, Logits, StepPlan
 from runtimes.settings import RunnerSettings
 
 END = "\n"  # every line is a text that was seen

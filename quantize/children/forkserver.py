@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from quantize.build.child import work
+from quantize.children.child import work
 from runtimes.machine.processes import Child
 
 assert sys.platform == "linux"  # mypy reads on for Linux only
@@ -30,7 +30,7 @@ assert sys.platform == "linux"  # mypy reads on for Linux only
 _MODULES = ("torch", "transformers.modeling_utils")
 _MESSAGE = 1 << 20  # bytes at most: an environment
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_SERVE = "import sys; from quantize.build.forkserver import serve; serve(int(sys.argv[1]))"
+_SERVE = "import sys; from quantize.children.forkserver import serve; serve(int(sys.argv[1]))"
 
 
 class ForkServer:

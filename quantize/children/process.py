@@ -1,7 +1,7 @@
 """Run a function in a child process, so that a native crash is an error and not our death.
 
 It also keeps torch and transformers out of this process. A child that calls
-`quantize.build.child.report_progress` is followed while it works.
+`quantize.children.child.report_progress` is followed while it works.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
-from quantize.build.child import DISK_FULL
+from quantize.children.child import DISK_FULL
 from quantize.errors import DiskFullError, ToolError
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.processes import Child, child_environment, ending, import_failure
 
 if sys.platform == "linux":
-    from quantize.build.forkserver import ForkServer
+    from quantize.children.forkserver import ForkServer
 
     _forks = ForkServer()
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _TAIL = 8  # lines of the child's output that an error shows
 _GLANCE = 0.1  # seconds between looks at what a child reports
 _SHORT = 2_000_000_000  # bytes of free memory; the server holds an eighth of that
-_BEGIN = "import sys; from quantize.build.child import main; main(int(sys.argv[1]), sys.argv[2])"
+_BEGIN = "import sys; from quantize.children.child import main; main(int(sys.argv[1]), sys.argv[2])"
 
 # No child may reach the network: what it needs is in the folder. onnxruntime and onnxruntime-genai
 # report usage unless told not to.

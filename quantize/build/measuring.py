@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from quantize.build.run import Run
-from quantize.build.stages import VERSIONS, stage_key
 from quantize.fromjson import from_json
 from quantize.manifest import (
     Fidelity,
@@ -24,8 +23,9 @@ from quantize.quality.store import FloatReference, load_reference
 from quantize.quality.tasks import Question
 from quantize.quality.text import read_text, scored_tokens
 from quantize.quality.tokens import compare_built, require_parity
-from quantize.recipes.keys import versions
 from quantize.recipes.recipe import FORMATS, Recipe
+from quantize.stages.keys import versions
+from quantize.stages.stages import VERSIONS, stage_key
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 

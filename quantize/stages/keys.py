@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from quantize.build.stages import stage_key
-from quantize.build.verify import digest
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.manifest import Source
 from quantize.options import Options
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
+from quantize.stages.stages import stage_key
+from quantize.stages.verify import digest
 from runtimes.machine import installed
 
 _COMMON = ("torch", "transformers", "tokenizers")

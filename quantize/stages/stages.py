@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quantize.build.verify import Digest, digests
 from quantize.disk import write_atomically
 from quantize.progress.console import Reporter
+from quantize.stages.verify import Digest, digests
 
 logger = logging.getLogger(__name__)
 

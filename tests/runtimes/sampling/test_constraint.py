@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.engine.constraint import grammar_of
 from runtimes.engine.engine import Engine
-from runtimes.engine.grammar import GrammarCompiler
 from runtimes.errors import RequestError
 from runtimes.request import Constraint, FinishReason, Request, SamplingParams
+from runtimes.sampling.constraint import grammar_of
+from runtimes.sampling.grammar import GrammarCompiler
 from runtimes.settings import RunnerSettings
 
 PERSON = {

@@ -1,0 +1,1 @@
+"""What of a build is done already: finished pieces, the keys that name them, checksums."""
