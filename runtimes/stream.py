@@ -62,7 +62,7 @@ class Stream:
             chunks.append(chunk)
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
-        """Like iterating, on the running event loop, which goes on meanwhile."""
+        """Like iterating, on the running event loop, which is not held up."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
 
         self._notify = notify = partial(_call_on, loop, ready.set)

@@ -10,7 +10,7 @@ from app.batch.input.lengths import FileEncoder, Lengths, measure
 from app.batch.input.scan import InputScan, scan
 from app.batch.journal.journal import Entries
 from app.batch.plan import Plan
-from app.batch.schedule.engines import seats
+from app.batch.schedule.engines import placements
 from app.batch.schedule.slots import free_memory, slots_for
 from app.figures import duration, rate
 from app.models.planning import overrides, plan_files, task_for
@@ -139,7 +139,7 @@ def dry_run(plan: Plan, model: str, figures: Figures | None, note: Callable[[str
     encoder = FileEncoder(choice.file, choice.settings)
     lengths = _measure(plan, encoder, note)
     # What a cluster's nodes have is not known here.
-    engines = 1 if plan.spec.running.ray is not None else len(seats(plan.engines, choice))
+    engines = 1 if plan.spec.running.ray is not None else len(placements(plan.engines, choice))
     slots = slots_for(
         choice, max(1, lengths.rows), fixed=plan.spec.slots is not None, engines=engines
     )

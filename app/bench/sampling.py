@@ -117,7 +117,7 @@ def _measure(
 
 
 def _prefill(runner: Runner, slot: int, dice: random.Random) -> int:
-    """Put a random prompt into the slot; return a token to go on with."""
+    """Put a random prompt into the slot; return a token to continue with."""
     vocabulary = runner.tokenizer.vocab_size
     prompt = [dice.randrange(vocabulary) for _ in range(_PROMPT)]
     logits = require_full_logits(runner.execute(StepPlan((StepRow(slot, 0, prompt, 1),))))

@@ -1,4 +1,4 @@
-"""A run in lines for people; nothing is told by colour."""
+"""A run in lines for people; colour alone says nothing."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ class Shortage:
 def shortage(
     host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int
 ) -> Shortage | None:
-    """What is short, None when nothing is; an answer that goes on needs little. Blocks; raises as
-    ``measure``."""
+    """What is short, None when nothing is; an answer that is continued needs little. Blocks; raises
+    as ``measure``."""
     budget = measure(host, conversation, draft, max_tokens)
     if not (budget.room < LEAST if draft.answered else budget.tight):
         return None

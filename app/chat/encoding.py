@@ -52,7 +52,7 @@ def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[
 
 
 def _text(messages: Sequence[chat.Message]) -> str:
-    """What was said as one text: an answer goes on where its question ends."""
+    """What was said as one text: an answer continues where its question ends."""
     text = ""
     for message in messages:
         apart = "\n\n" if text and message["role"] != "assistant" else ""

@@ -89,7 +89,7 @@ class EngineHost:
 
     @property
     def plain(self) -> bool:
-        """Whether the loaded model is sent text as it is: then it goes on with what one says."""
+        """Whether the loaded model is sent text as it is: then it continues what one says."""
         return self.raw or (self._engine is not None and self._engine.model.chat_template is None)
 
     def load(

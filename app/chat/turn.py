@@ -242,7 +242,7 @@ class Turn:
 
     def _give_up_half_characters(self) -> bool:
         """Take back the pieces with a character of which only a part has come, and their tokens:
-        when the answer goes on, it comes whole. Whether there were any."""
+        when the answer is continued, it comes whole. Whether there were any."""
         # With stop strings, what was held back may belong to tokens of earlier pieces.
         half = self._pieces and self._pieces[-1].text.endswith("\ufffd")
         if not half or self._request.params.stop:

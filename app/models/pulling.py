@@ -50,7 +50,7 @@ def parse_request(text: str) -> PullRequest:
 def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Path:
     """Bring what ``request`` names into the library; the path that a runtime loads.
 
-    A download that was interrupted goes on where it stopped; every file is checked against the
+    A download that was interrupted resumes where it stopped; every file is checked against the
     checksum that the hub keeps. Raises RequestError with a list when it is not clear what is meant,
     HubError, DiskFullError.
     """

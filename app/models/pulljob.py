@@ -59,7 +59,7 @@ class PullJob(Reporter):
     """Brings ``request.what`` of a repository, or looks at what there is when that is None.
 
     Every method may be called from any thread and returns at once. What has arrived when it is
-    cancelled or fails stays, and the next download of the same file goes on from there.
+    cancelled or fails stays, and the next download of the same file resumes from there.
     """
 
     def __init__(self, request: PullRequest, hub: Hub | None = None) -> None:

@@ -1,6 +1,6 @@
 """The five things that the app does, each a Textual mode with a key of its own.
 
-A mode keeps its screens while another one is shown: an answer goes on streaming behind a table of
+A mode keeps its screens while another one is shown: an answer keeps streaming behind a table of
 rows. The screen of a mode is imported when it is first shown.
 """
 

@@ -1,7 +1,7 @@
 """NO_COLOR (https://no-color.org): no colour code at all, not even grey or a default.
 
 Textual turns colours into greys instead. What a background alone would tell, such as the row under
-the cursor or selected text, is told by reverse video here.
+the cursor or selected text, is shown in reverse video here.
 """
 
 from __future__ import annotations

@@ -101,8 +101,9 @@ def _job(run: Run, recipe: Recipe) -> Job:
 
 
 def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> dict[str, IngotError]:
-    """GGUF files first: all are made from one export, which then goes. Returns what went wrong, by
-    recipe: what one file or one format lacks, the others may have. A full disk ends it all."""
+    """GGUF files first: all are made from one export, which is deleted then. Returns what went
+    wrong, by recipe: what one file or one format lacks, the others may have. A full disk ends it
+    all."""
     failed: dict[str, IngotError] = {}
     gguf = [job for job in jobs if job.recipe.format == "gguf"]
     for job in sorted(jobs, key=lambda job: FORMATS.index(job.recipe.format)):

@@ -100,7 +100,7 @@ def require_memory(parts: Mapping[str, int]) -> None:
 
 
 def _scratch_bits(recipe: Recipe) -> float:
-    """Bits per weight of what exists beside the output for a moment."""
+    """Bits per weight of the largest temporary file beside the output."""
     return 32.0 if recipe.precision == "w8a8" else recipe.bits_per_weight
 
 

@@ -2,7 +2,7 @@
 
 huggingface_hub 2.4 downloads to a temporary file of a random name and deletes it when it fails, so
 an interrupted run starts over. Here the unfinished file is named after the checksum of what it will
-be: any later run, of any revision that holds the same content, goes on from its end.
+be: any later run, of any revision that holds the same content, resumes from its end.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) 
 
 
 def _finish(out: Path, *, whole: bool, target: str, tied: bool) -> list[str]:
-    """The embedding table in 8 bits unless the file stays ``whole``, and logits for the asking."""
+    """The embedding table in 8 bits unless the file stays ``whole``, and logits of the positions
+    that are asked for."""
     import onnx_ir as ir
 
     from quantize.onnx.embedding import shrink_embedding

@@ -1,4 +1,4 @@
-"""Finished pieces of work, kept until the run is done, so that the next run goes on from them.
+"""Finished pieces of work, kept until the run is done, so that the next run resumes from them.
 
 A stage is a folder ``ROOT/NAME-KEY`` with the files that it made and a record, `stage.json`, which
 is written last and in one step. The key is a hash over everything that decides the outcome. Before

@@ -1,4 +1,4 @@
-"""A conversation's keys and values on disk, so that it goes on without computing them again.
+"""A conversation's keys and values on disk, so that it continues without computing them again.
 
 A session file is one line of JSON in UTF-8, ended by a newline, then the payload, which is what
 ``KvSlots.save`` gave::

@@ -84,7 +84,7 @@ class OmpWaitPolicy:
                 usage = _Usage()
             self._closed.wait(_LOOK_S)
             if not self._running:
-                continue  # who else has the cores while this engine rests is none of its business
+                continue  # this engine rests: who has the cores now does not matter
             before, usage = usage, _Usage()
             over = excess(self._threads, usage.others_since(before), _cores())
             free = free + 1 if over < _FREE else 0

@@ -17,8 +17,8 @@ from runtimes.errors import OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import KV_TYPES, MOST_SLOTS, RunnerSettings
 
-DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones are for the asking
-_LEAST_CONTEXT = 64  # a smaller one is no advice
+DEFAULT_CONTEXT = 4096  # tokens that a slot gets when nobody says; longer ones on request
+_LEAST_CONTEXT = 64  # a smaller one is not worth suggesting
 _BATCH = RunnerSettings().batch
 
 

@@ -24,7 +24,7 @@ from runtimes.settings import RunnerSettings
 
 SHORT_PROMPT = 16  # tokens behind which rows decode
 DECODE_STEPS = 24  # before the rows start again behind their prompts
-# A sample goes on for this long, and until it has as many steps: its median then stands for the
+# A sample lasts this long, and until it has as many steps: its median then stands for the
 # file, whatever else ran for a part of the time.
 _DECODE_S, _LEAST_STEPS = 0.1, 5
 _PREFILL_S, _LEAST_PREFILLS = 0.05, 1

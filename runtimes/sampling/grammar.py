@@ -37,7 +37,7 @@ class GrammarMatcher:
         return bool(self._matcher.is_stopped())
 
     def accept(self, token: int) -> None:
-        """The row goes on with ``token``."""
+        """The row continues with ``token``."""
         self._matcher.consume_token(token)
         self._note()
 

@@ -67,7 +67,7 @@ class _Sink:
 
 
 class _Pulses:
-    """A thread that sends the figures while requests are in work."""
+    """A thread that sends the figures while requests are running."""
 
     def __init__(self, engine: Engine, put: Put) -> None:
         self._engine, self._put = engine, put

@@ -255,7 +255,7 @@ class Supervisor:
             self.process = None
             lost = self._client.lost()
             if not self.closing:
-                log.warning("the worker process %s; requests in work: %d", death.text, len(lost))
+                log.warning("the worker process %s; running requests: %d", death.text, len(lost))
                 self._recovery.died(death, self._ready)
         reason = FinishReason.ERROR
         if self.closing and not self._draining:

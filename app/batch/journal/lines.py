@@ -3,7 +3,7 @@
 The format is JSON lines. A header is ``{"ingot":"batch-journal","version":3,"settings":{...}}``; a
 row ``{"key":...,"index":...,"ok":...,"answer":{...}}``; a note has its kind as ``ingot``. Each line
 ends with ``"crc"``, its seal: the CRC-32 of what stands before it. Version 2 had no seals; a
-journal that was begun so goes on with a header of version 3.
+journal that was begun so continues with a header of version 3.
 
 A line whose seal is wrong or missing says nothing. It stays where it is: nothing is ever cut out.
 """

@@ -17,7 +17,7 @@ from app.batch.report.answer_lengths import LengthCounts, LengthModel, fit
 from app.figures import duration
 
 # What a step with hardly any rows takes of the time of a full one: reading the weights. Between a
-# processor's fifth and a GPU's nearly all; told by no measurement before rows run out.
+# processor's fifth and a GPU's nearly all; known from no measurement before rows run out.
 _EMPTY_STEP = 0.4
 _PLAYED = 256  # answers that are played through; more of them go into the mean speed
 _GOLDEN = (math.sqrt(5) - 1) / 2

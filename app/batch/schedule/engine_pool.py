@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from app.batch.plan import Plan
-from app.batch.schedule.engines import load_engines, require_room, seats
+from app.batch.schedule.engines import load_engines, placements, require_room
 from app.batch.schedule.pool_engine import PoolEngine
 from app.batch.schedule.slots import slots_for
 
@@ -28,15 +28,15 @@ def _local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
     choice = plan.choice
     # Nobody waits for a single row: prompts go in as fast as they can.
     scheduling = replace(choice.scheduling, max_stall_s=None)
-    seated = seats(plan.engines, choice)
-    slots = slots_for(choice, rows, fixed=plan.spec.slots is not None, engines=len(seated))
+    placed = placements(plan.engines, choice)
+    slots = slots_for(choice, rows, fixed=plan.spec.slots is not None, engines=len(placed))
     settings = replace(choice.settings, slots=slots)
-    require_room(choice, settings, seated)
-    engines = load_engines(choice, settings, scheduling, seated)
+    require_room(choice, settings, placed)
+    engines = load_engines(choice, settings, scheduling, placed)
     try:
         yield [
-            PoolEngine(engine, seat.name, partial(str, seat.where))
-            for engine, seat in zip(engines, seated, strict=True)
+            PoolEngine(engine, placement.name, partial(str, placement.where))
+            for engine, placement in zip(engines, placed, strict=True)
         ]
     finally:
         for engine in engines:

@@ -33,7 +33,7 @@ _DEATHS = DeathLimit(deaths=sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class EnginePlacement:
     """Where one engine runs. ``where`` is for people, empty for one that has the whole machine;
     ``gpu`` is the place of its GPU among those that this process sees."""
 
@@ -53,8 +53,8 @@ def parse_count(text: str) -> Count:
     raise RequestError(f"--engines must be a number from 1 on, or auto, not {text[:40]!r}")
 
 
-def seats(wanted: Count, choice: Choice) -> list[Seat]:
-    """A seat for each engine: one a GPU if GPUs are to be used, else one for each share of the
+def placements(wanted: Count, choice: Choice) -> list[EnginePlacement]:
+    """A placement for each engine: one a GPU if GPUs are to be used, else one for each share of the
     cores; as many as GPUs or NUMA nodes for ``auto``.
 
     Raises RequestError for more engines than the cores can be dealt out to.
@@ -64,7 +64,7 @@ def seats(wanted: Count, choice: Choice) -> list[Seat]:
     nodes = len({core.node for core in found})
     count = (len(gpus) or max(1, nodes)) if wanted == "auto" else wanted
     if count == 1:
-        return [Seat("the engine")]
+        return [EnginePlacement("the engine")]
     if found and count > len(found) and not gpus:
         raise RequestError(
             f"--engines {count}: there are {len(found)} cores, and each engine needs one of its own"
@@ -86,27 +86,29 @@ def visible_gpus() -> tuple[tuple[str, Gpu], ...]:
     return tuple((name, by_name.get(name, gpus[0])) for name in names if name and gpus)
 
 
-def require_room(choice: Choice, settings: RunnerSettings, seated: Sequence[Seat]) -> None:
+def require_room(
+    choice: Choice, settings: RunnerSettings, placed: Sequence[EnginePlacement]
+) -> None:
     """Raise OutOfMemoryError, saying how many would fit, if there is too little memory for all of
     the engines together. A single one is checked where it is loaded."""
-    if len(seated) == 1:
+    if len(placed) == 1:
         return
     need = estimate(choice.file, settings).total
     gpus = visible_gpus()
-    if any(seat.gpu is not None for seat in seated):
+    if any(placement.gpu is not None for placement in placed):
         if settings.gpu_layers >= 0:
             return  # how much of it lies on the GPU is not known
         free = [gpus[i][1].memory_free for i in range(len(gpus))]
         fit = sum(bytes // need for bytes in free)
-        crowded = [i for i in range(len(gpus)) if sum(s.gpu == i for s in seated) * need > free[i]]
+        crowded = [i for i in range(len(gpus)) if sum(s.gpu == i for s in placed) * need > free[i]]
         said = f"{gib(min(free))} of GPU memory are free" if crowded else ""
     else:
         fit, said = free_memory() // need, f"{gib(free_memory())} are free"
-        crowded = [0] if fit < len(seated) else []
+        crowded = [0] if fit < len(placed) else []
     if not crowded:
         return
     raise OutOfMemoryError(
-        f"{len(seated)} engines with {settings.slots} slots each need {gib(need)} each; {said}. "
+        f"{len(placed)} engines with {settings.slots} slots each need {gib(need)} each; {said}. "
         + (f"What fits: --engines {fit}; or try" if fit else "Not even one fits; try")
         + " fewer --slots or a smaller --context"
     )
@@ -116,10 +118,10 @@ def load_engines(
     choice: Choice,
     settings: RunnerSettings,
     scheduling: SchedulerSettings,
-    seated: Sequence[Seat],
+    placed: Sequence[EnginePlacement],
 ) -> list[EngineApi]:
-    """An engine for each seat. The first is loaded alone, which shows whether it can be at all and
-    brings the file into memory; then the others at the same time.
+    """An engine for each placement. The first is loaded alone, which shows whether it can be at
+    all and brings the file into memory; then the others at the same time.
 
     Raises as ``load_engine``; none is left then, and none after Ctrl-C.
     """
@@ -131,16 +133,16 @@ def load_engines(
         if failed.is_set():
             engine.close()
 
-    def load(seat: Seat) -> EngineApi:
-        own = replace(settings, threads=seat.threads or settings.threads)
+    def load(placement: EnginePlacement) -> EngineApi:
+        own = replace(settings, threads=placement.threads or settings.threads)
         return load_engine(
-            choice.file, own, scheduling, begun=begin, place=seat.place, deaths=_DEATHS
+            choice.file, own, scheduling, begun=begin, place=placement.place, deaths=_DEATHS
         )
 
-    pool = ThreadPoolExecutor(len(seated), "ingot-load")
+    pool = ThreadPoolExecutor(len(placed), "ingot-load")
     try:
-        first = load(seated[0])
-        others = [pool.submit(load, seat) for seat in seated[1:]]
+        first = load(placed[0])
+        others = [pool.submit(load, placement) for placement in placed[1:]]
         for other in as_completed(others):
             other.result()  # of several failures the first one tells why
         return [first, *(other.result() for other in others)]
@@ -155,7 +157,7 @@ def load_engines(
 
 def _seat(
     at: int, share: Sequence[Core], threads: int | None, gpus: Sequence[tuple[str, Gpu]]
-) -> Seat:
+) -> EnginePlacement:
     cpus = tuple(sorted(cpu for core in share for cpu in core.cpus))
     most = len(share) or None
     where = f"processors {spans(cpus)}" if cpus else ""
@@ -164,7 +166,7 @@ def _seat(
     if gpu is not None:
         environment = {_VISIBLE: gpus[gpu][0]}
         where = f"GPU {gpus[gpu][0]}" + (f", {where}" if where else "")
-    return Seat(
+    return EnginePlacement(
         name=f"engine {at + 1}",
         where=where,
         place=Placement(cpus, environment),

@@ -5,10 +5,9 @@ What a row may cost is bounded: it is asked again after a timeout or an error of
 as allowed, and one that kills a worker process twice fails (see ``suspects``). A worker that
 dies takes nothing with it: rows that waited for it go to any engine, rows that it ran are asked one
 at a time by the process that follows it, or by an engine that has nothing else to do. However many
-rows kill a worker, the job goes on, as long as the worker can do anything at all: each process that
-is started anew has to answer a single token first, and so many deaths without any answer between
-them are the last ones. An engine that cannot be used any more is left out; the last one's failure
-is the job's.
+rows kill a worker, the job continues as long as the worker can do anything at all: each new process
+has to answer a single token first, and so many deaths without any answer between them are the last
+ones. An engine that cannot be used any more is left out; the last one's failure is the job's.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class InFlightRow:
 
     @property
     def rank(self) -> int:
-        """Slots are given by this, then by age: a conversation that is under way goes on before a
+        """Slots are given by this, then by age: a conversation that is under way continues before a
         new one starts."""
         return self.input.task.priority - bool(self.completions)
 

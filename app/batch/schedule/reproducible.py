@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.batch.schedule.engines import Count, seats
+from app.batch.schedule.engines import Count, placements
 from app.models.planning import Choice
 from runtimes.errors import RequestError
 from runtimes.settings import PROMPT_CHUNK
@@ -24,7 +24,7 @@ def alike(choice: Choice, engines: Count, *, ray: bool) -> Choice:
             " last digits; leave --ray or --reproducible out"
         )
     usual = choice.settings.threads or available_cores()
-    threads = min(seat.threads or usual for seat in seats(engines, choice))
+    threads = min(placement.threads or usual for placement in placements(engines, choice))
     return replace(choice, settings=replace(choice.settings, threads=threads))
 
 

@@ -1,4 +1,4 @@
-"""The command line of a job: what it asks for, how it is shown, and how it is gone on with."""
+"""The command line of a job: what it asks for, how it is shown, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Command:
         return [head, *_TALK, *rest]
 
     def again(self) -> Command:
-        """The command that goes on with what this one has left."""
+        """The command that resumes what this one has left."""
         return Command(tuple(a for a in self.arguments if a not in _ONCE), self.folder)
 
     def asked(self) -> Asked | None:

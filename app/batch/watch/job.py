@@ -173,7 +173,7 @@ class Job:
         return process.last_words(self._record(None).errors) if self.own else ""
 
     def pause(self) -> None:
-        """Finish the running rows and end; ``resume`` goes on. Raises JobError."""
+        """Finish the running rows and end; ``resume`` continues. Raises JobError."""
         child = self._running()
         with self._lock:
             if not self._signals:
@@ -250,7 +250,7 @@ def start_job(command: Command, *, clock: Callable[[], float] = time.time) -> Jo
 
 def attach(output: Path, *, clock: Callable[[], float] = time.time) -> Job:
     """Follow the job of ``output``: as an own one if it was started from here (also by an earlier
-    session) and no other process has gone on with it since. Raises JobError when there is none."""
+    session) and no other process has resumed it since. Raises JobError when there is none."""
     output = records.absolute(output)
     record = records.record_of(output)
     child = None if record is None else record.child

@@ -108,7 +108,7 @@ class Rows:
             self._figures.popitem(last=False)
 
     def set_running(self, indexes: Iterable[int]) -> None:
-        """Which rows are in work now; the others that were so and did not finish wait."""
+        """Which rows are running now; the others that were so and did not finish wait."""
         for index in self._running:
             if self._states[index] == RowState.RUNNING:
                 self._states[index] = RowState.WAITING
@@ -148,7 +148,7 @@ class Rows:
         return sum(self._states.count(bytes([state])) for state in states)
 
     def live(self) -> list[int]:
-        """The rows in work, then those that finished last, the latest first."""
+        """The running rows, then those that finished last, the latest first."""
         running = [i for i in self._running if self._states[i] == RowState.RUNNING]
         return list(dict.fromkeys([*running, *reversed(self._recent)]))
 

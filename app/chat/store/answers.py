@@ -37,7 +37,7 @@ def append(
     text: str,
     ids: Sequence[int],
 ) -> None:
-    """Make the file hold ``text`` and ``ids``. What goes on from ``saved`` costs what is new, not
+    """Make the file hold ``text`` and ``ids``. What continues ``saved`` costs what is new, not
     what is there; anything else replaces it."""
     if saved is not None and text.startswith(saved.text) and len(ids) >= saved.tokens:
         text, ids = text[len(saved.text) :], ids[saved.tokens :]

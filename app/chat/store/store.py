@@ -245,7 +245,7 @@ class Store:
             return read_message(db, message)
 
     def resume_answer(self, id: int) -> Message:
-        """Let an answer that has ended stream again: it keeps its text, and goes on from there."""
+        """Let an answer that has ended stream again: it continues its text."""
         with self._database.writing() as db:
             message = read_message(db, id)
             if message.role is not Role.ASSISTANT or message.state is State.STREAMING:

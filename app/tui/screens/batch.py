@@ -38,8 +38,8 @@ _LIVE, _ALL, _FAILED = "live", "all", "failed"
 
 
 class BatchScreen(NewJobScreen):
-    """Shows one job at a time; what runs here goes on while other screens are shown, and after the
-    app has ended if the user wants that."""
+    """Shows one job at a time; what runs here continues while other screens are shown, and after
+    the app has ended if the user wants that."""
 
     CSS_PATH = "batch.tcss"
     BINDING_GROUP_TITLE = "Batch"
@@ -156,7 +156,7 @@ class BatchScreen(NewJobScreen):
     # The job that is shown
 
     def action_pause(self) -> None:
-        """Finish the rows in work, then end: nothing is lost, and it can be gone on with."""
+        """Finish the running rows, then end: nothing is lost, and the job can be resumed."""
         self._do("pause")
 
     def action_resume(self) -> None:
@@ -164,7 +164,7 @@ class BatchScreen(NewJobScreen):
 
     @work(exit_on_error=False, group="dialog")
     async def action_stop(self) -> None:
-        """End at once, giving up the rows in work."""
+        """End at once, giving up the running rows."""
         question = "Stop at once? Running rows are given up; finished rows are kept."
         if await self.app.push_screen_wait(ConfirmScreen(question, "Stop")):
             self._do("stop")
@@ -182,7 +182,7 @@ class BatchScreen(NewJobScreen):
             self._shown = _LIVE
 
     def action_follow(self) -> None:
-        """The rows in work and those done last on top; once more: all rows in their order."""
+        """The running rows and those done last on top; once more: all rows in their order."""
         self._turn_list(_ALL if self._shown == _LIVE else _LIVE)
 
     def action_failed(self) -> None:

@@ -60,7 +60,7 @@ class PullScreen(Occupied, ModalScreen[str | None]):
         self.set_interval(_LOOKS, self._watch)
 
     def on_unmount(self) -> None:
-        """Nothing goes on unseen."""
+        """Nothing runs unseen."""
         self.interrupt()
 
     @on(Input.Submitted, "#name")

@@ -33,7 +33,7 @@ _WAIT_S = 3.0  # for a run that is stopped because the app ends
 
 
 class QuantizeScreen(Occupied, Screen[None]):
-    """One run at a time, in a process of its own; it goes on while other screens are shown."""
+    """One run at a time, in a process of its own; it continues while other screens are shown."""
 
     CSS_PATH = "quantize.tcss"
     HELP = """

@@ -134,8 +134,8 @@ def attached_text(files: Sequence[Attachment]) -> str:
 
 
 def _parts(message: Message, text: str | None = None, tokens: int | None = None) -> Parts:
-    """The answer and its thinking. Tokens of the thinking are told by its share of the text: where
-    one token ends in the text is not kept."""
+    """The answer and its thinking. Tokens of the thinking are estimated from its share of the text:
+    where one token ends in the text is not kept."""
     whole = message.text if text is None else text
     if tokens is None:
         tokens = len(message.token_ids)

@@ -124,7 +124,7 @@ class Prose(Vertical):
         if self._tail is None:
             if not text:
                 return
-            self._tail = Tail()  # an answer that had ended goes on
+            self._tail = Tail()  # an answer that had ended is continued
             await self.mount(self._tail)
         self._tail.set_text(text)
         self._tail.set_class(bool(text), "-shown")

@@ -1,4 +1,4 @@
-"""A run while it goes on, and what became of it."""
+"""A run while it lasts, and what became of it."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def settled(text: str) -> int:
     """How many characters of streamed Markdown without fences are blocks that have ended.
 
     A block has ended where a blank line is followed by a line that begins in the first column. A
-    list goes on over blank lines as long as items follow; a long one is settled item by item.
+    list continues over blank lines as long as items follow; a long one is settled item by item.
     """
     end, at, listing = 0, 0, bool(_BULLET.match(text))
     while (blank := text.find("\n\n", at)) >= 0:

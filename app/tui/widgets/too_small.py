@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 60, 16
 
 
 class TooSmall(Static):
-    """Lies over the whole screen, which goes on below it."""
+    """Lies over the whole screen, which keeps running below it."""
 
     DEFAULT_CSS = """
     TooSmall {

@@ -19,7 +19,7 @@ import pytest
 from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
 from app.batch.schedule import engines
-from app.batch.schedule.engines import parse_count, require_room, seats, spans
+from app.batch.schedule.engines import parse_count, placements, require_room, spans
 from app.batch.schedule.job import Job
 from app.batch.schedule.pool_engine import EngineState, PoolEngine
 from app.batch.schedule.row_dispatcher import RowDispatcher
@@ -147,16 +147,16 @@ def test_seats_share_the_cores(choice: Choice, monkeypatch: pytest.MonkeyPatch) 
     machine = tuple(Core((i, i + 4), i // 2) for i in range(4))
     monkeypatch.setattr(engines, "cores", lambda: machine)
     monkeypatch.setattr(engines, "find_gpus", lambda: ())
-    dealt = seats("auto", choice)  # two nodes
+    dealt = placements("auto", choice)  # two nodes
     assert [(s.where, s.place.cpus, s.threads) for s in dealt] == [
         ("processors 0-1,4-5", (0, 1, 4, 5), 2),
         ("processors 2-3,6-7", (2, 3, 6, 7), 2),
     ]
     few = replace(choice, settings=RunnerSettings(threads=1))
-    assert [s.threads for s in seats(3, few)] == [1, 1, 1]
-    assert seats(1, choice)[0].place.cpus == ()
+    assert [s.threads for s in placements(3, few)] == [1, 1, 1]
+    assert placements(1, choice)[0].place.cpus == ()
     with pytest.raises(RequestError, match="there are 4 cores"):
-        seats(99, choice)
+        placements(99, choice)
 
 
 def test_seats_share_the_gpus(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,18 +168,18 @@ def test_seats_share_the_gpus(choice: Choice, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def named(count: Any) -> list[str]:
-        return [s.place.environment["CUDA_VISIBLE_DEVICES"] for s in seats(count, choice)]
+        return [s.place.environment["CUDA_VISIBLE_DEVICES"] for s in placements(count, choice)]
 
     assert named("auto") == ["0", "1", "2"]
     assert named(4) == ["0", "1", "2", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
     assert named("auto") == ["2", "1"]
     # Three fit on GPU 2, two on GPU 1; they are dealt out in turn.
-    require_room(choice, settings, seats(5, choice))
+    require_room(choice, settings, placements(5, choice))
     with pytest.raises(OutOfMemoryError, match=r"GPU memory are free\. What fits: --engines 5"):
-        require_room(choice, settings, seats(6, choice))
+        require_room(choice, settings, placements(6, choice))
     without = replace(choice, settings=RunnerSettings(gpu_layers=0))
-    assert [s.place.environment for s in seats(2, without)] == [{}, {}]
+    assert [s.place.environment for s in placements(2, without)] == [{}, {}]
 
 
 def test_memory_is_checked_for_all_together(
@@ -190,9 +190,9 @@ def test_memory_is_checked_for_all_together(
     settings = RunnerSettings(slots=4, context=1024)
     need = engines.estimate(choice.file, settings).total
     monkeypatch.setattr(engines, "free_memory", lambda: 3 * need + need // 2)
-    require_room(choice, settings, seats(3, choice))
+    require_room(choice, settings, placements(3, choice))
     with pytest.raises(OutOfMemoryError, match="What fits: --engines 3;") as caught:
-        require_room(choice, settings, seats(4, choice))
+        require_room(choice, settings, placements(4, choice))
     assert caught.value.exit_code == 4
 
 
@@ -200,7 +200,9 @@ def test_the_job_alone_counts_deaths(choice: Choice, monkeypatch: pytest.MonkeyP
     """An engine of a job is started again as often as it dies: the job ends it."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(engines, "load_engine", lambda *_, **named: given.update(named))
-    engines.load_engines(choice, RunnerSettings(), SchedulerSettings(), [engines.Seat("one")])
+    engines.load_engines(
+        choice, RunnerSettings(), SchedulerSettings(), [engines.EnginePlacement("one")]
+    )
     assert given["deaths"].deaths > 10**6
 
 

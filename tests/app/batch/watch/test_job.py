@@ -1,4 +1,4 @@
-"""Jobs as a screen sees them, with real processes: started, paused, gone on with, attached to."""
+"""Jobs as a screen sees them, with real processes: started, paused, resumed, attached to."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_pause_and_resume_compute_each_row_once(
     finish(job)
     paused = job.view()
     assert paused.phase is Phase.PAUSED
-    # Rows in work were finished, and the command had its say.
+    # Running rows were finished, and the command had its say.
     end = job.events.end
     assert end is not None
     assert (end["ended"], end["answered"]) == ("signal", paused.done)
@@ -209,7 +209,7 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     killed = job.view()
     assert killed.phase is Phase.DIED
     assert "kept" in killed.lines[0]
-    # The journal says how it was started: it is gone on with from here.
+    # The journal says how it was started: it is resumed from here.
     job.resume()
     runs = process_of(out)
     stopping.wait_stopped(runs)
