@@ -70,9 +70,9 @@ class ConstraintOptions:
 
     def constraint(self) -> Constraint | None:
         """Checked. Raises RequestError for one that cannot be used, or for two of them."""
+        from runtimes.constraint import grammar_of
         from runtimes.errors import RequestError
         from runtimes.request import Constraint
-        from runtimes.sampling.constraint import grammar_of
 
         given: list[Constraint] = []
         if self.json_schema is not None:

@@ -44,7 +44,7 @@ def schema_constraint(schema: Any, name: str) -> Constraint:
 @lru_cache(maxsize=256)
 def checked(what: Any, source: str, name: str) -> Constraint:
     """A constraint that can be used. Raises InputError that begins with ``name``."""
-    from runtimes.sampling.constraint import grammar_of
+    from runtimes.constraint import grammar_of
 
     constraint = Constraint(what, source)
     try:

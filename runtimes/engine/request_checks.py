@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from runtimes.constraint import grammar_of
 from runtimes.errors import RequestError
 from runtimes.request import Request, SamplingParams
-from runtimes.sampling.constraint import grammar_of
 
 
 def check_params(params: SamplingParams, vocab_size: int) -> str | None:

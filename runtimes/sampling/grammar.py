@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.constraint import one_line, refused
 from runtimes.errors import RequestError
 from runtimes.request import Constraint
 from runtimes.runner import Tokenizer
-from runtimes.sampling.constraint import one_line, refused
 
 Floats = npt.NDArray[np.float32]
 

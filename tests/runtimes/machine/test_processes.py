@@ -33,6 +33,7 @@ OTHERS = {
     "app/bench/llama_server.py",
     "runtimes/machine/cpu.py",
     "runtimes/llamacpp/toolchain.py",
+    "quantize/children/forkserver.py",  # forks itself
 }
 STARTERS = {
     *("subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call"),

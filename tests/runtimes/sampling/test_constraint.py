@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from runtimes.constraint import grammar_of
 from runtimes.engine.engine import Engine
 from runtimes.errors import RequestError
 from runtimes.request import Constraint, FinishReason, Request, SamplingParams
-from runtimes.sampling.constraint import grammar_of
 from runtimes.sampling.grammar import GrammarCompiler
 from runtimes.settings import RunnerSettings
 
