@@ -48,10 +48,12 @@ def cpu_name() -> str:
 def instruction_sets() -> tuple[str, ...]:
     """The instruction sets that runtimes have special kernels for, of those that are there."""
     if sys.platform == "darwin":
-        return tuple(ours for name, ours in _SYSCTL_SETS.items() if _sysctl(name) == "1")
-    present = all_flags().split()
-    there = (name for name in _INSTRUCTION_SETS if name in present)
-    return tuple(_OTHER_NAMES.get(name, name.replace("_", "-")) for name in there)
+        found = [ours for name, ours in _SYSCTL_SETS.items() if _sysctl(name) == "1"]
+    else:
+        present = all_flags().split()
+        there = [name for name in _INSTRUCTION_SETS if name in present]
+        found = [_OTHER_NAMES.get(name, name.replace("_", "-")) for name in there]
+    return tuple(found)
 
 
 def cpu_identity() -> str:
