@@ -71,9 +71,12 @@ def _decisive(sampling: SamplingParams) -> dict[str, Any]:
 
 def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A journal's settings without the names that are for people only, and without the machine:
-    equal ones ask for the same answers."""
+    equal ones ask for the same answers. An older journal says nothing of parameters that came
+    later: they were at their defaults."""
     aside = ("model", "runtime", "computing")
-    return {name: value for name, value in settings.items() if name not in aside}
+    kept = {name: value for name, value in settings.items() if name not in aside}
+    usual = json.loads(_canonical(asdict(SamplingParams())))
+    return {**kept, "sampling": {**usual, **kept.get("sampling", {})}}
 
 
 def differences(before: Mapping[str, Any], now: JobSettings) -> list[str]:

@@ -20,6 +20,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
+from tests.conftest import ROOT
+
 # Of the user's own environment only what starting a process takes: no width, colour or language.
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
 # Panels and their wrapping are Typer's; another one draws other details.
@@ -74,6 +76,7 @@ def commands(folder: Path, pebble_built: Path) -> Commands:
                 "PYTHONUTF8": "1",
                 "HOME": home,
                 "INGOT_HOME": home,
+                "PYTHONPATH": str(ROOT),  # not the package that is installed, should it be another
             },
             timeout=300,
         )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from app.batch.output.formats import suffix_format
+from app.batch.output.jsonl import JSONL
 from app.batch.spec import WORDS, BatchSpec, InputOptions, SampleOptions
 from app.batch.watch.command import Command, command_of
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
@@ -114,7 +116,7 @@ def suggested_output(input: str) -> str:
     path = Path(text)
     while path.suffix.lower() in (".gz", ".zst", ".zstd"):
         path = path.with_suffix("")
-    suffix = path.suffix.lower() if path.suffix.lower() in (".csv", ".parquet") else ".jsonl"
+    suffix = path.suffix.lower() if suffix_format(path) is not JSONL else ".jsonl"
     return str(path.with_name(f"{path.stem}.out{suffix}"))
 
 

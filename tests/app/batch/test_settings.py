@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.batch.settings import JobSettings, differences, row_key
+from app.batch.settings import JobSettings, comparable, differences, row_key
 from app.openai.task import Task
 from runtimes.request import Priority, SamplingParams
 
@@ -95,3 +95,4 @@ def test_a_parameter_that_an_older_journal_does_not_know_changes_nothing() -> No
     assert differences(older, BASE) == []
     changed = dataclasses.replace(BASE, sampling=SamplingParams(min_tokens=2))
     assert differences(older, changed) == ["sampling.min_tokens: 0 -> 2"]
+    assert comparable(older) == comparable(BASE.as_json()) != comparable(changed.as_json())
