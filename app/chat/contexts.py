@@ -39,16 +39,14 @@ class SavedContexts:
         reading them again would take long. A problem is only logged: the chat itself is stored
         elsewhere.
         """
-        size = estimate(engine.model, replace(settings, slots=1, context=len(tokens))).kv
-        if size > self.most_bytes:
-            return
         try:
+            one = replace(settings, slots=1, context=len(tokens))
             read_tps = engine.stats().prefill_tps
-            if not read_tps or len(tokens) / read_tps < self.worth_s:
-                return
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            kept = engine.save_session(tokens, self._path(chat))
-            log.info("saved %d of %d tokens of chat %d", kept, len(tokens), chat)
+            slow = read_tps > 0 and len(tokens) / read_tps >= self.worth_s
+            if slow and estimate(engine.model, one).kv <= self.most_bytes:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                kept = engine.save_session(tokens, self._path(chat))
+                log.info("saved %d of %d tokens of chat %d", kept, len(tokens), chat)
         except (IngotError, OSError) as error:
             log.info("the context of chat %d is not saved: %s", chat, error)
         self._prune()
@@ -56,7 +54,7 @@ class SavedContexts:
     def load(self, engine: EngineApi, chat: int) -> None:
         """Give the engine what was saved of the chat, if anything was. A problem is logged."""
         path = self._path(chat)
-        if path.is_file():
+        if self.most_bytes and path.is_file():
             try:
                 kept = engine.load_session(path)
                 log.info("loaded %d tokens of chat %d", len(kept), chat)

@@ -104,3 +104,16 @@ def test_the_oldest_go_first(
         answer(loaded, conversation, FIRST, max_tokens=4)
     mine = f"{conversation.chat.id}.context"
     assert {file.name for file in folder.iterdir()} == {mine, "7.context"}
+
+
+def test_without_room_nothing_is_kept_or_used(
+    pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
+) -> None:
+    """As when `chat.saved_mb` is set to 0 later."""
+    contexts = SavedContexts(tmp_path / "contexts", ROOM, worth_s=0)
+    with host(pebble_built, "q8_0", contexts) as first:
+        answer(first, conversation, FIRST, max_tokens=8)
+    assert list(contexts.folder.iterdir())
+    with host(pebble_built, "q8_0", SavedContexts(contexts.folder, 0, worth_s=0)) as second:
+        assert cached(answer(second, conversation, "And then?", max_tokens=8)) == 0
+    assert not list(contexts.folder.iterdir())
