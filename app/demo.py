@@ -5,8 +5,6 @@ one question. Every command is shown before it runs; the first that fails ends t
 exit code.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import shlex

@@ -1,7 +1,5 @@
 """What the shell is told when a command ends, and which error means what."""
 
-from __future__ import annotations
-
 import errno
 from enum import IntEnum
 

@@ -1,7 +1,5 @@
 """Token counts and times of a completion, for programs and for people."""
 
-from __future__ import annotations
-
 from runtimes.request import Completion, Timings, Usage
 
 

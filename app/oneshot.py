@@ -1,7 +1,5 @@
 """One prompt, one answer, streamed as it comes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """From a prompt or a conversation to token ids that fit the engine's context."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol

@@ -1,7 +1,5 @@
 """The disk: sizes in words, whether there is room, files that are written in one step."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """What can go wrong while a model is built. Exit codes come with the bases."""
 
-from __future__ import annotations
-
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 
 

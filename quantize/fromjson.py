@@ -1,7 +1,5 @@
 """Dataclasses from the JSON that ``dataclasses.asdict`` made of them."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import UnionType

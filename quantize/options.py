@@ -1,7 +1,5 @@
 """What one run of `quantize` is asked to do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From what the user calls MODEL to the file that a runtime loads."""
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What every engine offers, in this process or in one of its own: the type that front ends use."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self

@@ -4,8 +4,6 @@ The environment offers what ``transformers`` offers to templates (its ``chat_tem
 that the rendered text is the same.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Regular expressions are those of Rust's ``regex`` (no look-around); grammars are
 dialect of Lark.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What can go wrong in a runtime. Front ends map each class to its exit code."""
 
-from __future__ import annotations
-
 
 class IngotError(Exception):
     """Base of every error whose message is meant for the user.

@@ -1,7 +1,5 @@
 """The registry of runtimes, the one place that names them all."""
 
-from __future__ import annotations
-
 import importlib
 from typing import cast
 

@@ -5,8 +5,6 @@ Standard library only: the native build uses it before anything is installed. Th
 ones that platformdirs would choose. INGOT_HOME puts all of them below one folder.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

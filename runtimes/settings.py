@@ -1,7 +1,5 @@
 """What is asked of a runner. Imports nothing native."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

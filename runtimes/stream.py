@@ -1,7 +1,5 @@
 """A request's answer as it comes, for any thread and any event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

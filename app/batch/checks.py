@@ -1,7 +1,5 @@
 """Refusals before any work: an output that must not be touched, settings that changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.batch.input.source import Source

@@ -1,7 +1,5 @@
 """What a job would be: its rows, tokens, memory and time, without loading weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A job whose input is open and whose model is chosen."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

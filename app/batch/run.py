@@ -1,7 +1,5 @@
 """A job from what is said of it to its exit code: what `ingot batch` does."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A whole job: look at input and journal, answer what is missing, put the output in place."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

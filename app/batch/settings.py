@@ -1,7 +1,5 @@
 """What decides a row's answer besides the row itself, and the key that both together give."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

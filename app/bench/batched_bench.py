@@ -1,7 +1,5 @@
 """One run of llama.cpp's `llama-batched-bench`: rows that decode in lockstep, without sampling."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import dataclass

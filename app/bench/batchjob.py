@@ -5,8 +5,6 @@ Loading is not counted. The command's time is that of its own report, from the f
 last.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import tempfile

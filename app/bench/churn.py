@@ -11,8 +11,6 @@ with prefill bounded so that no running row waits long for its next token, the d
 Where prefill is slow, the bound keeps slots from filling, and steps with few rows are dear.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

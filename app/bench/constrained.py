@@ -1,7 +1,5 @@
 """What keeping every row within a JSON schema costs beside the step."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

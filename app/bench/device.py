@@ -1,7 +1,5 @@
 """llama.cpp looking for the likeliest tokens itself, against whole logits copied from it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -5,8 +5,6 @@ so in processes of its own, once with as many threads as the engine and once as 
 when it is not told how many.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

@@ -6,8 +6,6 @@ that does not say how many), answers ``"ready"``, and each line
 the first, which comes with the prefill. It ends when stdin does.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -5,8 +5,6 @@
 long ``n`` greedy tokens behind each prompt took.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """A `llama-server` process on the loopback interface, and requests to it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """The memory estimate against what a process really takes, setting by setting."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Rows in lockstep: the engine against `llama-batched-bench` of the same llama.cpp."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

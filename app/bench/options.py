@@ -1,7 +1,5 @@
 """What a benchmark is told, and what every benchmark gives back."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

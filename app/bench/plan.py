@@ -1,7 +1,5 @@
 """How far the planner's pick is from the best of an exhaustive sweep."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 from collections.abc import Sequence

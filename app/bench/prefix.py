@@ -1,7 +1,5 @@
 """Many prompts behind one system prompt: time to all first tokens, prefix cache on and off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.bench.options import BenchOptions, Result, median, rounded

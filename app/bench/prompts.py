@@ -1,7 +1,5 @@
 """The prompts of a benchmark: from a file of texts, or of random tokens."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

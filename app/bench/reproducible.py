@@ -1,7 +1,5 @@
 """What reproducible answers cost: one batch job with and without, by turns."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

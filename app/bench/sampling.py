@@ -1,7 +1,5 @@
 """What choosing the tokens costs beside the decode step that makes their logits."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

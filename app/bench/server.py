@@ -5,8 +5,6 @@ Everybody starts afresh each round, so that no round finds the prompts of the on
 The server gets token ids and answers over the loopback interface, two requests a slot at a time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

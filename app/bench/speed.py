@@ -1,7 +1,5 @@
 """Prefill and batched decode of model files, and llama.cpp's fast kernels against its safe ones."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One batch job under each batching strategy: speed, and whether the answers are the same."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The benchmarks by name: what each compares, and which files it is for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The weights mean nothing; the speed of a forward pass does not depend on their values.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns that line up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,8 +1,6 @@
 """A program in a terminal that nobody looks at: what it writes is read and thrown away, and keys
 are pressed."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

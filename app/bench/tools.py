@@ -1,7 +1,5 @@
 """Native tools that are compared with."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

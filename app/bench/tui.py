@@ -5,8 +5,6 @@ Each run is the app in a process and a terminal of its own (``app.tui.measure.ch
 has it; the keys are written to that terminal.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """The work that benchmarks give an engine, and what it did between two moments."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """What the worker process costs: tokens a second and time to the first token, against the engine in
 this process."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

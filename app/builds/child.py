@@ -1,7 +1,5 @@
 """The process that does a run: started, listened to, stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

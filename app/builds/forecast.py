@@ -4,8 +4,6 @@ Nothing is loaded: the headers of the weight files tell the sizes. Of a model on
 not downloaded for this, the list of files does.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass

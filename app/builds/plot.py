@@ -3,8 +3,6 @@
 A plotting library would tell the points apart by colour, and place no names.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """How a run goes, put together from its events (docs/quantize.md lists them)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a folder of built files amounts to: its table, and its chart of size against quality."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

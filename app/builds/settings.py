@@ -1,7 +1,5 @@
 """What one run is asked to do: checked, and written as the command that does it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run in lines for people; colour alone says nothing."""
 
-from __future__ import annotations
-
 from app.builds.progress import QuantizeRun, Stage, StageState, State
 from app.figures import duration
 from quantize.disk import human

@@ -1,7 +1,5 @@
 """Text files that go with a message: read with care, and put into the prompt."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import re

@@ -3,8 +3,6 @@
 Everything that counts tokens asks the engine, so it blocks: call it in a thread.
 """
 
-from __future__ import annotations
-
 import threading
 from bisect import bisect_left
 from collections import OrderedDict

@@ -4,8 +4,6 @@ A file a chat, in the form of ``runtimes.engine.session``, which refuses what is
 another model. It holds the text of the chat as tokens, and is readable by its owner only.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``Conversation``: a chat in memory, as the tree of its messages with one branch that is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Token ids of a conversation, and of an answer that is to go on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from app.chat.labels import same_vocabulary

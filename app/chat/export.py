@@ -13,8 +13,6 @@ The JSON is an object (version 1)::
 Times are ISO 8601 in UTC; what is not known is null. Token ids are left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime

@@ -1,7 +1,5 @@
 """The figures that are kept with an answer."""
 
-from __future__ import annotations
-
 from app.chat.store.records import Figures, Message, State
 from runtimes.request import Completion, FinishReason
 

@@ -1,7 +1,5 @@
 """``Journal``: an answer on its way to the disk, in a thread, so that a slow disk keeps nobody."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """How a loaded model is called, in a word for people."""
 
-from __future__ import annotations
-
 import re
 
 from app.models.planning import Choice

@@ -1,8 +1,6 @@
 """``Meter``: tokens per second of an answer while it comes, from batches that are drained now and
 then."""
 
-from __future__ import annotations
-
 from collections import deque
 
 _WINDOW_S = 2.0

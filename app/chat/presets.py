@@ -1,8 +1,6 @@
 """System messages with sampling under a name: some that come with the app, and the user's own,
 which are in the file of the settings and stand before those of the same name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.config import writing

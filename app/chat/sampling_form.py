@@ -1,8 +1,6 @@
 """Sampling parameters as text fields: what each means, what it may be, and what is wrong with a
 text; and the mapping that is kept with a chat, which has only what differs from the defaults."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import logging

@@ -1,7 +1,5 @@
 """``Session``: the chat that is shown, and what is being written for it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A text that begins with // is sent with one slash, and one whose first word is a
 as it is.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterable

@@ -5,8 +5,6 @@ its closing tag. A closing tag without an opening one ends what began with the t
 open the block in the prompt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Nothing here waits but ``start`` and ``close``. A screen calls ``poll`` about te
 it does not, the answer comes all the same, and is complete at the next call.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """The arguments of `ingot batch`: what a job's command line says, and the one that says a job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache

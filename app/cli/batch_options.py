@@ -1,7 +1,5 @@
 """Options of `ingot batch` alone."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

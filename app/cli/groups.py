@@ -6,8 +6,6 @@ ModelGroup = Annotated[ModelOptions, group("Model", recipe=typer.Option(help="..
 def run(options: ModelGroup, ...): ...
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator

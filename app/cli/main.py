@@ -1,7 +1,5 @@
 """The `ingot` command. Importing it loads no engine, so that `--help` answers at once."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

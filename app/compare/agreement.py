@@ -1,7 +1,5 @@
 """Where two greedy answers part, and how much of them is equal."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 from app.compare.records import Agreement, Parting, Side

@@ -1,7 +1,5 @@
 """The most memory that a process has had resident."""
 
-from __future__ import annotations
-
 from quantize.quality.peak import peak_resident
 
 

@@ -1,7 +1,5 @@
 """A comparison under way, for callers that look at it now and then."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path

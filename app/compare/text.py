@@ -1,7 +1,5 @@
 """A comparison in words: lines for screens and the shell, Markdown and JSON for files."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings as they are gathered: from the file, the environment and the command line."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Iterator, Mapping

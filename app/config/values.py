@@ -1,7 +1,5 @@
 """What each setting may be, by its dotted name, such as ``sampling.temperature``."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

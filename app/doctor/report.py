@@ -1,7 +1,5 @@
 """Collect what decides how fast, and whether, models run on this machine."""
 
-from __future__ import annotations
-
 import platform
 from dataclasses import asdict, dataclass
 from typing import Any

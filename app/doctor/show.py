@@ -1,7 +1,5 @@
 """`ingot doctor` for people: a table on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 from app.doctor.report import Report
 from runtimes.load import backend
 from runtimes.machine.selftest import Health

@@ -1,7 +1,5 @@
 """`ingot doctor --verify`: whether model files still hold the bytes that were built or pulled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

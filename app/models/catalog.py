@@ -4,8 +4,6 @@ Fast on purpose: manifests and the library's records are read, the files themsel
 takes longer is in ``app.models.fitting``. A file that cannot be used is listed with the reason.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

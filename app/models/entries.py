@@ -1,7 +1,5 @@
 """One model file as pickers show it: what it is called, what loads it, and what is known of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

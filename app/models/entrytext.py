@@ -1,7 +1,5 @@
 """A model file's figures in words."""
 
-from __future__ import annotations
-
 import time
 
 from app.figures import rate

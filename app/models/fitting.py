@@ -1,7 +1,5 @@
 """Whether a file fits into the memory that is free now: known without loading it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From MODEL on the command line to the files that a plan may choose among, and to the choice."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

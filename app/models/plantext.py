@@ -1,7 +1,5 @@
 """A plan for people and for programs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A look at the hub or a download in a thread of its own, for screens that ask how it is."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

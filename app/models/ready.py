@@ -1,7 +1,5 @@
 """Ready models among the files of a repository: what belongs together, and what to call it."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 import re

@@ -1,7 +1,5 @@
 """Files and folders that were used as MODEL lately, so that a picker can offer them again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.models.library import library_dir

@@ -3,8 +3,6 @@
 Handlers that print stay: the app has stderr go to a file (`app.tui.terminal.stderr_to`).
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

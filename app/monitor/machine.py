@@ -1,7 +1,5 @@
 """How busy the machine is: processor, memory, our processes, GPUs."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What an answer must be: OpenAI's ``response_format``, vLLM's ``structured_outputs``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Log-probabilities with the text of their tokens, as OpenAI's API writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The body of a request to one of OpenAI's endpoints. Whatever it asks for and this engine lacks
 makes it invalid by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

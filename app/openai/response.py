@@ -3,8 +3,6 @@
 Source of the format: the chat completion, completion and error objects of OpenAI's API reference.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs

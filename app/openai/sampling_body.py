@@ -4,8 +4,6 @@ Accepted beside OpenAI's: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_to
 ``ignore_eos`` and ``structured_outputs``, named as vLLM names them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache

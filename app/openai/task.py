@@ -1,7 +1,5 @@
 """What the model is asked: from a text, a list of texts or a list of messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

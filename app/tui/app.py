@@ -1,7 +1,5 @@
 """The terminal app itself: modes, loading models, leaving, and what holds on every screen."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

@@ -1,7 +1,5 @@
 """Keys as users write and read them, what is wrong with a keymap, and in which order keys act."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import re

@@ -4,8 +4,6 @@ Textual turns colours into greys instead. What a background alone would tell, su
 the cursor or selected text, is shown in reverse video here.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

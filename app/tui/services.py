@@ -3,8 +3,6 @@
 A screen gets them by ``app.tui.app.services_of(self)``, which is ``self.app.services`` with types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Making each file: source to half-precision export to its type, or source to ONNX."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checking and measuring each file; what was found is kept like the files themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A model's way through: source, export, quantize, check, measure, publish."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What can be refused before any work: wishes that do not fit together, tools, disk, memory."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

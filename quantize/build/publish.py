@@ -1,7 +1,5 @@
 """From the work folder into the output folder, with a manifest that is right at every moment."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What every step of one run needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

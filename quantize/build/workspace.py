@@ -5,8 +5,6 @@ passed, so whatever ends a run, OUT shows only finished files. A run that is don
 folder; one that failed, was interrupted or was killed leaves there the stages that it had finished.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -4,8 +4,6 @@ The parent and the child share a folder: ``call`` is what to do, as a pickle, ``
 of it, ``reports`` the progress in lines of JSON, ``log`` all that was said.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

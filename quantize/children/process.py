@@ -4,8 +4,6 @@ It also keeps torch and transformers out of this process. A child that calls
 `quantize.children.child.report_progress` is followed while it works.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

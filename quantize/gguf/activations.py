@@ -4,8 +4,6 @@ The counterpart of ``IMatrixCollector::collect_imatrix`` of llama.cpp's tools/im
 Runs in a child process.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

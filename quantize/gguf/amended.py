@@ -1,7 +1,5 @@
 """llama.cpp's convert_hf_to_gguf.py, with amendments. Loaded in a child process."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

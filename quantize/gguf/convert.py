@@ -1,7 +1,5 @@
 """Hugging Face folder to a half-precision GGUF file whose tokens are the original's."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

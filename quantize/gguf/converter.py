@@ -4,8 +4,6 @@ The wheel leaves it out and the registry's `gguf` package lags behind it, so bot
 from that version's source distribution.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import shutil

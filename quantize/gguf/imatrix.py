@@ -6,8 +6,6 @@ that every architecture that llama.cpp knows, mixtures of experts and GGUF sourc
 no mapping of names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import os

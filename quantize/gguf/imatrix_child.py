@@ -1,7 +1,5 @@
 """Runs in a child process: the float model reads a text, and its activations are summed up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Formats: ``IMatrixCollector::save_imatrix`` and ``save_imatrix_legacy`` of llama
 tools/imatrix/imatrix.cpp, ``common_imatrix_load`` of common/imatrix-loader.cpp.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass

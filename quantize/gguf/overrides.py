@@ -1,7 +1,5 @@
 """Types for single tensors, beside the one that a recipe gives to most of them."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Half-precision GGUF file to a smaller type, by llama.cpp's own quantizer."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil

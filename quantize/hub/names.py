@@ -1,7 +1,5 @@
 """How a model on the hub is written: ORG/NAME, with an optional @revision."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

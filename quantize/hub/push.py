@@ -1,7 +1,5 @@
 """Upload what a run has published to a repository on the hub."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

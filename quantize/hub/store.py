@@ -10,8 +10,6 @@
 The folder's own name is the model's, because converters name files and find special tokens by it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A LoRA adapter: found, compared with its base model, and identified."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re

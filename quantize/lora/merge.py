@@ -1,7 +1,5 @@
 """A LoRA adapter, merged into its base model by peft before anything is built."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import re

@@ -1,7 +1,5 @@
 """Hugging Face folder to an ONNX folder that our runner and onnxruntime-genai load."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """onnxruntime-genai's model builder, with amendments. Runs in a child process."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sys

@@ -4,8 +4,6 @@ The builder shares or quantizes the table only where 4-bit recipes tie it to the
 every other build it stays in 32 bits, often the largest part of the file.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Graph files with their data beside them, as onnxruntime-genai's builder lays them out; and new
 parts of a graph. Only child processes call what is here: onnx_ir is slow to import."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """onnxruntime's k-quant search in pieces: the same bytes in a fraction of the time and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias

@@ -6,8 +6,6 @@ states from position `LOGITS_FROM` on: a constant -1 that a session may override
 know of it (onnxruntime-genai) gets the last position.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -11,8 +11,6 @@ nothing where it can be folded into what makes x: the weight of a norm, or the c
 projection that a gate is multiplied with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

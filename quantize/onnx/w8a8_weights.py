@@ -1,7 +1,5 @@
 """Round weights to 8 bits so that an 8-bit matrix product over them is exact on every processor."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """What a build says with ``--json``: one JSON object a line. docs/quantize.md lists them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """How fast a stage goes and how long it has left."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

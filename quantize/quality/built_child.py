@@ -1,7 +1,5 @@
 """Runs in a child process: a built file on its own runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

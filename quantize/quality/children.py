@@ -1,7 +1,5 @@
 """Checks and measurements of one built file, each in a child process of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Comparing next-token distributions, a block of positions at a time, and summing up."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

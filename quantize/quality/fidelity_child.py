@@ -1,7 +1,5 @@
 """Runs in a child process: model files on their own runtimes over a text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -6,8 +6,6 @@ a module's weights are widened while it runs. Either way every product and sum i
 precision: an 8B model takes its 16 GB of weights and, for a moment, its largest matrix in 32 bits.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Limits: a file that is further from its original than its recipe allows is not published."""
 
-from __future__ import annotations
-
 import math
 
 from quantize.errors import QualityError

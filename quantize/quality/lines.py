@@ -6,8 +6,6 @@ vocabulary; special tokens at their neighbours' spaces.
 """
 
 # ruff: noqa: RUF001  (look-alike characters are the point)
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Graded questions: how many a built file answers exactly, and how many the float model."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ adds one, and only ids in the second half of a piece are scored, so that each is
 least half a window of context.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Fresh vocabularies fail silently otherwise: the file loads, answers, and is a little worse.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

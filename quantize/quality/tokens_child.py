@@ -1,7 +1,5 @@
 """Runs in a child process: ids by the original tokenizer, and by a built file's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How many bits a built file stores for a weight, which is more than its name says."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """llama.cpp's file types: their numbers, sizes, published losses, and what each is good for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """The list of recipes that `quantize recipes` prints."""
 
-from __future__ import annotations
-
 import sys
 
 from quantize.recipes.recipe import RECIPES, Recipe

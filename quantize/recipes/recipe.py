@@ -1,7 +1,5 @@
 """Named ways to build a file: what `--recipe`, `--bits` and `--to` mean."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence

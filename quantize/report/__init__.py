@@ -1,7 +1,5 @@
 """What the figures of a manifest look like: a table, report.html, report.png and a model card."""
 
-from __future__ import annotations
-
 from quantize.report.table import build_table, print_table
 from quantize.report.write import write_report
 

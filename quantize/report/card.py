@@ -1,7 +1,5 @@
 """README.md beside the files: the model card that a hub shows, with YAML front matter."""
 
-from __future__ import annotations
-
 import json
 import re
 

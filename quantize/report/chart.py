@@ -1,7 +1,5 @@
 """The chart of size against divergence: its points, limits and ticks, for all who draw it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a manifest's figures amount to: which files are worth having, and which one to take."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every figure of a manifest as text, for the page and the model card."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

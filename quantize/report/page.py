@@ -1,7 +1,5 @@
 """report.html: one file that needs nothing else, in light and dark."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path

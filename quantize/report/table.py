@@ -1,7 +1,5 @@
 """The table at the end of a build."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

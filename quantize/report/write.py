@@ -1,7 +1,5 @@
 """Put the three forms of the report beside the files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quantize.manifest import Manifest

@@ -1,7 +1,5 @@
 """Models that bring Python code of their own. None of it runs unless the user says so."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Mapping

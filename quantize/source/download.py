@@ -1,7 +1,5 @@
 """A model from the hub: only the files that a build needs, the small ones first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quantize.errors import SourceError, UsageError

@@ -1,7 +1,5 @@
 """Which files of a model matter, in a folder and in a repository on the hub."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A GGUF file of 16- or 32-bit floats as the source of smaller GGUF files."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

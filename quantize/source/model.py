@@ -1,7 +1,5 @@
 """What later steps know of the model that they build from."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path

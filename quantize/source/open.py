@@ -1,7 +1,5 @@
 """From what the user names to a model that can be built from."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tensor tables of safetensors files: whole files, and shapes that fit the configuration."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,7 +1,5 @@
 """Pickled weights, turned into safetensors once, in a child process that may load tensors only."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Runs in a child process: pickled weights to safetensors."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Sequence

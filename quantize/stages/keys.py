@@ -1,7 +1,5 @@
 """What decides the bytes of each file, as hashes: builds with the same key are the same build."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Iterable

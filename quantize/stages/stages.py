@@ -6,8 +6,6 @@ a stage is taken over, its files are compared with the checksums in the record: 
 says nothing about what is in it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Whether bytes on the disk are still the ones that were written: by size, and by sha256."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Everything here belongs to one thread.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 

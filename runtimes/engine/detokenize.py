@@ -1,7 +1,5 @@
 """Tokens to text as they come: whole UTF-8 characters only, stop strings never shown."""
 
-from __future__ import annotations
-
 import codecs
 
 

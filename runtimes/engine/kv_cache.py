@@ -10,8 +10,6 @@ before a step the sequence in the highest slot changes places with the lowest un
 as that pays by what moves and steps have taken.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """From a model file to a loaded runner."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from runtimes.engine.tokenizer import NamedTokenizer

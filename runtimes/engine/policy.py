@@ -5,8 +5,6 @@ Sequences wait in the order of ``arrival + priority * aging``: a CRITICAL reques
 one that came up to three agings earlier, and none after that, so that none starves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from runtimes.engine.sequence import Sequence

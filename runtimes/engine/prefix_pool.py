@@ -1,7 +1,5 @@
 """Keys and values of prefixes that no slot holds any more, kept in memory."""
 
-from __future__ import annotations
-
 import collections.abc as abc
 from dataclasses import dataclass
 from typing import NamedTuple

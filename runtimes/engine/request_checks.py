@@ -1,7 +1,5 @@
 """Whether an engine of some size can serve a request."""
 
-from __future__ import annotations
-
 from runtimes.constraint import grammar_of
 from runtimes.errors import RequestError
 from runtimes.request import Request, SamplingParams

@@ -10,8 +10,6 @@ Planning computes nothing: ``commit`` moves the sequences on, and a step that fa
 committed.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Iterable

@@ -12,8 +12,6 @@ A session file is one line of JSON in UTF-8, ended by a newline, then the payloa
 the file is as private as that, and is made readable by its owner only.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -13,8 +13,6 @@ Layout, little-endian, then the payload in the runner's own format::
     u64  payload bytes
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The tokenizer of any model file, without its weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol

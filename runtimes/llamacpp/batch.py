@@ -1,7 +1,5 @@
 """A ``llama_batch`` over NumPy arrays: filling it costs microseconds, not a call per token."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

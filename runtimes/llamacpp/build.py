@@ -8,8 +8,6 @@ second checkout on the same machine installs in seconds. pip's own wheel cache i
 leaves out compiler flags, so that a plain build, whose AMX kernels crash, would come back from it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Loading a file into llama.cpp, and what a context on it is like."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -3,8 +3,6 @@
 llama.cpp aborts the process where its preconditions are not met, so they are checked here.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -5,8 +5,6 @@ loads (which report the same buffer sizes without allocating) for nine shapes fr
 1 to 32 slots, batches of 32 to 2048 tokens and both cache layouts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from runtimes.models.memory import MemoryEstimate

@@ -1,7 +1,5 @@
 """What a GGUF file says of its model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from runtimes.errors import ModelError

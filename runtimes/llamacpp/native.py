@@ -1,7 +1,5 @@
 """Import llama.cpp once, with its log sent to ``logging``."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 from collections import deque

@@ -1,7 +1,5 @@
 """Steps on llama.cpp through its C interface."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import weakref

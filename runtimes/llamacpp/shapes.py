@@ -6,8 +6,6 @@ AVX2, for one, files with K-quants compute a row alike in every pass of 8 rows o
 is a multiple of 4, Q8_0 and F16 in every one of 2 or more. So it is measured when a file is loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

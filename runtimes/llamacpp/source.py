@@ -3,8 +3,6 @@
 Standard library only: the native build uses it before anything is installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

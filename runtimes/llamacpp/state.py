@@ -17,8 +17,6 @@ them. So the same keys and values can go from one such layout to another, and lo
 Recurrent states and the caches of a few architectures look otherwise.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How llama.cpp has to be compiled on this machine. Standard library only (see build.py)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

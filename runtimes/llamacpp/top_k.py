@@ -5,8 +5,6 @@ there. llama.cpp's interface (``llama_set_sampler``) is experimental; what is us
 top-k for each sequence. The draw stays Ingot's: its seeds and results do not depend on this.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any

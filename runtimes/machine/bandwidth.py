@@ -1,7 +1,5 @@
 """Measured memory bandwidth: what bounds the speed of decoding one row."""
 
-from __future__ import annotations
-
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor

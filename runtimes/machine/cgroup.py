@@ -4,8 +4,6 @@ Files: Documentation/admin-guide/cgroup-v2.rst, and cgroup-v1/memory.rst beside 
 version 1: Documentation/scheduler/sched-bwc.rst.
 """
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 ROOT = Path("/")

@@ -1,7 +1,5 @@
 """The processor's name and instruction sets. Standard library only (see llamacpp/build.py)."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

@@ -4,8 +4,6 @@ It goes through every kind of step that the scheduler makes: prompts of more tha
 a prompt in two parts, decoding of one row and of four.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NVIDIA GPUs, asked of the driver. None are found where nvidia-ml-py is not installed."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable

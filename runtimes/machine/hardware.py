@@ -1,7 +1,5 @@
 """``Hardware``: what this machine has that decides how fast a model runs on it."""
 
-from __future__ import annotations
-
 import platform
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which native libraries are installed, found without importing them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.metadata

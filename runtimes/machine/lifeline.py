@@ -7,8 +7,6 @@ F_SETSIG and O_ASYNC of fcntl(2): they belong to the open pipe, so the child has
 prctl's PR_SET_PDEATHSIG will not do: it goes by the thread that started the child, which may end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

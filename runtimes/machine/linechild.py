@@ -1,7 +1,5 @@
 """A child process that is asked and answers in lines of JSON, one value a line."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

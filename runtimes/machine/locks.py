@@ -1,7 +1,5 @@
 """A lock on a file or folder among processes; the system frees that of a process that dies."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

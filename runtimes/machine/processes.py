@@ -5,8 +5,6 @@ would run in place of the real one. A child gets ``-P`` instead, and finds Ingot
 found it. Standard library only: the native build uses it before anything is installed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

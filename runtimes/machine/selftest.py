@@ -4,8 +4,6 @@ A library that was compiled wrongly for this processor dies of a signal, hangs, 
 Which settings work is remembered for the processor, the library's version and its very files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import time

@@ -5,8 +5,6 @@
 Answers with one JSON line: the kernels that ran, and how far the logits are from the recorded ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Small JSON files in the state folder: what was learned about this machine."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

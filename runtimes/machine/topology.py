@@ -1,7 +1,5 @@
 """Which logical processors share a core, and which cores are near the same memory."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Sequence

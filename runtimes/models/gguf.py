@@ -4,8 +4,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (version 3; 2 
 that matters here). Block sizes: ``GGML_QUANT_SIZES`` of llama.cpp's ``gguf-py``.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct

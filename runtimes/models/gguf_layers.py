@@ -4,8 +4,6 @@ Keys and rules as the llama.cpp of llama-cpp-python 0.3.36 reads them (``src/mod
 ``llama_hparams::set_swa_pattern``, ``llama_model_base::load_swa_pattern``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

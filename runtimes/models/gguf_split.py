@@ -4,8 +4,6 @@ NAME-00001-of-00003.gguf has the metadata; each part says in ``split.no`` (from 
 ``split.count`` which one it is. llama.cpp is given the first and finds the others by their names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

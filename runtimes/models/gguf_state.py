@@ -4,8 +4,6 @@ Keys and rules as the llama.cpp of llama-cpp-python 0.3.36 reads them (``llama_h
 ``n_embd_s``, ``is_recr_impl`` in ``src/models/*.cpp``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ anything. Keys and values are counted for slots that are full to the last token.
 Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`` bounds them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 

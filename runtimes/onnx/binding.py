@@ -1,7 +1,5 @@
 """Arrays of ours as the session's inputs and outputs, and one run of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ relative positions need. A graph that takes no positions may count them from the
 rows of one length together. New keys and values are copied to the slot cache after every step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any

@@ -1,7 +1,5 @@
 """A decoder graph as its genai_config.json describes it: its session, and the names it binds."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Any

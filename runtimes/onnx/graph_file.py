@@ -4,8 +4,6 @@ Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.prot
 is https://protobuf.dev/programming-guides/encoding.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache

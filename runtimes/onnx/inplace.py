@@ -6,8 +6,6 @@ time (the operator refuses several rows with a past and more than one new token)
 contiguous range of slots together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

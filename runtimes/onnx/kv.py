@@ -1,7 +1,5 @@
 """The slot cache of a graph, allocated once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Measured on onnxruntime 1.31.1 with the graphs of onnxruntime-genai 0.18's builder.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

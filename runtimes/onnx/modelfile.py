@@ -1,7 +1,5 @@
 """What a folder with an ONNX graph says of its model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

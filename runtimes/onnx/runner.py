@@ -4,8 +4,6 @@
 same for both.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

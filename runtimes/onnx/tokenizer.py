@@ -1,7 +1,5 @@
 """The tokenizer.json beside an ONNX graph, through the ``tokenizers`` library."""
 
-from __future__ import annotations
-
 import re
 import threading
 from functools import cache

@@ -1,7 +1,5 @@
 """What there is to try: files, cache layouts, threads, types of keys and values, offload."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

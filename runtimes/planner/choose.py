@@ -1,7 +1,5 @@
 """The choice among measured candidates: pure functions of figures and sizes."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Nothing native is imported, and a folder that has not changed is not read again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

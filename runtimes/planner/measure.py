@@ -1,7 +1,5 @@
 """How fast one model file is on this machine: prefill, and decode at several batch sizes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

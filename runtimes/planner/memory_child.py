@@ -12,8 +12,6 @@ Which pages steps read cannot be asked of the kernel: it keeps files in pieces o
 reading one page marks, or maps again, the whole piece.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

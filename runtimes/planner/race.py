@@ -4,8 +4,6 @@ The samples of a round follow each other, so that what else the machine does fal
 alike: settings are compared within a round, whose common drift is divided out of its figures.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Trials: every candidate briefly, then the best few longer and in turn."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ It decides how a long prompt is cut. Smaller steps need less memory and keep oth
 less, larger ones feed wide hardware better; on one file's own kernels that is quickly seen.
 """
 
-from __future__ import annotations
-
 import logging
 import statistics
 from collections.abc import Callable, Sequence

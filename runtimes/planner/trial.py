@@ -1,7 +1,5 @@
 """A candidate in a process of its own, so that a native crash ends the trial and nothing else."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -8,8 +8,6 @@ prompt of 0 tokens prefill is not timed. ``{"prompt": tokens, "piece": n}`` asks
 steps of n tokens.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

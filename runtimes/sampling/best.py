@@ -1,7 +1,5 @@
 """The likeliest tokens of a row, without sorting its vocabulary."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

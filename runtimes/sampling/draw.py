@@ -3,8 +3,6 @@
 Both give each row the same kept tokens and go through them by ascending id.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Keeps a row's text within its constraint: which tokens may follow. The parser is llguidance's."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Log-probabilities of tokens, from the raw logits: before bias, penalties and temperature."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Top-p over a whole vocabulary that no top-k has cut, without sorting it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

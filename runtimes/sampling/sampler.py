@@ -1,7 +1,5 @@
 """One token for every row of a step, each row by the cheapest way to its own result."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What sampling must remember of one row, and the changes that it makes to the row's logits."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Sequence
 

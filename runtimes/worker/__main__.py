@@ -1,7 +1,5 @@
 """`python -m runtimes.worker [--forget]`: the safer settings that are remembered."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -3,8 +3,6 @@
 It ends as soon as the parent closes its side, whatever the engine is doing then.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

@@ -6,8 +6,6 @@ cgroup-v1/memory.rst), and of the whole machine (``oom_kill`` in /proc/vmstat). 
 (earlyoom, systemd-oomd) leave no count: they act when little has been free for a while.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import deque

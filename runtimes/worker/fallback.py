@@ -4,8 +4,6 @@ Limits hold for a model's contents, the native library's files and the processor
 library, another model or another machine starts without them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from dataclasses import asdict, dataclass, replace

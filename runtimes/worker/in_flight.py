@@ -1,7 +1,5 @@
 """Requests that are in the hands of a worker process."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

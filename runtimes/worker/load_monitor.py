@@ -5,8 +5,6 @@ have to send: a native load can hold Python's lock for minutes and be well, and 
 deadlocked in native code would let a thread send such messages for ever.
 """
 
-from __future__ import annotations
-
 import queue
 import time
 from typing import NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """Where a worker process runs: its processors and what it finds in its environment."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

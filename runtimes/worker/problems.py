@@ -1,7 +1,5 @@
 """Exceptions across the border of the worker."""
 
-from __future__ import annotations
-
 from runtimes import errors
 from runtimes.errors import IngotError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.processes import import_advice

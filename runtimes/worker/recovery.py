@@ -15,8 +15,6 @@
 - So many deaths in so many minutes end it: until the time is over, requests fail at once.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Keeps a worker process at hand: starts it, starts another when it has died, ends it."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Notices that a worker process makes no progress, whether it hangs, is stopped or lost a lock."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

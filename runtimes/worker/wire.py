@@ -5,8 +5,6 @@ side, so pickle is safe here. Chunks, of which there is one a token, are plain t
 else is a dataclass.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The files of a folder, one row each, its path below the folder as its id."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

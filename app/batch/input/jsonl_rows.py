@@ -1,7 +1,5 @@
 """Rows of JSON lines: an object each."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How long an input's prompts are, counted with the model's tokenizer, without its weights."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

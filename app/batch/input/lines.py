@@ -1,7 +1,5 @@
 """Lines of a file, each with its number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

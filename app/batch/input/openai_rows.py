@@ -1,8 +1,6 @@
 """Rows that are lines of an OpenAI batch: a request each, with ``custom_id``, ``method``, ``url``
 and ``body``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is asked of the model for a row: the choices that hold for all rows of an input."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What an input format is: one record, which stands in the file of the format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

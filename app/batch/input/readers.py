@@ -1,8 +1,6 @@
 """The input formats, and which of them a file has: by its name where that says so, else by how it
 begins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.batch.input.csv_rows import CSV

@@ -1,7 +1,5 @@
 """A row of the input: as it was read, and with what it asks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A first pass over the input, before any model is loaded: what is there, what is still to do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import islice
 

@@ -1,8 +1,6 @@
 """The input as a stream of rows that can be read again: every row asks something or says what is
 wrong with it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Rows of plain text: a line is a prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

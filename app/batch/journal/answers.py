@@ -1,7 +1,5 @@
 """Every row of the input with what the journal has for it, in the order of the input."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ journal that was begun so continues with a header of version 3.
 A line whose seal is wrong or missing says nothing. It stays where it is: nothing is ever cut out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import zlib

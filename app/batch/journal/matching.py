@@ -4,8 +4,6 @@ Rows with the same content have the same key, so records are handed out one at a
 two equal rows gets the second record, and is computed if there is none.
 """
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left, bisect_right
 

@@ -8,8 +8,6 @@ While it runs, ``batch-left`` says how long it will take: ``at`` and the figures
 It ends with ``batch-end`` unless it was killed: ``at`` and ``unfinished`` (rows without a result).
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

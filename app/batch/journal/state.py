@@ -4,8 +4,6 @@ All who read a journal have a ``JournalState``: a run that resumes it (``Journal
 the terminal app (``app.batch.watch.follow``).
 """
 
-from __future__ import annotations
-
 import socket
 from collections import deque
 from pathlib import Path

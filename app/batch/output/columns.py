@@ -1,7 +1,5 @@
 """Records as rows of a table: which columns there are, of which type, and what is in a cell."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal

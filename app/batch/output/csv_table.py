@@ -1,7 +1,5 @@
 """Records as a CSV table."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections.abc import Iterator

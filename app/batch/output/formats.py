@@ -1,7 +1,5 @@
 """The output formats, and which of them a job has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from app.batch.input.scan import InputScan

@@ -1,7 +1,5 @@
 """Records as JSON lines."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Callable, Iterator

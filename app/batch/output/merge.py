@@ -4,8 +4,6 @@ The journal beside each part tells which shard of which job it is, so that no pa
 doubled or of another job without being named.
 """
 
-from __future__ import annotations
-
 import csv
 import heapq
 import json

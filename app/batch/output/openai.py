@@ -3,8 +3,6 @@
 Source of the format: the request output object of OpenAI's Batch API reference.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from app.batch.input.row import Row

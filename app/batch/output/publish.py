@@ -1,7 +1,5 @@
 """The output file: one record for each row, in the order of the input, put in place in one step."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import filecmp

@@ -1,7 +1,5 @@
 """JSON lines as bytes."""
 
-from __future__ import annotations
-
 import codecs
 import json
 from collections.abc import Mapping

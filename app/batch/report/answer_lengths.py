@@ -6,8 +6,6 @@ and Meier as far as answers have ended, beyond it a log-normal distribution (exp
 maximization for censored data), with a weak guess of its width, so that it needs few answers.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter

@@ -1,7 +1,5 @@
 """The live display of a job on a terminal."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 
 from rich.console import Group

@@ -1,7 +1,5 @@
 """What each engine of a job has done, and the figures of all of them together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any

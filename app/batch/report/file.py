@@ -1,7 +1,5 @@
 """The file of `--report`: every figure of a run, with what it ran on."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

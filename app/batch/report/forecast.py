@@ -1,7 +1,5 @@
 """A running job's time left: what is known of its rows, gathered for ``time_left``."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`ingot batch status OUT`: how far a job is, from its journal alone."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engines of a job, loaded: on this machine, or on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Several engines on one machine: how many, where each of them runs, whether they fit, and their
 loading."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -10,8 +10,6 @@ has to answer a single token first, and so many deaths without any answer betwee
 ones. An engine that cannot be used any more is left out; the last one's failure is the job's.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import queue

@@ -5,8 +5,6 @@ The output does not depend on it. Rows are rearranged within windows of bounded 
 input may have any number of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """One engine of a job: what it works on, what it has done, whether it can be given more."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import Counter

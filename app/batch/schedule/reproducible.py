@@ -1,7 +1,5 @@
 """What a reproducible job holds fixed beside what is asked: it is told when that has changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows for several engines: those that begin alike go to one of them, where possible."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """From a plan to answered rows: the part of a job that both kinds of output share."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """How many rows run together when nobody said."""
 
-from __future__ import annotations
-
 from app.models.planning import Choice
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import largest_slots

@@ -4,8 +4,6 @@ When one dies, the rows that it ran are suspects. Each of them is asked again al
 a worker a second time is to blame, the others have lost nothing but time.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """What the parts of a job hand to each other: how rows are asked, and what came of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The dry run of a job: its rows, tokens, memory and time, in a process that can be ended."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile

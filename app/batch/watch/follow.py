@@ -1,7 +1,5 @@
 """What a job writes, read on while it does: its journal, and the events of its --json."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

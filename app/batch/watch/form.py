@@ -1,7 +1,5 @@
 """What a user fills in to start a job, checked as the command would check it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """One job: started, followed, paused, resumed; or one that runs elsewhere, followed only."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,8 +1,6 @@
 """Rows for people: the first ones of an input as a job would read them, and one of a job with all
 that is known of it. Nothing is read whole."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace

@@ -10,8 +10,6 @@ ID is a hash of the output's path: an output has one record. The oldest records 
 too many; journals and outputs are never touched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

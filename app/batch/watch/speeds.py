@@ -1,7 +1,5 @@
 """The speeds of a job over its whole time, in bounded memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

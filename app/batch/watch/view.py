@@ -1,7 +1,5 @@
 """A job at one moment, ready to be shown."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any

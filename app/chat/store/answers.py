@@ -1,7 +1,5 @@
 """The life of an answer in the tables: begun, saved piece by piece, ended, or found dead."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Sequence

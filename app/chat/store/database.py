@@ -6,8 +6,6 @@ thread does not hold up the answer that another is saving. A connection a thread
 but threads of a worker pool come and go, and nobody closes their connections.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """What can go wrong with the store, told so that the user knows what to do."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import sqlite3

@@ -1,7 +1,5 @@
 """What the store hands out. Changing a record changes nothing on disk: that is the store's part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Saving what can be read of a damaged file, when the user asks for it."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """Between records and the tables: single rows, each within a transaction of the caller's."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sqlite3

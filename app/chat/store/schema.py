@@ -3,8 +3,6 @@
 ``PRAGMA user_version`` is the number of migrations that a file has been through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from app.chat.store.search import spaced

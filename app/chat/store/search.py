@@ -11,8 +11,6 @@ their characters a word of its own; a search for several of them in a row is the
 phrase, and finds them anywhere.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import unicodedata

@@ -1,7 +1,5 @@
 """The chats of the user: what every front end reads and writes them through."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`ingot batch`: a file of prompts in, one record per row out, resumable at any moment."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

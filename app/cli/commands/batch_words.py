@@ -4,8 +4,6 @@ The two words are taken before any file of that name is looked for, so that what
 never depends on which files there are.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

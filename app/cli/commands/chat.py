@@ -1,7 +1,5 @@
 """`ingot chat`: the terminal app."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`ingot doctor`: what this machine has, and whether the runtimes and the model files are sound."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

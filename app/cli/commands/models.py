@@ -1,7 +1,5 @@
 """`ingot models`: what is in the library."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

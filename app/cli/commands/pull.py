@@ -1,7 +1,5 @@
 """`ingot pull`: ready model files from the hub into the library."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

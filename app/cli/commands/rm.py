@@ -1,7 +1,5 @@
 """`ingot rm`: take a model out of the library."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`ingot run`: one prompt from the shell, its answer on stdout as it comes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """An engine that answers with a recorded text at a fixed rate: so only the screen is measured."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """One line of text from the user."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual.app import ComposeResult

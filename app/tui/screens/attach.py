@@ -1,7 +1,5 @@
 """Choose a text file that goes with the next message, and see what it takes of the context."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual import on, work

@@ -1,7 +1,5 @@
 """Batch jobs: choose a file, look at it, start, watch every row, pause, go on, open answers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

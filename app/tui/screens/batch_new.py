@@ -1,7 +1,5 @@
 """The page of a new job on the batch screen: what its keys do."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from abc import abstractmethod

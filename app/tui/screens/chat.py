@@ -1,7 +1,5 @@
 """The chat: its widgets, its keys, and the parts that do what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath

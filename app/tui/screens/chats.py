@@ -1,7 +1,5 @@
 """The user's chats: search, open, rename, delete and bring back."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

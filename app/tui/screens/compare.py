@@ -1,7 +1,5 @@
 """The compare mode: one prompt, several files, their answers side by side."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

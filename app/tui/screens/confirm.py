@@ -1,7 +1,5 @@
 """One question with two answers."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """Which part of a message to copy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Write the chat to a file: Markdown to read, JSON to work with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The picker: which model file to load, with what is known of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is going on: the machine, the engine, and what they report."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Before the context would overflow: what to leave out, and what each choice leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

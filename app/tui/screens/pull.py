@@ -1,7 +1,5 @@
 """Getting a model from the hub: a name, its builds, and the download with its progress."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar

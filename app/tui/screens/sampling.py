@@ -1,7 +1,5 @@
 """How answers are sampled: every parameter a line, checked as it is typed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The system message of a chat, and presets: system message and sampling under a name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

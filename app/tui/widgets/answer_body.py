@@ -1,7 +1,5 @@
 """The text of an answer as it streams: thinking, prose and code, each in a widget of its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from textual.app import ComposeResult

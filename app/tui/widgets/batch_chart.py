@@ -4,8 +4,6 @@ textual-plotext would draw axes and frames, for which a terminal of 24 lines has
 table, and would be one more dependency; a label with the last and the highest value says the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A small browser for the file, or the folder of texts, that a job reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What a job is to be: files, model, how answers are made; below, what the input looks like."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Jobs to look at: those that run now, those of before, and any other by the path of its output."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is to become of a job that runs when the app is left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

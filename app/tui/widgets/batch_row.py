@@ -1,7 +1,5 @@
 """One row of a job, whole: what was asked, what was answered, and what that took."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import ClassVar
 

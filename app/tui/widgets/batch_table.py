@@ -3,8 +3,6 @@
 A DataTable keeps objects for every cell of every row; here a million rows cost no more than twenty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol

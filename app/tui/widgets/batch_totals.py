@@ -1,7 +1,5 @@
 """A job in four lines: what it does, how far it is, how fast, with what."""
 
-from __future__ import annotations
-
 from app.batch.watch.view import JobView, Phase
 from app.figures import rate
 from app.tui.widgets.gauge import gauge

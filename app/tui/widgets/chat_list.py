@@ -1,7 +1,5 @@
 """The list of chats, two lines each: title and date, then what was found or what it is about."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """A block of fenced code: plain as it streams in, highlighted from a thread."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

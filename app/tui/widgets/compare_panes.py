@@ -1,7 +1,5 @@
 """The files of a comparison: each answer as it comes, its figures, the place where it parts."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content

@@ -1,7 +1,5 @@
 """What the engine and its helpers reported, newest last, as far as it passes the filter."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

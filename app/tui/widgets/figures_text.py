@@ -1,7 +1,5 @@
 """An answer's figures, and what became of it, in words; keys as ``keys.told`` takes them."""
 
-from __future__ import annotations
-
 from app.chat.figures import FEW
 from app.chat.store.records import Message, Role, State
 from app.figures import duration, rate

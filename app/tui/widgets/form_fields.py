@@ -1,7 +1,5 @@
 """Forms and their fields: a path with completion, and a box to tick."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import abstractmethod
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Bars and short histories in characters: lengths and shapes tell, not colours."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

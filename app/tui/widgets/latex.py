@@ -1,7 +1,5 @@
 """The formulas that models write most, as plain text: what is not known stays as it is."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

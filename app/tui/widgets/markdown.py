@@ -1,7 +1,5 @@
 """Markdown as models write it: a line break is one, boxes of tasks, tables, plain formulas."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """One message of a chat: who, the text, its figures, and what became of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table of model files, with a filter and an order of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A sample of the monitor in lines for people; the unit stands beside every figure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from textwrap import wrap
 

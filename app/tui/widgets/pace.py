@@ -3,8 +3,6 @@
 An engine on the processor uses every core; what the screen takes is taken from it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

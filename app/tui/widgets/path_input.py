@@ -1,7 +1,5 @@
 """A line for a path, with what it may become below it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What one reads stays where it is in a window that scrolls, whatever gets its height above it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from textual.geometry import Region, clamp

@@ -1,7 +1,5 @@
 """Where one types: enter sends, ctrl+j is a new line, a paste of many lines stays text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import ClassVar
 

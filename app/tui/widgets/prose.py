@@ -4,8 +4,6 @@ The last block is shown line by line with its bold, italic and code styled, so t
 costs the same however long it is; it becomes Markdown when it ends.
 """
 
-from __future__ import annotations
-
 import re
 
 from textual.app import ComposeResult

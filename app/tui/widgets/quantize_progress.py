@@ -1,7 +1,5 @@
 """A run while it lasts, and what became of it."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content

@@ -1,7 +1,5 @@
 """The recipes to choose among."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The files that were built: their table, and their chart."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import ClassVar

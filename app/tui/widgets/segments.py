@@ -4,8 +4,6 @@ Only fences that begin in the first column are told apart; an indented one belon
 it stands in.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

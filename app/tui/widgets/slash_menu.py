@@ -1,7 +1,5 @@
 """The commands that fit what was typed after a slash, or what is wrong with it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from textual.content import Content

@@ -1,7 +1,5 @@
 """The line under the prompt: speeds, context, model."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Markdown is parsed again from its last block whenever something is added, which 
 long block. Here only the lines that changed are wrapped again, and rows that were drawn are kept.
 """
 
-from __future__ import annotations
-
 import re
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A cover for terminals in which no screen has room."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from textual.app import App

@@ -1,7 +1,5 @@
 """The messages of a chat, of which only those around the reader are mounted."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ does not know, a weight that it does not find. So float is compared with float b
 made of the export.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

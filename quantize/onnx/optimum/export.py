@@ -1,7 +1,5 @@
 """Runs in a child process with the overlay's packages: optimum's exporter."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

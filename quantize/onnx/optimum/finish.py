@@ -1,7 +1,5 @@
 """Runs in a child process: from optimum's float export to a folder like the builder's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

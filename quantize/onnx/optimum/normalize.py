@@ -4,8 +4,6 @@ They are the quantizer (multiplications are MatMul by a constant, not Gemm), the
 the choice of logits (both found by the names that onnxruntime-genai's builder gives them).
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@ a folder of Ingot's cache, once per machine, and only the child process that exp
 on its path, in front of everything else; torch and onnx are shared.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """A model to an ONNX folder by optimum's exporter: its float graph, then what we make of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

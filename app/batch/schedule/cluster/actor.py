@@ -1,7 +1,5 @@
 """Runs on a node of the cluster: an engine in its own worker process, behind asynchronous calls."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace

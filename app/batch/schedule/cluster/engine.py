@@ -1,7 +1,5 @@
 """``RayEngine``: an engine on some node of a Ray cluster, which may be lost without harm."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The engines of a job on a Ray cluster: connected to, placed, loaded."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os
