@@ -1,9 +1,8 @@
 """The connections to one SQLite file.
 
-Writing goes through one connection behind a lock. Reading takes a connection of its own from a
-small pool: in WAL mode a reader sees the last commit and waits for nobody, so that a search in one
-thread does not hold up the answer that another is saving. A connection a thread would do that too,
-but threads of a worker pool come and go, and nobody closes their connections.
+Writing goes through one connection behind a lock. Each reading has a connection of its own: in WAL
+mode a reader sees the last commit and waits for nobody, so that a search in one thread does not
+hold up the answer that another is saving.
 """
 
 import contextlib
@@ -16,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from app.chat.store.errors import StoreError, explained
-from app.chat.store.schema import MIGRATIONS, SQL_FUNCTIONS
+from app.chat.store.schema import MIGRATIONS
+from app.chat.store.search import spaced
 
 _BUSY_S = 5.0  # how long a write waits for the one of another process; they take milliseconds
-_OLDEST = (3, 35, 0)  # RETURNING
 
 
 class Database:
@@ -31,15 +30,8 @@ class Database:
         Raises StoreError for a file that a newer version wrote, that is something else, that is
         damaged, or that cannot be written.
         """
-        if sqlite3.sqlite_version_info < _OLDEST:
-            raise StoreError(
-                f"this Python has SQLite {sqlite3.sqlite_version}; chats need"
-                f" {'.'.join(map(str, _OLDEST))}: use a newer Python"
-            )
         self.path = path
         self._lock = threading.RLock()
-        self._readers: list[sqlite3.Connection] = []
-        self._pool_lock = threading.Lock()
         self._closed = False
         with explained(path):
             _make_private(path)
@@ -48,22 +40,19 @@ class Database:
     def _open(self, migrations: Sequence[Sequence[str]]) -> sqlite3.Connection:
         limit = time.monotonic() + _BUSY_S
         while True:
-            db = self._connect()
+            db = connect(self.path)
             try:
                 require_ours(db, self.path, len(migrations))
                 _set_wal(db)
                 _migrate(db, migrations)
                 return db
-            except sqlite3.OperationalError as error:
+            except BaseException as error:
                 db.close()
                 # SQLite does not wait by itself while another process makes or closes the file.
-                code = getattr(error, "sqlite_errorcode", 0)
-                if code & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > limit:
+                busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or time.monotonic() > limit:
                     raise
                 time.sleep(0.02)
-            except BaseException:
-                db.close()
-                raise
 
     @contextlib.contextmanager
     def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -74,58 +63,41 @@ class Database:
         """
         with self._lock, explained(self.path):
             self._require_open()
-            db = self._writer
-            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            with _transaction(db):
-                yield db
+            self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            with _transaction(self._writer):
+                yield self._writer
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection for reading; all of the block sees the same state of the file."""
-        with explained(self.path):
-            with self._pool_lock:
-                self._require_open()
-                db = self._readers.pop() if self._readers else self._connect(readonly=True)
-            try:
-                db.execute("BEGIN")
-                yield db
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                with self._pool_lock:
-                    if self._closed:
-                        db.close()
-                    else:
-                        self._readers.append(db)
+        self._require_open()
+        with explained(self.path), contextlib.closing(connect(self.path)) as db:
+            db.execute("PRAGMA query_only = ON")
+            db.execute("BEGIN")
+            yield db
 
     def close(self) -> None:
         """Close the file. What another thread is reading is ended when it has read it."""
-        with self._lock, self._pool_lock:
-            if self._closed:
-                return
+        with self._lock:
             self._closed = True
-            for db in self._readers:
-                db.close()
-            self._readers.clear()
             self._writer.close()
 
     def _require_open(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
 
-    def _connect(self, *, readonly: bool = False) -> sqlite3.Connection:
-        db = sqlite3.connect(
-            self.path,
-            timeout=_BUSY_S,
-            isolation_level=None,  # transactions begin where this file says so
-            check_same_thread=False,  # SQLite is built thread-safe; the locks here keep the order
-        )
-        for name, count, function in SQL_FUNCTIONS:
-            db.create_function(name, count, function, deterministic=True)
-        db.execute("PRAGMA foreign_keys = ON")
-        if readonly:
-            db.execute("PRAGMA query_only = ON")
-        return db
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to ``path`` with all that its tables need. Raises sqlite3.Error."""
+    db = sqlite3.connect(
+        path,
+        timeout=_BUSY_S,
+        isolation_level=None,  # transactions begin where this file says so
+        check_same_thread=False,  # SQLite is built thread-safe; the lock here keeps the order
+    )
+    db.create_function("spaced", 1, spaced, deterministic=True)
+    db.execute("PRAGMA foreign_keys = ON")
+    return db
 
 
 def _make_private(path: Path) -> None:
@@ -164,8 +136,7 @@ def require_ours(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATION
 
 
 def _set_wal(db: sqlite3.Connection) -> None:
-    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    if mode != "wal":
+    if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
         raise StoreError(
             "the disk of the chats does not let two programs share memory, as a network disk may"
             " not; set INGOT_HOME to a folder on a local one"

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.chat.store.database import Database, require_ours
+from app.chat.store.database import Database, connect, require_ours
 from app.chat.store.errors import StoreDamagedError, StoreError, explained
-from app.chat.store.rows import CHAT, MESSAGE, chat_of, message_of
-from app.chat.store.schema import SQL_FUNCTIONS
+from app.chat.store.rows import CHAT, MESSAGE, chat_of, insert, message_of
 
 _BESIDE = ("", "-wal", "-shm")  # a database is these three
 _COPIED = ("chats", "messages", "pieces", "drafts")
+_RECORDS = ((CHAT, "chats", chat_of), (MESSAGE, "messages", message_of))
 _MOST_IDS = 10_000_000  # an id above is itself damage
 
 
@@ -30,18 +30,13 @@ class Repaired:
 def is_whole(path: Path) -> bool:
     """Whether everything in the file can be read. Raises StoreError for one that is not ours."""
     try:
-        db = _raw(path)
-        try:
+        with contextlib.closing(connect(path)) as db:
             require_ours(db, path)
             found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            db.text_factory = str  # which refuses what is no UTF-8
-            for row in db.execute(f"SELECT {CHAT} FROM chats"):
-                chat_of(row)
-            for row in db.execute(f"SELECT {MESSAGE} FROM messages"):
-                message_of(row)
+            for columns, table, read in _RECORDS:
+                for row in db.execute(f"SELECT {columns} FROM {table}"):
+                    read(row)
             return bool(found == "ok")
-        finally:
-            db.close()
     except (sqlite3.DatabaseError, StoreDamagedError):
         return False
 
@@ -56,16 +51,14 @@ def repair(path: Path) -> Repaired:
     if not path.exists():
         raise StoreError(f"there is no {path}")
     if is_whole(path):
-        database = Database(path)
-        try:
-            _index_anew(database)
-            return Repaired(None, *_counts(database))
-        finally:
-            database.close()
+        with contextlib.closing(Database(path)) as database:
+            return Repaired(None, *_indexed_anew(database))
     fresh = path.with_name(f".{path.name}.repaired")
     _remove(fresh)
     try:
-        counts = _save(path, fresh)
+        with contextlib.closing(Database(fresh)) as database:
+            _copy(path, database)
+            counts = _indexed_anew(database)
     except BaseException:
         _remove(fresh)
         raise
@@ -79,24 +72,6 @@ def repair(path: Path) -> Repaired:
     return Repaired(aside, *counts)
 
 
-def _save(damaged: Path, fresh: Path) -> tuple[int, int]:
-    database = Database(fresh)
-    try:
-        _copy(damaged, database)
-        _index_anew(database)
-        return _counts(database)
-    finally:
-        database.close()
-
-
-def _raw(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None)
-    db.text_factory = lambda data: data.decode("utf-8", "replace")
-    for name, count, function in SQL_FUNCTIONS:
-        db.create_function(name, count, function, deterministic=True)
-    return db
-
-
 def _remove(path: Path) -> None:
     for end in _BESIDE:
         path.with_name(path.name + end).unlink(missing_ok=True)
@@ -104,22 +79,24 @@ def _remove(path: Path) -> None:
 
 def _copy(damaged: Path, database: Database) -> None:
     """Into an empty database. What cannot be read at all leaves it empty."""
-    with database.writing() as db, contextlib.suppress(sqlite3.DatabaseError):
-        source = _raw(damaged)
-        try:
-            db.execute("PRAGMA defer_foreign_keys = ON")
+    with database.writing() as db:
+        db.execute("PRAGMA defer_foreign_keys = ON")
+        with (
+            contextlib.suppress(sqlite3.DatabaseError),
+            contextlib.closing(connect(damaged)) as old,
+        ):
+            old.text_factory = lambda data: data.decode("utf-8", "replace")
             for table in _COPIED:
-                known = {row[1] for row in source.execute(f"PRAGMA table_info({table})")}
-                names = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-                names = [name for name in names if name in known]
-                columns, marks = ", ".join(names), ", ".join("?" * len(names))
-                for row in _rows(source, table, columns) if names else ():
-                    with contextlib.suppress(sqlite3.IntegrityError):  # a row that makes no sense
-                        insert = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})"
-                        db.execute(insert, row)
-        finally:
-            source.close()
-            _mend(db)
+                known, wanted = (
+                    [row[1] for row in one.execute(f"PRAGMA table_info({table})")]
+                    for one in (old, db)
+                )
+                names = [name for name in wanted if name in known]
+                for row in _rows(old, table, ", ".join(names)) if names else ():
+                    # What is there already, or makes no sense, is passed over.
+                    with contextlib.suppress(sqlite3.IntegrityError):
+                        insert(db, table, dict(zip(names, row, strict=True)))
+        _mend(db)
 
 
 def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[object, ...]]:
@@ -163,7 +140,7 @@ def _mend(db: sqlite3.Connection) -> None:
         ("messages", "attachments", "NULL"),
     ):
         db.execute(f"UPDATE {table} SET {column} = {instead} WHERE NOT json_valid({column})")
-    for columns, table, read in ((CHAT, "chats", chat_of), (MESSAGE, "messages", message_of)):
+    for columns, table, read in _RECORDS:
         for (id,) in db.execute(f"SELECT id FROM {table}").fetchall():
             try:
                 read(db.execute(f"SELECT {columns} FROM {table} WHERE id = ?", (id,)).fetchone())
@@ -182,13 +159,13 @@ def _mend(db: sqlite3.Connection) -> None:
     )
 
 
-def _index_anew(database: Database) -> None:
+def _indexed_anew(database: Database) -> tuple[int, int]:
+    """The numbers of chats and messages, once the search index has been made of them."""
     with database.writing() as db:
         for table in ("messages_fts", "chats_fts"):
             db.execute(f"INSERT INTO {table} ({table}) VALUES ('rebuild')")
-
-
-def _counts(database: Database) -> tuple[int, int]:
-    with database.reading() as db:
-        chats = db.execute("SELECT count(*) FROM chats").fetchone()[0]
-        return chats, db.execute("SELECT count(*) FROM messages").fetchone()[0]
+        chats, messages = (
+            db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("chats", "messages")
+        )
+        return chats, messages

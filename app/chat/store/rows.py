@@ -1,15 +1,17 @@
-"""Between records and the tables: single rows, each within a transaction of the caller's."""
+"""Between records and the tables, each step within a transaction of the caller's."""
 
 import dataclasses
 import json
+import os
 import sqlite3
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.chat.store.errors import StoreDamagedError, StoreError
 from app.chat.store.records import Attachment, Chat, Figures, Message, Role, State
+from runtimes.machine.processes import birth, is_alive
 
 CHAT = (
     "id, title, created, updated, model, system, sampling, leaf,"
@@ -17,6 +19,7 @@ CHAT = (
 )
 _MESSAGE = tuple(field.name for field in dataclasses.fields(Message))  # the columns, too
 MESSAGE = ", ".join(_MESSAGE)
+_PIECES = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
 _TITLE = 60  # characters of a title that was made from the first message
 
 
@@ -37,17 +40,6 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 def pack_figures(figures: Figures | None) -> str | None:
     """As JSON."""
     return None if figures is None else json.dumps(dataclasses.asdict(figures))
-
-
-def pack_attachments(attachments: Iterable[Attachment]) -> str | None:
-    """As JSON; None for none."""
-    pairs = [[clean(a.name), clean(a.text)] for a in attachments]
-    return json.dumps(pairs, ensure_ascii=False) if pairs else None
-
-
-def json_of(sampling: Mapping[str, Any] | None) -> str:
-    """Sampling as it is stored."""
-    return json.dumps(dict(sampling or {}), ensure_ascii=True)
 
 
 def chat_of(row: tuple[Any, ...]) -> Chat:
@@ -97,17 +89,6 @@ def title_of(text: str) -> str:
     return (head if len(head) > _TITLE // 2 else line[: _TITLE - 1]) + "…"
 
 
-def empty_chats(db: sqlite3.Connection, before: float) -> list[int]:
-    """Chats that were begun ``before``, and in which nothing was ever said, named or typed."""
-    rows = db.execute(
-        "SELECT id FROM chats WHERE updated < ? AND title = '' AND system IS NULL"
-        " AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)"
-        " AND id NOT IN (SELECT id FROM drafts)",
-        (before,),
-    )
-    return [row[0] for row in rows]
-
-
 def read_chat(db: sqlite3.Connection, id: int) -> Chat:
     """A chat. Raises StoreError when there is none of this number."""
     row = db.execute(f"SELECT {CHAT} FROM chats WHERE id = ?", (id,)).fetchone()
@@ -127,15 +108,15 @@ def read_message(db: sqlite3.Connection, id: int) -> Message:
 def read_messages(db: sqlite3.Connection, where: str, value: int) -> list[Message]:
     """Messages by one condition, oldest first; of one that streams, what was saved last."""
     rows = db.execute(f"SELECT {MESSAGE} FROM messages WHERE {where} ORDER BY id", (value,))
-    pieces = "SELECT text, token_ids FROM pieces WHERE message = ? ORDER BY id"
-    streams = _MESSAGE.index("state")
+    state = _MESSAGE.index("state")
     return [
-        message_of(
-            row,
-            db.execute(pieces, row[:1]).fetchall() if row[streams] == State.STREAMING else (),
-        )
+        message_of(row, _pieces(db, row[0]) if row[state] == State.STREAMING else ())
         for row in rows.fetchall()
     ]
+
+
+def _pieces(db: sqlite3.Connection, message: int) -> list[tuple[str, bytes]]:
+    return db.execute(_PIECES, (message,)).fetchall()
 
 
 def insert_message(
@@ -147,19 +128,29 @@ def insert_message(
     if parent is not None:
         require_in_chat(db, chat, parent)
     known = {"chat": chat, "parent": parent, "role": role, "state": state, "created": time.time()}
-    values = {**known, "text": "", **more}
-    row = db.execute(
-        f"INSERT INTO messages ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})"
-        " RETURNING id",
-        tuple(values.values()),
-    ).fetchone()
-    touch(db, chat, row[0])
-    return int(row[0])
+    id = insert(db, "messages", {**known, "text": "", **more})
+    touch(db, chat, id)
+    return id
+
+
+def insert(db: sqlite3.Connection, table: str, values: dict[str, Any]) -> int:
+    """Add a row; its number."""
+    marks = ", ".join("?" * len(values))
+    query = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})"
+    return int(db.execute(query, tuple(values.values())).lastrowid or 0)
+
+
+def update(db: sqlite3.Connection, table: str, id: int, **values: Any) -> bool:
+    """Change columns of a row; whether it is there."""
+    names = ", ".join(f"{name} = ?" for name in values)
+    return bool(
+        db.execute(f"UPDATE {table} SET {names} WHERE id = ?", (*values.values(), id)).rowcount
+    )
 
 
 def touch(db: sqlite3.Connection, chat: int, leaf: int) -> None:
     """A message has come: its branch is shown, and its chat is the newest."""
-    db.execute("UPDATE chats SET leaf = ?, updated = ? WHERE id = ?", (leaf, time.time(), chat))
+    update(db, "chats", chat, leaf=leaf, updated=time.time())
 
 
 def require_in_chat(db: sqlite3.Connection, chat: int, message: int) -> None:
@@ -167,3 +158,59 @@ def require_in_chat(db: sqlite3.Connection, chat: int, message: int) -> None:
     query = "SELECT 1 FROM messages WHERE id = ? AND chat = ?"
     if db.execute(query, (message, chat)).fetchone() is None:
         raise StoreError(f"there is no message {message} in chat {chat}")
+
+
+# The life of an answer: begun, saved piece by piece, ended, or found dead
+
+
+def begin(db: sqlite3.Connection, message: int) -> None:
+    """Mark an answer as written by this process."""
+    pid = os.getpid()
+    owner = {"owner_pid": pid, "owner_born": birth(pid)}
+    update(db, "messages", message, state=State.STREAMING, error=None, **owner)
+
+
+def append(
+    db: sqlite3.Connection,
+    message: int,
+    saved: tuple[str, int] | None,
+    text: str,
+    ids: Sequence[int],
+) -> None:
+    """Make the file hold ``text`` and ``ids``. What continues the ``saved`` text and number of ids
+    costs what is new, not what is there; anything else replaces it."""
+    if saved is not None and text.startswith(saved[0]) and len(ids) >= saved[1]:
+        text, ids = text[len(saved[0]) :], ids[saved[1] :]
+        if not text and not ids:
+            return
+    else:
+        db.execute("DELETE FROM pieces WHERE message = ?", (message,))
+        update(db, "messages", message, text="", token_ids=b"")
+    insert(db, "pieces", {"message": message, "text": text, "token_ids": pack_ids(ids)})
+
+
+def end(
+    db: sqlite3.Connection, message: int, text: str, ids: bytes, state: State, **more: Any
+) -> None:
+    """The answer is whole: its journal is not needed any more."""
+    db.execute("DELETE FROM pieces WHERE message = ?", (message,))
+    whole = {"text": text, "token_ids": ids, "state": state, **more}
+    update(db, "messages", message, owner_pid=None, owner_born=None, **whole)
+
+
+def orphans(db: sqlite3.Connection) -> list[int]:
+    """Answers that stream although their process is gone."""
+    query = "SELECT id, owner_pid, owner_born FROM messages WHERE state = 'streaming'"
+    return [
+        id
+        for id, pid, born in db.execute(query).fetchall()
+        if pid is None or not is_alive(pid, born)
+    ]
+
+
+def mark_lost(db: sqlite3.Connection, messages: Sequence[int]) -> None:
+    """Give ``messages`` what their journals hold, and the state LOST."""
+    for id in messages:
+        rows = db.execute("SELECT text, token_ids FROM messages WHERE id = ?", (id,)).fetchall()
+        texts, ids = zip(*rows, *_pieces(db, id), strict=True)
+        end(db, id, "".join(texts), b"".join(ids), State.LOST)

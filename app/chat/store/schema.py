@@ -3,10 +3,6 @@
 ``PRAGMA user_version`` is the number of migrations that a file has been through.
 """
 
-from collections.abc import Callable
-
-from app.chat.store.search import spaced
-
 _CHATS = (
     # AUTOINCREMENT: what was deleted for good must not give its number to something new.
     """CREATE TABLE chats (
@@ -57,50 +53,32 @@ _CHATS = (
     "CREATE INDEX pieces_by_message ON pieces (message, id)",
 )
 
-# The index holds words only and reads the texts from these views when it is checked or rebuilt.
-# prefix='1 2': one or two letters while typing begin many words that are in nearly every message;
-# without it they took 120 ms among 100,000 messages. Each further length makes the index larger by
-# a third, for less and less.
-_SEARCH = (
-    "CREATE VIEW message_words AS SELECT id, spaced(text) AS text FROM messages",
-    "CREATE VIEW chat_words AS SELECT id, spaced(title) AS title FROM chats",
-    """CREATE VIRTUAL TABLE messages_fts USING fts5 (
-        text, content='message_words', content_rowid='id',
-        tokenize='unicode61 remove_diacritics 2', prefix='1 2'
-    )""",
-    """CREATE VIRTUAL TABLE chats_fts USING fts5 (
-        title, content='chat_words', content_rowid='id',
-        tokenize='unicode61 remove_diacritics 2', prefix='1 2'
-    )""",
-    """CREATE TRIGGER messages_fts_insert AFTER INSERT ON messages BEGIN
-        INSERT INTO messages_fts (rowid, text) VALUES (new.id, spaced(new.text));
-    END""",
-    """CREATE TRIGGER messages_fts_delete AFTER DELETE ON messages BEGIN
-        INSERT INTO messages_fts (messages_fts, rowid, text)
-        VALUES ('delete', old.id, spaced(old.text));
-    END""",
-    """CREATE TRIGGER messages_fts_update AFTER UPDATE OF text ON messages
-    WHEN old.text <> new.text BEGIN
-        INSERT INTO messages_fts (messages_fts, rowid, text)
-        VALUES ('delete', old.id, spaced(old.text));
-        INSERT INTO messages_fts (rowid, text) VALUES (new.id, spaced(new.text));
-    END""",
-    """CREATE TRIGGER chats_fts_insert AFTER INSERT ON chats BEGIN
-        INSERT INTO chats_fts (rowid, title) VALUES (new.id, spaced(new.title));
-    END""",
-    """CREATE TRIGGER chats_fts_delete AFTER DELETE ON chats BEGIN
-        INSERT INTO chats_fts (chats_fts, rowid, title)
-        VALUES ('delete', old.id, spaced(old.title));
-    END""",
-    """CREATE TRIGGER chats_fts_update AFTER UPDATE OF title ON chats
-    WHEN old.title <> new.title BEGIN
-        INSERT INTO chats_fts (chats_fts, rowid, title)
-        VALUES ('delete', old.id, spaced(old.title));
-        INSERT INTO chats_fts (rowid, title) VALUES (new.id, spaced(new.title));
-    END""",
-    "INSERT INTO messages_fts (messages_fts) VALUES ('rebuild')",
-    "INSERT INTO chats_fts (chats_fts) VALUES ('rebuild')",
-)
+
+def _index(table: str, view: str, column: str) -> tuple[str, ...]:
+    """A search index of one column. It holds words only, and reads the texts from a view when it is
+    checked or rebuilt.
+
+    prefix='1 2': one or two letters while typing begin many words that are in nearly every message;
+    without it they took 120 ms among 100,000 messages. Each further length makes the index larger
+    by a third, for less and less.
+    """
+    fts = f"{table}_fts"
+    add = f"INSERT INTO {fts} (rowid, {column}) VALUES (new.id, spaced(new.{column}));"
+    drop = (
+        f"INSERT INTO {fts} ({fts}, rowid, {column})"
+        f" VALUES ('delete', old.id, spaced(old.{column}));"
+    )
+    return (
+        f"CREATE VIEW {view} AS SELECT id, spaced({column}) AS {column} FROM {table}",
+        f"CREATE VIRTUAL TABLE {fts} USING fts5 ( {column}, content='{view}', content_rowid='id',"
+        " tokenize='unicode61 remove_diacritics 2', prefix='1 2' )",
+        f"CREATE TRIGGER {fts}_insert AFTER INSERT ON {table} BEGIN {add} END",
+        f"CREATE TRIGGER {fts}_delete AFTER DELETE ON {table} BEGIN {drop} END",
+        f"CREATE TRIGGER {fts}_update AFTER UPDATE OF {column} ON {table}"
+        f" WHEN old.{column} <> new.{column} BEGIN {drop} {add} END",
+        f"INSERT INTO {fts} ({fts}) VALUES ('rebuild')",
+    )
+
 
 # What was typed in a chat and not sent; ``id`` is the chat's.
 _DRAFTS = (
@@ -110,7 +88,8 @@ _DRAFTS = (
     )""",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_CHATS, _SEARCH, _DRAFTS)
-
-# Functions that the tables call: name, number of arguments, function.
-SQL_FUNCTIONS: tuple[tuple[str, int, Callable[[str], str]], ...] = (("spaced", 1, spaced),)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    _CHATS,
+    (*_index("messages", "message_words", "text"), *_index("chats", "chat_words", "title")),
+    _DRAFTS,
+)

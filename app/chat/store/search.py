@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from app.chat.store.records import Hit
-from app.chat.store.rows import CHAT, chat_of, clean
+from app.chat.store.rows import clean, read_chat
 
 # Matching messages that are looked at, the newest first. More would take longer than a key press
 # may, and only hides chats when the newest ones have hundreds of matches each.
@@ -38,14 +38,16 @@ _LITERALLY = "SELECT id, chat FROM messages WHERE text LIKE ? ESCAPE '^' ORDER B
 def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
     """The chats that ``query`` finds, at most ``limit``, the best first."""
     text = clean(query[:_LONGEST_QUERY]).replace("\0", " ")
-    words = _words_of(text)
     text_as_is = text.strip()
     if not text_as_is or limit < 1:
         return []
+    # Those without a letter or digit are left out: the index has none of them. Signs within a word
+    # stay: they join its parts to a phrase.
+    words = [word for word in text.split() if _piece.search(word)]
     if not words:
         like = re.sub(r"([%_^])", r"^\1", text_as_is)
         found = _newest_of_each_chat(db, _LITERALLY, f"%{like}%", limit)
-        return _hits(db, dict.fromkeys(found), found, [re.compile(re.escape(fold(text_as_is)))])
+        return _hits(db, list(found), found, [re.compile(re.escape(fold(text_as_is)))])
     unfinished = not text[-1].isspace()
     wanted = _expression(words, unfinished=unfinished)
     titled = [row[0] for row in db.execute(_TITLES, (wanted, limit))]
@@ -55,8 +57,7 @@ def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
         for number, word in enumerate(words)
     ]
     patterns.sort(key=lambda one: -len(one.pattern))
-    order = dict.fromkeys([*titled, *found])
-    return _hits(db, dict.fromkeys(islice(order, limit)), found, patterns)
+    return _hits(db, list(dict.fromkeys([*titled, *found]))[:limit], found, patterns)
 
 
 def _newest_of_each_chat(
@@ -77,14 +78,13 @@ def _newest_of_each_chat(
 
 def _hits(
     db: sqlite3.Connection,
-    chats: dict[int, None],
+    chats: list[int],
     messages: dict[int, int],
     patterns: list[re.Pattern[str]],
 ) -> list[Hit]:
     hits = []
     for id in chats:
-        chat = chat_of(db.execute(f"SELECT {CHAT} FROM chats WHERE id = ?", (id,)).fetchone())
-        message = messages.get(id)
+        chat, message = read_chat(db, id), messages.get(id)
         text = chat.title
         if message is not None:
             query = "SELECT text FROM messages WHERE id = ?"
@@ -132,13 +132,6 @@ def spaced(text: str) -> str:
     """``text`` as it is given to the index."""
     # ``unicode61`` folds too, but knows the accents of Latin letters alone.
     return text.lower() if text.isascii() else _alone.sub(" \\1 ", fold(text))
-
-
-def _words_of(query: str) -> list[str]:
-    """The words that a user typed, those without a letter or digit left out: the index has none of
-    them. Signs within a word stay: they join its parts to a phrase."""
-    words = query.replace("\0", " ").split()
-    return [word for word in words if _piece.search(word)]
 
 
 def _expression(words: list[str], *, unfinished: bool) -> str:

@@ -1,37 +1,27 @@
 """The chats of the user: what every front end reads and writes them through."""
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from app.chat.store import answers
-from app.chat.store.answers import Saved
+from app.chat.store import rows
 from app.chat.store.database import Database
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Attachment, Chat, Figures, Hit, Message, Role, State
-from app.chat.store.rows import (
-    CHAT,
-    chat_of,
-    clean,
-    empty_chats,
-    insert_message,
-    json_of,
-    pack_attachments,
-    pack_figures,
-    pack_ids,
-    read_chat,
-    read_message,
-    read_messages,
-    require_in_chat,
-    title_of,
-    touch,
-)
+from app.chat.store.rows import clean, read_chat, read_message
 from app.chat.store.search import search
 from runtimes.paths import data_dir
 
 KEEP_DELETED_S = 30 * 86400.0
 _KEEP_EMPTY_S = 86400.0
+_DELETED = "deleted_at IS NOT NULL AND deleted_at <= ?"
+# Begun before, and nothing was ever said, named or typed in it.
+_EMPTY = (
+    "updated < ? AND title = '' AND system IS NULL AND id NOT IN (SELECT id FROM drafts)"
+    " AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)"
+)
 
 
 def default_path() -> Path:
@@ -50,7 +40,8 @@ class Store:
     def __init__(self, database: Database) -> None:
         """See ``open``."""
         self._database = database
-        self._saved: dict[int, Saved] = {}  # by message; only touched while writing
+        # Text and number of tokens that the file has of each answer that streams.
+        self._saved: dict[int, tuple[str, int]] = {}
 
     @classmethod
     def open(cls, path: Path | None = None) -> Self:
@@ -88,13 +79,10 @@ class Store:
     ) -> Chat:
         """An empty chat. Without a title, the first message gives it one."""
         now = time.time()
+        values = {"model": model, "system": system, "sampling": sampling, "title": title}
         with self._database.writing() as db:
-            row = db.execute(
-                "INSERT INTO chats (title, created, updated, model, system, sampling)"
-                " VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
-                (clean(title or ""), now, now, model, system and clean(system), json_of(sampling)),
-            ).fetchone()
-            return read_chat(db, row[0])
+            row = {"created": now, "updated": now, **_storable(values)}
+            return read_chat(db, rows.insert(db, "chats", row))
 
     def chats(self, limit: int = 100) -> list[Chat]:
         """Those that are not deleted, the one with the newest message first."""
@@ -106,8 +94,8 @@ class Store:
 
     def _list(self, where: str, *values: int) -> list[Chat]:
         with self._database.reading() as db:
-            rows = db.execute(f"SELECT {CHAT} FROM chats WHERE {where}", values)
-            return [chat_of(row) for row in rows]
+            found = db.execute(f"SELECT {rows.CHAT} FROM chats WHERE {where}", values)
+            return [rows.chat_of(row) for row in found]
 
     def chat(self, id: int) -> Chat:
         """One chat; a deleted one too."""
@@ -120,21 +108,12 @@ class Store:
         unknown = changes.keys() - {"title", "model", "system", "sampling", "leaf"}
         if unknown:
             raise TypeError(f"a chat has no {', '.join(sorted(unknown))} to change")
-        values: dict[str, Any] = {
-            name: clean(value) if isinstance(value, str) else value
-            for name, value in changes.items()
-        }
-        if "title" in values:
-            values["title"] = values["title"] or ""
-        if "sampling" in values:
-            values["sampling"] = json_of(values["sampling"])
         with self._database.writing() as db:
             read_chat(db, id)
-            if values.get("leaf") is not None:
-                require_in_chat(db, id, values["leaf"])
-            if values:
-                names = ", ".join(f"{name} = ?" for name in values)
-                db.execute(f"UPDATE chats SET {names} WHERE id = ?", (*values.values(), id))
+            if changes.get("leaf") is not None:
+                rows.require_in_chat(db, id, changes["leaf"])
+            if changes:
+                rows.update(db, "chats", id, **_storable(changes))
             return read_chat(db, id)
 
     def draft(self, id: int) -> str:
@@ -149,8 +128,8 @@ class Store:
             read_chat(db, id)
             db.execute("DELETE FROM drafts WHERE id = ?", (id,))
             if text.strip():
-                db.execute("INSERT INTO drafts (id, text) VALUES (?, ?)", (id, clean(text)))
-                db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), id))
+                rows.insert(db, "drafts", {"id": id, "text": clean(text)})
+                rows.update(db, "chats", id, updated=time.time())
 
     def delete_chat(self, id: int) -> None:
         """Hide a chat; ``restore_chat`` brings it back for 30 days."""
@@ -168,11 +147,8 @@ class Store:
     def purge(self, older_than_s: float = KEEP_DELETED_S) -> int:
         """Remove for good what was deleted longer ago; how many chats that were."""
         with self._database.writing() as db:
-            gone = db.execute(
-                "DELETE FROM chats WHERE deleted_at IS NOT NULL AND deleted_at <= ?",
-                (time.time() - older_than_s,),
-            )
-            return gone.rowcount
+            before = time.time() - older_than_s
+            return db.execute(f"DELETE FROM chats WHERE {_DELETED}", (before,)).rowcount
 
     # Messages
 
@@ -181,7 +157,7 @@ class Store:
         was saved last."""
         with self._database.reading() as db:
             read_chat(db, chat_id)
-            return read_messages(db, "chat = ?", chat_id)
+            return rows.read_messages(db, "chat = ?", chat_id)
 
     def message(self, id: int) -> Message:
         """One message."""
@@ -198,15 +174,15 @@ class Store:
         attachments: Sequence[Attachment] = (),
     ) -> Message:
         """Store a message that is whole, and show its branch. It is on disk when this returns."""
+        pairs = [[clean(a.name), clean(a.text)] for a in attachments]
+        more = {
+            "text": clean(text),
+            "attachments": json.dumps(pairs, ensure_ascii=False) if pairs else None,
+        }
         with self._database.writing() as db:
-            chat = read_chat(db, chat_id)
-            files = pack_attachments(attachments)
-            message = insert_message(
-                db, chat_id, parent, role, State.DONE, text=clean(text), attachments=files
-            )
-            if not chat.title and role is Role.USER:
-                title = _title(text, attachments)
-                db.execute("UPDATE chats SET title = ? WHERE id = ?", (title, chat_id))
+            message = rows.insert_message(db, chat_id, parent, role, State.DONE, **more)
+            if role is Role.USER and not read_chat(db, chat_id).title:
+                rows.update(db, "chats", chat_id, title=_title(text, attachments))
             return read_message(db, message)
 
     def take_back(self, id: int, leaf: int | None) -> Chat:
@@ -217,10 +193,10 @@ class Store:
             if db.execute("SELECT 1 FROM messages WHERE parent = ? LIMIT 1", (id,)).fetchone():
                 raise StoreError(f"message {id} has been answered")
             db.execute("DELETE FROM messages WHERE id = ?", (id,))
-            db.execute("UPDATE chats SET leaf = ? WHERE id = ?", (leaf, message.chat))
+            rows.update(db, "chats", message.chat, leaf=leaf)
             chat = read_chat(db, message.chat)
             if not chat.count and chat.title == _title(message.text, message.attachments):
-                db.execute("UPDATE chats SET title = '' WHERE id = ?", (chat.id,))
+                rows.update(db, "chats", chat.id, title="")
             return read_chat(db, chat.id)
 
     def begin_answer(
@@ -233,14 +209,13 @@ class Store:
         runtime: str | None = None,
     ) -> Message:
         """An answer without text that streams from now on, and show its branch."""
+        made_by = {"model": model, "file": file, "runtime": runtime}
         with self._database.writing() as db:
-            made_by = {"model": model, "file": file, "runtime": runtime}
-            message = insert_message(
-                db, chat_id, parent, Role.ASSISTANT, State.STREAMING, **made_by
-            )
-            answers.begin(db, message)
-            self._saved[message] = Saved("", 0)
-            return read_message(db, message)
+            answer = State.STREAMING
+            id = rows.insert_message(db, chat_id, parent, Role.ASSISTANT, answer, **made_by)
+            rows.begin(db, id)
+            self._saved[id] = ("", 0)
+            return read_message(db, id)
 
     def resume_answer(self, id: int) -> Message:
         """Let an answer that has ended stream again: it continues its text."""
@@ -250,9 +225,9 @@ class Store:
                 raise StoreError(
                     f"message {id} is not an answer that has ended; it cannot be continued"
                 )
-            answers.begin(db, id)
-            touch(db, message.chat, id)
-            self._saved[id] = Saved(message.text, len(message.token_ids))
+            rows.begin(db, id)
+            rows.touch(db, message.chat, id)
+            self._saved[id] = (message.text, len(message.token_ids))
             return read_message(db, id)
 
     def save_answer(
@@ -268,19 +243,16 @@ class Store:
             row = db.execute("SELECT state FROM messages WHERE id = ?", (id,)).fetchone()
             if row is None:
                 raise StoreError(f"there is no message {id}")
-            state = State(row[0])
-            if state is State.LOST and saved is not None:
+            if row[0] == State.LOST and saved is not None:
                 # Another program took this one for dead, as it may from within a container.
-                answers.begin(db, id)
+                rows.begin(db, id)
                 saved = None
-            elif state is not State.STREAMING:
+            elif row[0] != State.STREAMING:
                 raise StoreError(f"message {id} has ended; nothing can be added to it")
-            answers.append(db, id, saved, text, token_ids)
+            rows.append(db, id, saved, text, token_ids)
             if figures is not None:
-                db.execute(
-                    "UPDATE messages SET figures = ? WHERE id = ?", (pack_figures(figures), id)
-                )
-        self._saved[id] = Saved(text, len(token_ids))
+                rows.update(db, "messages", id, figures=rows.pack_figures(figures))
+        self._saved[id] = (text, len(token_ids))
 
     def end_answer(
         self,
@@ -294,14 +266,13 @@ class Store:
         """Store an answer as it ended."""
         if state is State.STREAMING:
             raise ValueError("an answer does not end in the state STREAMING")
+        more: dict[str, Any] = {"error": error and clean(error)}
+        if figures is not None:
+            more["figures"] = rows.pack_figures(figures)
         with self._database.writing() as db:
             chat = read_message(db, id).chat
-            answers.end(db, id, clean(text), pack_ids(token_ids), state)
-            db.execute(
-                "UPDATE messages SET figures = coalesce(?, figures), error = ? WHERE id = ?",
-                (pack_figures(figures), None if error is None else clean(error), id),
-            )
-            db.execute("UPDATE chats SET updated = ? WHERE id = ?", (time.time(), chat))
+            rows.end(db, id, clean(text), rows.pack_ids(token_ids), state, **more)
+            rows.update(db, "chats", chat, updated=time.time())
             self._saved.pop(id, None)
             return read_message(db, id)
 
@@ -309,10 +280,7 @@ class Store:
         """Whether these messages are left out of what the model is sent."""
         with self._database.writing() as db:
             for id in ids:
-                changed = db.execute(
-                    "UPDATE messages SET dropped = ? WHERE id = ?", (int(dropped), id)
-                )
-                if not changed.rowcount:
+                if not rows.update(db, "messages", id, dropped=int(dropped)):
                     raise StoreError(f"there is no message {id}")
 
     # Across chats
@@ -325,35 +293,40 @@ class Store:
     def prompts(self, limit: int = 500) -> list[str]:
         """What the user has said, newest first, each text once."""
         found: dict[str, None] = {}
+        query = (
+            "SELECT messages.text FROM messages JOIN chats ON chats.id = messages.chat"
+            " WHERE role = 'user' AND deleted_at IS NULL ORDER BY messages.id DESC"
+        )
         with self._database.reading() as db:
-            rows = db.execute(
-                "SELECT messages.text FROM messages JOIN chats ON chats.id = messages.chat"
-                " WHERE role = 'user' AND deleted_at IS NULL ORDER BY messages.id DESC"
-            )
-            for row in rows:
+            for (text,) in db.execute(query):
+                found.setdefault(text)
                 if len(found) >= limit:
                     break
-                found.setdefault(row[0])
         return list(found)
 
     def _tidy(self) -> None:
         """Only what has something to do writes: that waits for other programs."""
         now = time.time()
+        old = f"FROM chats WHERE ({_DELETED}) OR ({_EMPTY})"
+        before = (now - KEEP_DELETED_S, now - _KEEP_EMPTY_S)
         with self._database.reading() as db:
-            lost = bool(answers.orphans(db))
-            old = db.execute(
-                "SELECT 1 FROM chats WHERE deleted_at <= ? LIMIT 1", (now - KEEP_DELETED_S,)
-            ).fetchone()
-            empty = bool(empty_chats(db, now - _KEEP_EMPTY_S))
-        if old:
-            self.purge()
-        if lost or empty:
+            work = rows.orphans(db) or db.execute(f"SELECT 1 {old} LIMIT 1", before).fetchone()
+        if work:
             with self._database.writing() as db:
-                answers.mark_lost(db, answers.orphans(db))
-                gone = [(id,) for id in empty_chats(db, now - _KEEP_EMPTY_S)]
-                db.executemany("DELETE FROM chats WHERE id = ?", gone)
+                rows.mark_lost(db, rows.orphans(db))
+                db.execute(f"DELETE {old}", before)
+
+
+def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a chat from what a caller gives."""
+    stored = {k: clean(v) if isinstance(v, str) else v for k, v in values.items()}
+    if "title" in stored:
+        stored["title"] = stored["title"] or ""
+    if "sampling" in values:
+        stored["sampling"] = json.dumps(dict(values["sampling"] or {}))
+    return stored
 
 
 def _title(text: str, attachments: Sequence[Attachment]) -> str:
     """What a first message names its chat."""
-    return clean(title_of(text) or next((a.name for a in attachments), ""))
+    return clean(rows.title_of(text) or next((a.name for a in attachments), ""))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.store import answers
+from app.chat.store import rows
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Message, Role, State
 from app.chat.store.store import Store
@@ -161,7 +161,7 @@ def test_one_that_was_wrongly_taken_for_dead_goes_on(path: Path, store: Store) -
     answer = store.begin_answer(chat.id, store.add_message(chat.id, None, Role.USER, "x").id)
     store.save_answer(answer.id, "one ", [1])
     with Store.open(path) as other, other._database.writing() as db:
-        answers.mark_lost(db, [answer.id])  # as if it did not see this process
+        rows.mark_lost(db, [answer.id])  # as if it did not see this process
     assert store.message(answer.id).state is State.LOST
     store.save_answer(answer.id, "one two ", [1, 2])
     again = store.message(answer.id)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.chat.store.database import Database
+from app.chat.store.database import connect
 from app.chat.store.store import Store
 from tests.app.chat.store.long_chats import fill
 
@@ -56,14 +55,12 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         taken[0] += 1
         return 0
 
-    connect = Database._connect
-
-    def counted(self: Database, **options: Any) -> sqlite3.Connection:
-        connection = connect(self, **options)
+    def counted(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
         connection.set_progress_handler(count, 1000)
         return connection
 
-    monkeypatch.setattr(Database, "_connect", counted)
+    monkeypatch.setattr("app.chat.store.database.connect", counted)
     return taken
 
 
