@@ -25,7 +25,6 @@ from quantize.hub.client import Hub, RemoteFile
 from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store
 from quantize.options import Options
-from quantize.progress.console import Reporter
 from quantize.recipes.recipe import require_matrix
 from quantize.source import SourceModel, open_source
 from quantize.source.files import wanted
@@ -155,8 +154,8 @@ def _remote(settings: Settings, hub: Hub) -> tuple[SourceModel, int]:
     weights are taken to have 16 bits, as nearly all have."""
     name = parse_hub_name(settings.source)
     assert name is not None
-    store = Store(name)
-    listing = store.listing(hub, Reporter())
+    store = Store(name, hub=hub)
+    listing = store.listing()
     names = wanted((file.path for file in listing.files), pickle=False, code=False)
     files: list[RemoteFile] = [file for file in listing.files if file.path in names]
     weights = sum(file.bytes for file in files if file.path.endswith(_WEIGHTS))

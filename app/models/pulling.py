@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.models import library
 from app.models.ready import Build, ReadyBuild, find_builds, pick
-from quantize.hub.client import Hub, Listing, RemoteFile
+from quantize.hub.client import Hub, Listing, RemoteFile, Repository
 from quantize.hub.names import HubName, parse_hub_name
 from quantize.hub.transfer import arrived, fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
@@ -54,8 +54,8 @@ def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Pa
     checksum that the hub keeps. Raises RequestError with a list when it is not clear what is meant,
     HubError, DiskFullError.
     """
-    hub = hub or Hub()
-    listing, builds, manifest = _look(request.name, progress, hub)
+    repo = Repository(request.name, progress, hub or Hub())
+    listing, builds, manifest = _look(repo)
     there = {file.path: file for file in listing.files}
     rows = [(b.label, sum(there[f].bytes for f in b.files), b.main or ".") for b in builds]
     build = pick(builds, request.what, str(request.name), library.table(rows))
@@ -66,15 +66,14 @@ def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Pa
         progress.note(f"{request.name}:{build.label} is in the library already")
         return model.path(kept)
     waiting = _waiting(listing.repo)
-    fetch_files(hub, request.name, listing, files, waiting, progress, "pulling")
+    fetch_files(repo, listing, files, waiting, "pulling")
     return _publish(model, build, kept, files, manifest)
 
 
 def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Offer]:
     """What ``pull`` could bring of ``name``. Raises HubError, or ModelError when nothing is ready
     to run."""
-    hub = hub or Hub()
-    listing, builds, _ = _look(name, progress, hub)
+    listing, builds, _ = _look(Repository(name, progress, hub or Hub()))
     there = {file.path: file for file in listing.files}
     model, waiting = library.read(listing.repo), _waiting(listing.repo)
     found = []
@@ -94,14 +93,13 @@ def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Of
     return found
 
 
-def _look(
-    name: HubName, progress: Reporter, hub: Hub
-) -> tuple[Listing, list[ReadyBuild], Manifest | None]:
+def _look(repo: Repository) -> tuple[Listing, list[ReadyBuild], Manifest | None]:
     """What a repository holds, the models in it, and its manifest if `quantize` wrote it."""
-    with progress.stage(f"looking at {name}"):
-        listing = hub.listing(name, progress)
+    name = repo.name
+    with repo.progress.stage(f"looking at {name}"):
+        listing = repo.look()
     there = {file.path: file for file in listing.files}
-    manifest = _manifest(name, listing, hub, progress) if MANIFEST in there else None
+    manifest = _manifest(repo, listing) if MANIFEST in there else None
     builds = _from_manifest(manifest, there) if manifest else find_builds(there)
     if not builds:
         original = any(path.endswith(".safetensors") for path in there)
@@ -163,12 +161,12 @@ def _waiting(repo: str) -> Path:
     return library.library_dir() / ".arriving" / repo.replace("/", "--")
 
 
-def _manifest(name: HubName, listing: Listing, hub: Hub, progress: Reporter) -> Manifest | None:
+def _manifest(repo: Repository, listing: Listing) -> Manifest | None:
     """The manifest of a repository that `quantize --push` wrote; None when it is something else's
     of the same name."""
     file = next(file for file in listing.files if file.path == MANIFEST)
     folder = (_waiting(listing.repo) / file.key).with_suffix(".manifest")
-    fetch(hub, name, listing, file, folder / MANIFEST, progress)
+    fetch(repo, listing, file, folder / MANIFEST)
     try:
         return load_manifest(folder)
     except ModelError:

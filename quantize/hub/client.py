@@ -6,25 +6,29 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
-from quantize.hub.errors import HubError, asked_wait, explain, waiting_s
+from quantize.hub.errors import EndsEarlyError, HubError, asked_wait, explain
 from quantize.hub.names import HubName
+from quantize.progress.console import Reporter
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-    from quantize.progress.console import Reporter
-
 _T = TypeVar("_T")
+
+
+def _stalled_s() -> float:
+    from huggingface_hub import constants
+
+    return float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long to put up with a bad connection."""
 
-    read_s: float = field(default_factory=waiting_s)  # without a byte, which count as a stall
+    read_s: float = field(default_factory=_stalled_s)  # without a byte, which count as a stall
     attempts: int = 5  # in a row to connect without getting a byte
     pause_s: float = 1.0  # between them
     wait_s: float = 60.0  # the longest that a server may ask for before it is an error
@@ -73,18 +77,6 @@ class Hub:
 
         return get_token() is not None
 
-    def headers(self) -> dict[str, str]:
-        """What every request carries. No compression: lengths and ranges are the file's."""
-        from huggingface_hub.utils import build_hf_headers
-
-        return {**build_hf_headers(library_name="ingot"), "Accept-Encoding": "identity"}
-
-    def url(self, listing: Listing, file: RemoteFile) -> str:
-        """Where the content of ``file`` is."""
-        from huggingface_hub import hf_hub_url
-
-        return hf_hub_url(listing.repo, file.path, revision=listing.commit, endpoint=self.endpoint)
-
     def api(self) -> HfApi:
         """huggingface_hub's client, without its progress bars: ours show instead."""
         from huggingface_hub import HfApi
@@ -93,59 +85,13 @@ class Hub:
         disable_progress_bars()
         return HfApi(endpoint=self.endpoint, library_name="ingot")
 
-    def listing(self, name: HubName, progress: Reporter) -> Listing:
-        """What ``name`` holds now. Raises HubError, OfflineError or UsageError."""
-
-        def ask() -> Listing:
-            info = self.api().model_info(
-                name.repo,
-                revision=name.revision,
-                files_metadata=True,
-                timeout=self.patience.read_s,
-            )
-            files = []
-            for item in info.siblings or []:
-                sha256 = item.lfs.sha256 if item.lfs else None
-                size = item.lfs.size if item.lfs else item.size
-                if size is None or not (sha256 or item.blob_id):
-                    raise HubError(
-                        f"{name}: the hub does not tell sizes and checksums of its files"
-                    )
-                check_path(item.rfilename, name)
-                files.append(RemoteFile(item.rfilename, size, sha256, item.blob_id))
-            return Listing(name.repo, info.sha or name.revision, tuple(files))
-
-        return self.patiently(ask, name, progress)
-
-    def patiently(self, call: Callable[[], _T], name: HubName, progress: Reporter) -> _T:
-        """``call`` again after a timeout, a broken connection, a 5xx, or the wait that a 429 asks
-        for. Raises what ``explain`` makes of the last failure."""
-        import httpx2
-        from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-        failures = 0
-        while True:
-            try:
-                return call()
-            except (HfHubHTTPError, httpx2.TransportError, OfflineModeIsEnabled) as error:
-                failures += 1
-                pause = self.pause_after(error)
-                if pause is None or failures >= self.patience.attempts:
-                    raise self.explain(error, name) from error
-            self.wait(pause, progress)
-
-    def wait(self, seconds: float, progress: Reporter) -> None:
-        """Pause before another attempt; a pause that the hub asks for is told."""
-        if seconds > self.patience.pause_s:
-            progress.note(f"the hub asks to wait {seconds:.0f} s")
-        time.sleep(seconds)
-
     def explain(self, error: Exception, name: HubName) -> Exception:
         """What the user is told of ``error``."""
         return explain(error, name, token=self.has_token, stalled_s=self.patience.read_s)
 
     def pause_after(self, error: Exception) -> float | None:
-        """Seconds until it makes sense to try again after ``error``; None: it makes none."""
+        """Seconds until it makes sense to try again after ``error``: a timeout, a broken
+        connection, a 5xx, or the wait that a 429 asks for. None: it makes none."""
         import httpx2
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -154,16 +100,68 @@ class Hub:
             if status == 429:
                 wait = asked_wait(error.response)
                 return wait if wait is not None and wait <= self.patience.wait_s else None
-            return self.patience.pause_s if status >= 500 or status == 408 else None
-        # No connection at all does not come back within seconds.
-        down = isinstance(error, (httpx2.ConnectError, httpx2.ProxyError))
-        retried = isinstance(error, httpx2.TransportError) and not down
+            retried = status >= 500 or status == 408
+        else:
+            # No connection at all does not come back within seconds.
+            down = isinstance(error, (httpx2.ConnectError, httpx2.ProxyError))
+            retried = isinstance(error, (httpx2.TransportError, EndsEarlyError)) and not down
         return self.patience.pause_s if retried else None
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository on the hub; ``progress`` hears what is done with it."""
+
+    name: HubName
+    progress: Reporter = field(default_factory=Reporter)
+    hub: Hub = field(default_factory=Hub)
+
+    def look(self) -> Listing:
+        """What it holds now. Raises HubError, OfflineError or UsageError."""
+        name, hub = self.name, self.hub
+
+        def ask() -> Listing:
+            info = hub.api().model_info(
+                name.repo,
+                revision=name.revision,
+                files_metadata=True,
+                timeout=hub.patience.read_s,
+            )
+            files = []
+            for item in info.siblings or []:
+                size = item.lfs.size if item.lfs else item.size
+                if size is None or not (item.lfs or item.blob_id):
+                    raise HubError(
+                        f"{name}: the hub does not tell sizes and checksums of its files"
+                    )
+                check_path(item.rfilename, name)
+                sha256 = item.lfs.sha256 if item.lfs else None
+                files.append(RemoteFile(item.rfilename, size, sha256, item.blob_id))
+            return Listing(name.repo, info.sha or name.revision, tuple(files))
+
+        return self.patiently(ask)
+
+    def patiently(self, call: Callable[[], _T], arrived: Callable[[], int] = lambda: 0) -> _T:
+        """``call`` again as `Hub.pause_after` says; attempts that add to ``arrived`` do not count.
+
+        Raises what `explain` makes of the last failure.
+        """
+        patience, failures, before = self.hub.patience, 0, arrived()
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                pause = self.hub.pause_after(error)
+                failures = 1 if arrived() > before else failures + 1
+                if pause is None or failures >= patience.attempts:
+                    raise self.hub.explain(error, self.name) from error
+            before = arrived()
+            if pause > patience.pause_s:
+                self.progress.note(f"the hub asks to wait {pause:.0f} s")
+            time.sleep(pause)
 
 
 def check_path(path: str, name: HubName) -> None:
     """Raise HubError when a file's name would leave the folder that it is put into."""
-    parts = PurePosixPath(path).parts
-    bad = not parts or ".." in parts or "\\" in path or "\0" in path or path.startswith("/")
-    if bad or any(part in (".", "") for part in path.split("/")):
+    if {"", ".", ".."} & set(path.split("/")) or "\\" in path or "\0" in path:
         raise HubError(f"{name} names the file {path!r}, outside its folder; nothing was written")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from quantize.errors import UsageError
@@ -17,6 +16,10 @@ _STAYS = "what has arrived stays, and the next run resumes from there"
 
 class HubError(ModelError):
     """The hub does not give the model: no access, no connection, a limit, a damaged file."""
+
+
+class EndsEarlyError(HubError):
+    """A file came without its end."""
 
 
 class NotOnHubError(UsageError):
@@ -37,43 +40,33 @@ def explain(error: Exception, name: HubName, *, token: bool, stalled_s: float) -
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    if isinstance(error, IngotError):
-        return error
-    if isinstance(error, OfflineModeIsEnabled):
-        return OfflineError(
-            f"{name} is not among the downloaded models, and HF_HUB_OFFLINE forbids a download:"
-            " unset it"
-        )
     if isinstance(error, HfHubHTTPError):
         return _by_status(error.response, name, token)
-    if isinstance(error, httpx2.TimeoutException):
-        return OfflineError(
-            f"{name}: the connection to the hub stalled: nothing came for"
-            f" {stalled_s:g} s, several times in a row. Check the network; {_STAYS}"
+    said = error or type(error).__name__
+    if isinstance(error, OfflineModeIsEnabled):
+        text = (
+            "it is not among the downloaded models, and HF_HUB_OFFLINE forbids a download: unset it"
         )
-    if isinstance(error, httpx2.ProxyError):
-        return OfflineError(f"{name}: the proxy does not work ({error}); see HTTPS_PROXY")
-    if isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
-        return OfflineError(
-            f"{name}: the connection to the hub broke, several times in a row"
-            f" ({error or type(error).__name__}). Check the network; {_STAYS}"
+    elif isinstance(error, httpx2.TimeoutException):
+        text = (
+            f"the connection to the hub stalled: nothing came for {stalled_s:g} s, several times in"
+            f" a row. Check the network; {_STAYS}"
         )
-    if isinstance(error, httpx2.TransportError):
-        return OfflineError(
-            f"{name}: there is no connection to the hub ({error or type(error).__name__}). Check"
-            f" the network, or HF_ENDPOINT if it is set"
+    elif isinstance(error, httpx2.ProxyError):
+        text = f"the proxy does not work ({error}); see HTTPS_PROXY"
+    elif isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
+        text = (
+            f"the connection to the hub broke, several times in a row ({said}). Check the network;"
+            f" {_STAYS}"
         )
-    return error
-
-
-def waiting_s() -> float:
-    """Seconds without a byte after which a connection counts as stalled: huggingface_hub's own
-    setting, HF_HUB_DOWNLOAD_TIMEOUT, 10 by default."""
-    try:
-        seconds = float(os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", ""))
-    except ValueError:
-        return 10.0
-    return seconds if 0 < seconds < 3600 else 10.0
+    elif isinstance(error, httpx2.TransportError):
+        text = (
+            f"there is no connection to the hub ({said}). Check the network, or HF_ENDPOINT if it"
+            " is set"
+        )
+    else:
+        return error
+    return OfflineError(f"{name}: {text}")
 
 
 def asked_wait(response: httpx2.Response) -> float | None:
@@ -91,16 +84,15 @@ def _by_status(response: httpx2.Response, name: HubName, token: bool) -> IngotEr
     status = response.status_code
     code, said = (response.headers.get(f"X-Error-{part}", "") for part in ("Code", "Message"))
     if code == "GatedRepo":
-        if token:
-            return HubError(
-                f"{name} is gated, and your token has no access to it: accept its conditions on"
-                " its page with the token's account, wait for approval if it needs one, and let the"
-                " token read gated repositories"
-            )
-        return HubError(
-            f"{name} is gated: accept its conditions on its page, then set HF_TOKEN to a token of"
-            " that account (or run `hf auth login`)"
+        how = (
+            "is gated, and your token has no access to it: accept its conditions on its page with"
+            " the token's account, wait for approval if it needs one, and let the token read gated"
+            " repositories"
+            if token
+            else "is gated: accept its conditions on its page, then set HF_TOKEN to a token of that"
+            " account (or run `hf auth login`)"
         )
+        return HubError(f"{name} {how}")
     if status == 401 and token and code != "RepoNotFound":
         return HubError(
             f"{name}: the hub does not accept the token: it is mistyped, expired or revoked; set"

@@ -18,9 +18,7 @@ _BESIDE = (NAME, "README.md", "report.html", "report.png")
 def require_push(repo: str) -> None:
     """Find out before hours of work whether ``repo`` could be pushed to: its name, and a token that
     the hub accepts. Raises UsageError or HubError."""
-    name = _name(repo)
-    hub = Hub()
-    with _explained(hub, name):
+    with _explained(hub := Hub(), _name(repo)):
         hub.api().whoami()
 
 

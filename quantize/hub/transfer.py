@@ -16,41 +16,33 @@ from pathlib import Path
 from typing import BinaryIO
 
 from quantize.disk import full_disk_explained, human, require_room
-from quantize.hub.client import Hub, Listing, RemoteFile
-from quantize.hub.errors import HubError
-from quantize.hub.names import HubName
-from quantize.progress.console import Reporter
+from quantize.hub.client import Listing, RemoteFile, Repository
+from quantize.hub.errors import EndsEarlyError, HubError
 from runtimes.machine.locks import Lock, another_run
 
 _CHUNK = 1 << 20
 
 
 def fetch_files(
-    hub: Hub,
-    name: HubName,
-    listing: Listing,
-    files: Sequence[RemoteFile],
-    folder: Path,
-    progress: Reporter,
-    doing: str,
+    repo: Repository, listing: Listing, files: Sequence[RemoteFile], folder: Path, doing: str
 ) -> None:
     """Bring ``files`` into ``folder``, each named by its checksum; ``doing`` is what users read.
 
     Raises HubError, UsageError, or DiskFullError before anything that does not fit.
     """
     total, done = sum(file.bytes for file in files), 0
-    require_room(folder, total - arrived(folder, files), f"{doing} {name}")
+    require_room(folder, total - arrived(folder, files), f"{doing} {repo.name}")
 
     def moved(count: int) -> None:
         nonlocal done
         done += count
-        progress.advance(done, total, "bytes")
+        repo.progress.advance(done, total, "bytes")
 
     what = "file" if len(files) == 1 else "files"
-    stage = f"{doing} {name}: {len(files)} {what}, {human(total)}"
-    with progress.stage(stage), full_disk_explained(folder):
+    stage = f"{doing} {repo.name}: {len(files)} {what}, {human(total)}"
+    with repo.progress.stage(stage), full_disk_explained(folder):
         for file in sorted(files, key=lambda file: file.bytes):
-            fetch(hub, name, listing, file, folder / file.key, progress, moved)
+            fetch(repo, listing, file, folder / file.key, moved)
 
 
 def arrived(folder: Path, files: Sequence[RemoteFile]) -> int:
@@ -60,12 +52,10 @@ def arrived(folder: Path, files: Sequence[RemoteFile]) -> int:
 
 
 def fetch(
-    hub: Hub,
-    name: HubName,
+    repo: Repository,
     listing: Listing,
     file: RemoteFile,
     target: Path,
-    progress: Reporter,
     moved: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Bring ``file`` to ``target``, whole and with the right checksum, in one step.
@@ -77,27 +67,20 @@ def fetch(
     partial = _partial(target)
     partial.parent.mkdir(parents=True, exist_ok=True)
     while not target.exists():
-        with partial.open("a+b") as stream, _lock(partial, file, progress):
+        with partial.open("a+b") as stream, _lock(partial, file, repo):
             # While we waited it may have become the finished file.
-            if not partial.exists() or not os.path.samestat(
-                partial.stat(), os.fstat(stream.fileno())
-            ):
-                continue
-            _Download(hub, name, hub.url(listing, file), file, stream, progress, moved).fill()
-            os.fsync(stream.fileno())
-            partial.replace(target)
-            return
+            if partial.exists() and os.path.samestat(partial.stat(), os.fstat(stream.fileno())):
+                _Download(repo, listing, file, stream, moved).fill()
+                os.fsync(stream.fileno())
+                partial.replace(target)
+                return
     moved(file.bytes)
 
 
 def checksum(path: Path, file: RemoteFile) -> bool:
     """Whether ``path`` holds what the hub says of ``file``."""
-    if path.stat().st_size != file.bytes:
-        return False
-    digest = _new_digest(file)
     with path.open("rb") as stream:
-        while piece := stream.read(_CHUNK):
-            digest.update(piece)
+        digest = hashlib.file_digest(stream, lambda: _new_digest(file))
     return digest.hexdigest() == file.key
 
 
@@ -113,13 +96,13 @@ def _partial(target: Path) -> Path:
     return target.with_name(f"{target.name}.partial")
 
 
-def _lock(partial: Path, file: RemoteFile, progress: Reporter) -> AbstractContextManager[object]:
+def _lock(partial: Path, file: RemoteFile, repo: Repository) -> AbstractContextManager[object]:
     """Make the unfinished file ours alone."""
     try:
         try:
             return Lock(partial)
         except BlockingIOError:
-            progress.note(f"{another_run(partial)} is downloading {file.path}; waiting for it")
+            repo.progress.note(f"{another_run(partial)} is downloading {file.path}; waiting for it")
             return Lock(partial, wait=True)
     except FileNotFoundError:  # it has become the finished file
         return nullcontext()
@@ -129,12 +112,10 @@ def _lock(partial: Path, file: RemoteFile, progress: Reporter) -> AbstractContex
 class _Download:
     """One download into the unfinished file ``stream``."""
 
-    hub: Hub
-    name: HubName
-    url: str
+    repo: Repository
+    listing: Listing
     file: RemoteFile
     stream: BinaryIO
-    progress: Reporter
     moved: Callable[[int], None]
     have: int = 0  # bytes of the file so far
     digest: hashlib._Hash = field(default_factory=hashlib.sha256)  # of those
@@ -142,48 +123,27 @@ class _Download:
     def fill(self) -> None:
         """Fetch what is missing. Content with a wrong checksum is thrown away: when an earlier run
         left a part of it, which may be at fault, it is fetched once more from the start."""
-        resumed = self.stream.seek(0, os.SEEK_END) > 0
-        if self._complete():
-            return
-        self.moved(-self.stream.seek(0, os.SEEK_END))
-        self.stream.truncate(0)
-        if resumed and self._complete():
-            return
-        self.stream.truncate(0)
+        attempts = 2 if self.stream.seek(0, os.SEEK_END) else 1
+        for _ in range(attempts):
+            if self._is_right():
+                return
+            self.moved(-self.have)
+            self.stream.truncate(0)
         raise HubError(
-            f"{self.name}: {self.file.path} arrived with another checksum than the hub promises; it"
-            " was thrown away. Run again"
+            f"{self.repo.name}: {self.file.path} arrived with another checksum than the hub"
+            " promises; it was thrown away. Run again"
         )
 
-    def _complete(self) -> bool:
-        """Whether the content is right once all its bytes are there."""
-        self._read_what_is_there()
-        failures = 0
-        while self.have < self.file.bytes:
-            before = self.have
-            try:
-                self._receive()
-            except Exception as error:
-                pause = self.hub.pause_after(error)
-                reason: Exception = error
-            else:
-                pause = self.hub.patience.pause_s
-                reason = HubError(f"{self.name}: {self.file.path} ends early on the hub")
-            if self.have >= self.file.bytes:
-                break
-            failures = 1 if self.have > before else failures + 1
-            if pause is None or failures >= self.hub.patience.attempts:
-                raise self.hub.explain(reason, self.name) from reason
-            self.hub.wait(pause, self.progress)
-        return self.have == self.file.bytes and self.digest.hexdigest() == self.file.key
-
-    def _read_what_is_there(self) -> None:
+    def _is_right(self) -> bool:
+        """Whether the content has the right checksum once all its bytes are there."""
         self.have, self.digest = 0, _new_digest(self.file)
         if self.stream.seek(0, os.SEEK_END) > self.file.bytes:
             self.stream.truncate(0)
         self.stream.seek(0)
         while piece := self.stream.read(_CHUNK):
             self._count(piece)
+        self.repo.patiently(self._receive, lambda: self.have)
+        return self.digest.hexdigest() == self.file.key
 
     def _count(self, piece: bytes) -> None:
         self.digest.update(piece)
@@ -193,15 +153,23 @@ class _Download:
     def _receive(self) -> None:
         """One request for the rest; its bytes are on file when this returns or raises."""
         import httpx2
-        from huggingface_hub.utils import get_session, hf_raise_for_status
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-        headers = self.hub.headers()
+        if self.have == self.file.bytes:
+            return
+        hub, path = self.repo.hub, self.file.path
+        url = hf_hub_url(
+            self.listing.repo, path, revision=self.listing.commit, endpoint=hub.endpoint
+        )
+        # No compression: lengths and ranges are the file's.
+        headers = {**build_hf_headers(library_name="ingot"), "Accept-Encoding": "identity"}
         if self.have:
             headers["Range"] = f"bytes={self.have}-"
-        timeout = httpx2.Timeout(self.hub.patience.read_s)
+        timeout = httpx2.Timeout(hub.patience.read_s)
         # On a redirect to another host (the storage behind the hub) httpx2 leaves the token out.
         with get_session().stream(
-            "GET", self.url, headers=headers, timeout=timeout, follow_redirects=True
+            "GET", url, headers=headers, timeout=timeout, follow_redirects=True
         ) as response:
             hf_raise_for_status(response)
             if self.have and response.status_code != 206:  # it ignores the range: from the start
@@ -212,10 +180,12 @@ class _Download:
                 for piece in response.iter_bytes():  # as they come: pieces of a size are held back
                     if self.have + len(piece) > self.file.bytes:
                         raise HubError(
-                            f"{self.name}: {self.file.path} is longer on the hub than its"
-                            f" listing says ({self.file.bytes:,} bytes); run again"
+                            f"{self.repo.name}: {path} is longer on the hub than its listing says"
+                            f" ({self.file.bytes:,} bytes); run again"
                         )
                     self.stream.write(piece)
                     self._count(piece)
             finally:
                 self.stream.flush()
+        if self.have < self.file.bytes:
+            raise EndsEarlyError(f"{self.repo.name}: {path} ends early on the hub")

@@ -63,10 +63,10 @@ def open_adapter(lora: str, progress: Reporter, hub: Hub | None = None) -> Adapt
         found = parse_hub_name(lora)
         if found is None or folder.exists():
             raise UsageError(f"{lora} is not a folder; give a folder that peft wrote, or ORG/NAME")
-        hub, store = hub or Hub(), Store(found)
-        listing = store.listing(hub, progress)
+        store = Store(found, progress, hub or Hub())
+        listing = store.listing()
         wanted = [f for f in listing.files if f.path in {_CONFIG, _WEIGHTS, *_TOKENIZER_FILES}]
-        folder = store.bring(hub, listing, wanted, progress)
+        folder = store.bring(listing, wanted)
     config = read_json(folder / _CONFIG, "it is not a LoRA adapter that peft wrote")
     if config.get("peft_type") != "LORA":
         raise SourceError(f"{folder} is a {config.get('peft_type')} adapter; LoRA can be merged")

@@ -23,8 +23,8 @@ def download_model(
     What can be refused by configuration alone is refused before any weights are fetched. Raises as
     ``open_source``.
     """
-    hub, store = hub or Hub(), Store(name)
-    listing = store.listing(hub, progress)
+    store = Store(name, progress, hub or Hub())
+    listing = store.listing()
     names = wanted(
         (file.path for file in listing.files),
         pickle=options.allow_pickle,
@@ -33,7 +33,7 @@ def download_model(
     _require_model(name, listing, names)
     chosen = {file for file in listing.files if file.path in names}
     small = [file for file in chosen if not file.path.endswith(_WEIGHTS)]
-    folder = store.bring(hub, listing, small, progress)
+    folder = store.bring(listing, small)
     config = read_json(folder / CONFIG, "it is not a Hugging Face model")
     if not options.trust_remote_code:
         require_no_code(folder, config)
@@ -43,7 +43,7 @@ def download_model(
         listed = set(places.values()) if isinstance(places, dict) else set()
         chosen -= {f for f in chosen if f.path.endswith(_WEIGHTS) and f.path not in listed}
     everything = [file for file in listing.files if file in chosen]
-    return store.bring(hub, listing, everything, progress), listing.commit
+    return store.bring(listing, everything), listing.commit
 
 
 def _require_model(name: HubName, listing: Listing, names: set[str]) -> None:

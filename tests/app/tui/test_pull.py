@@ -24,7 +24,7 @@ FILES = {"tiny-Q4_K_M.gguf": b"GGUF four" * 9000, "tiny-Q8_0.gguf": EIGHT}
 def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FakeHub]:
     served = FakeHub()
     monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "60")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 60)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     served.add("org/tiny-GGUF", FILES)
     yield served

@@ -12,7 +12,7 @@ import pytest
 
 from quantize import disk
 from quantize.errors import DiskFullError, SourceError, UsageError
-from quantize.hub.client import Hub, RemoteFile
+from quantize.hub.client import Hub, Listing, RemoteFile, Repository
 from quantize.hub.errors import HubError, OfflineError
 from quantize.hub.names import HubName, parse_hub_name
 from quantize.hub.store import Store
@@ -133,7 +133,8 @@ def test_a_killed_run_is_taken_up(hub: FakeHub, model: dict[str, bytes]):
 
 def test_two_runs_take_turns(hub: FakeHub, model: dict[str, bytes], tmp_path: Path):
     hub.add("org/tiny", model)
-    listing = PATIENT.listing(TINY, Notes())
+    repo = Repository(TINY, Notes(), PATIENT)
+    listing = repo.look()
     file = next(file for file in listing.files if file.path == WEIGHTS)
     moved = [0, 0]
 
@@ -141,7 +142,7 @@ def test_two_runs_take_turns(hub: FakeHub, model: dict[str, bytes], tmp_path: Pa
         def count(size: int) -> None:
             moved[number] += size
 
-        fetch(PATIENT, TINY, listing, file, tmp_path / "blob", Notes(), count)
+        fetch(repo, listing, file, tmp_path / "blob", count)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, (0, 1)))
@@ -357,8 +358,6 @@ def test_a_disk_that_is_too_small(
 
 def test_files_too_large_for_plain_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("INGOT_HOME", str(tmp_path))
-    from quantize.hub.client import Listing
-
     huge = RemoteFile("model.safetensors", 60_000_000_000, "0" * 64, None)
     with pytest.raises(HubError, match=r"60 GB; files above 50 GB .*hf download"):
-        Store(TINY).bring(HURRIED, Listing("org/tiny", "c" * 40, (huge,)), [huge], Notes())
+        Store(TINY).bring(Listing("org/tiny", "c" * 40, (huge,)), [huge])
