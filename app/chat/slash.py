@@ -16,82 +16,18 @@ from runtimes.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """Do what a key does: an action of the screen or the app."""
-
-    action: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chats:
-    """Look for a chat, with the words of ``query``."""
-
-    query: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Load a model; "": choose one."""
-
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """Set the system message, "" for none; None: edit it."""
-
-    text: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Set:
-    """Set a sampling parameter, to its default when ``default``; no ``name``: edit all."""
-
-    name: str = ""
-    value: Any = None
-    default: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Attach:
-    """Attach a file; "": choose one."""
-
-    path: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """Write the chat to a file; "": ask where."""
-
-    path: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Stop the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Ask several files what was asked last here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """Leave without a question."""
-
-
-Command = Act | Chats | Model | System | Set | Attach | Export | Stop | Compare | Quit
-
-
-@dataclass(frozen=True, slots=True)
 class Spec:
-    """A command as it is offered."""
+    """A command as it is offered, and the action of the screen or the app that it is.
+
+    ``read`` makes the action's arguments of what is typed after the name; without it, nothing may
+    be typed there.
+    """
 
     name: str
     arguments: str  # as people are told
     about: str
-    command: Command | Callable[[str], Command]  # the latter is given what is typed after the name
+    action: str
+    read: Callable[[str], tuple[Any, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,49 +39,53 @@ class Candidate:
     about: str
 
 
-def _system(rest: str) -> Command:
-    return System("" if rest.lower() in ("off", "none") else rest or None)
+def _words(rest: str) -> tuple[Any, ...]:
+    return (rest,) if rest else ()
 
 
-def _set(rest: str) -> Command:
+def _path(rest: str) -> tuple[Any, ...]:
+    """A path as shells take it too, as far as spaces go."""
+    if len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "'\"":
+        return (rest[1:-1],)
+    return _words(rest.replace("\\ ", " "))
+
+
+def _system(rest: str) -> tuple[Any, ...]:
+    return ("",) if rest.lower() in ("off", "none") else _words(rest)
+
+
+def _set(rest: str) -> tuple[Any, ...]:
     name, _, text = rest.replace("=", " ", 1).partition(" ")
     if not name:
-        return Set()
+        return ()
     field = sampling_form.field(name)
     text = text.strip()
     if not text:
         raise RequestError(f"/set {field.name} needs a value: {field.range}, or default")
     if text.lower() == "default":
-        return Set(field.name, None, default=True)
-    return Set(field.name, sampling_form.read_value(field.name, text))
-
-
-def _path(rest: str) -> str:
-    """A path as shells take it too, as far as spaces go."""
-    if len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "'\"":
-        return rest[1:-1]
-    return rest.replace("\\ ", " ")
+        return (field.name,)
+    return field.name, sampling_form.read_value(field.name, text)
 
 
 SPECS: tuple[Spec, ...] = (
-    Spec("new", "", "begin an empty chat", Act("screen.new")),
-    Spec("chats", "[WORDS]", "open or search earlier chats", Chats),
-    Spec("model", "[MODEL]", "load another model", Model),
-    Spec("system", "[TEXT|off]", "set the system message", _system),
-    Spec("set", "[NAME VALUE]", "set a sampling parameter", _set),
-    Spec("attach", "[PATH]", "send a text file along", lambda rest: Attach(_path(rest))),
-    Spec("export", "[PATH]", "write the chat to a .md or .json", lambda r: Export(_path(r))),
-    Spec("copy", "", "copy the last answer", Act("screen.copy")),
-    Spec("regen", "", "ask for another answer", Act("screen.regenerate")),
-    Spec("edit", "", "edit your last message, in a branch", Act("screen.edit")),
-    Spec("continue", "", "continue a cut answer", Act("screen.continue")),
-    Spec("stop", "", "stop the answer", Stop()),
-    Spec("compare", "", "ask several files the same", Compare()),
-    Spec("batch", "", "run a file of prompts", Act("app.switch_mode('batch')")),
-    Spec("quantize", "", "build files of a model", Act("app.switch_mode('quantize')")),
-    Spec("monitor", "", "see what the machine does", Act("app.switch_mode('monitor')")),
-    Spec("help", "", "show the keys and commands", Act("app.help")),
-    Spec("quit", "", "leave", Quit()),
+    Spec("new", "", "begin an empty chat", "screen.new"),
+    Spec("chats", "[WORDS]", "open or search earlier chats", "screen.chats", _words),
+    Spec("model", "[MODEL]", "load another model", "screen.models", _words),
+    Spec("system", "[TEXT|off]", "set the system message", "screen.system", _system),
+    Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),
+    Spec("attach", "[PATH]", "send a text file along", "screen.attach", _path),
+    Spec("export", "[PATH]", "write the chat to a .md or .json", "screen.export", _path),
+    Spec("copy", "", "copy the last answer", "screen.copy"),
+    Spec("regen", "", "ask for another answer", "screen.regenerate"),
+    Spec("edit", "", "edit your last message, in a branch", "screen.edit"),
+    Spec("continue", "", "continue a cut answer", "screen.more"),
+    Spec("stop", "", "stop the answer", "screen.halt"),
+    Spec("compare", "", "ask several files the same", "screen.compare"),
+    Spec("batch", "", "run a file of prompts", "app.switch_mode('batch')"),
+    Spec("quantize", "", "build files of a model", "app.switch_mode('quantize')"),
+    Spec("monitor", "", "see what the machine does", "app.switch_mode('monitor')"),
+    Spec("help", "", "show the keys and commands", "app.help"),
+    Spec("quit", "", "leave", "screen.quit"),
 )
 # A word after the slash, or nothing at all; what has other signs in it is a path or code.
 _COMMAND = re.compile(r"/([a-z][\w-]*(?=\s|$)|\?(?=\s|$)|(?=$))", re.IGNORECASE)
@@ -158,9 +98,9 @@ def is_command(text: str) -> bool:
     return _COMMAND.match(text) is not None
 
 
-def parse(text: str) -> Command | None:
-    """The command that ``text`` is; None for a text that is to be sent (see ``plain``). Raises
-    RequestError: not a command, or not with these arguments."""
+def parse(text: str) -> str | None:
+    """The action that ``text`` asks for, such as "screen.chats('eggs')"; None for a text that is to
+    be sent (see ``plain``). Raises RequestError: not a command, or not with these arguments."""
     found = _COMMAND.match(text)
     if found is None:
         return None
@@ -171,11 +111,12 @@ def parse(text: str) -> Command | None:
         hint = f"; did you mean /{near[0]}?" if near else "; /help lists them"
         raise RequestError(f"there is no command /{found[1]}{hint} (// begins a text with a slash)")
     rest = text[found.end() :].strip()
-    if callable(spec.command):
-        return spec.command(rest)
+    if spec.read is not None:
+        arguments = ", ".join(map(repr, spec.read(rest)))
+        return f"{spec.action}({arguments})" if arguments else spec.action
     if rest:
         raise RequestError(f"/{spec.name} takes nothing after it; // begins a text with a slash")
-    return spec.command
+    return spec.action
 
 
 def plain(text: str) -> str:

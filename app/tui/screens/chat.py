@@ -1,6 +1,7 @@
 """The chat: its widgets, its keys, and the parts that do what they say."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar
@@ -22,11 +23,9 @@ from app.models.entries import Entry as ModelEntry
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.modes import Occupied
+from app.tui.screens.chat_actions import ChatActions
 from app.tui.screens.chat_answer import AnswerController
-from app.tui.screens.chat_commands import CommandRunner
-from app.tui.screens.chat_messages import MessageActions
-from app.tui.screens.chat_panels import ChatPanels
-from app.tui.screens.chat_room import ContextRoom
+from app.tui.screens.chat_send import Sender
 from app.tui.services import Services
 from app.tui.widgets.message_view import Entry, attached_text
 from app.tui.widgets.prompt import Prompt
@@ -87,7 +86,7 @@ class ChatScreen(Occupied, Screen[None]):
         _key("ctrl+r", "regenerate", "Again", "regenerate the answer, in a branch", show=True),
         # Not before the prompt: ctrl+e is its end of a line.
         _key("alt+e,ctrl+e", "edit", "Edit", "a message of yours, in a branch", priority=False),
-        _key("ctrl+g", "continue", "Go on", "continue an answer that was cut"),
+        _key("ctrl+g", "continue", "Go on", "continue an answer that was cut", action="more"),
         _key("alt+left", "before", "Branch before", action="branch(-1)"),
         _key("alt+right", "after", "Branch after", action="branch(1)"),
         _key("ctrl+y", "copy", "Copy", "the answer, or a block of its code"),
@@ -110,27 +109,13 @@ class ChatScreen(Occupied, Screen[None]):
         self.bar = Static(id="chat-title", markup=False)
         self.notice = Static(id="chat-notice", markup=False)
         self.answer = AnswerController(self)
-        self.room = ContextRoom(self)
-        self.messages = MessageActions(self)
-        self.panels = ChatPanels(self)
-        self.commands = CommandRunner(self)
-        self.send = self.room.send
-        # What keys do, by the actions that BINDINGS name: here, of the prompt and of a message.
-        self.action_complete = self.commands.complete
-        self.action_regenerate = self.messages.regenerate
-        self.action_continue = self.messages.more
-        self.action_edit = self.messages.edit
-        self.action_branch = self.messages.branch
-        self.action_drop = self.messages.drop
-        self.action_copy = self.messages.copy
-        self.action_new = self.panels.new
-        self.action_chats = self.panels.chats
-        self.action_models = self.panels.models
-        self.action_rename = self.panels.rename
-        self.action_attach = self.panels.attach
-        self.action_export = self.panels.export
-        self.action_system = self.panels.system
-        self.action_sampling = self.panels.sampling
+        self.sender = Sender(self)
+        self.send = self.sender.send
+        self.action_complete = self.sender.complete
+        actions = ChatActions(self)
+        for name in vars(ChatActions):
+            if not name.startswith("_"):
+                setattr(self, f"action_{name}", getattr(actions, name))
 
     def compose(self) -> ComposeResult:
         self.session = Session(self.services.store, self.host)  # here: they need the app
@@ -156,8 +141,7 @@ class ChatScreen(Occupied, Screen[None]):
                 self.session.shown.update(system=start.system)
         else:
             await self.sync()
-        self.show_notice()
-        self.show_status(now=True)
+        self.show_state()
 
     def on_unmount(self) -> None:
         self.session.keep_drafts(self.prompt.text)
@@ -198,16 +182,13 @@ class ChatScreen(Occupied, Screen[None]):
     # The chat that is shown
 
     async def open_chat(self, chat: int, message: int | None = None) -> None:
-        try:
+        with self.errors_told():
             conversation = Conversation.open(self.services.store, chat)
             if message is not None:
                 conversation.show_message(message)
-        except IngotError as error:
-            self.tell(error)
-            return
-        await self._show(self.answer.same(conversation))
-        if message is not None:
-            await self.transcript.reveal(message)
+            await self._show(self.answer.same(conversation))
+            if message is not None:
+                await self.transcript.reveal(message)
 
     async def new_chat(self) -> None:
         """An empty chat; the old one is in the list of chats."""
@@ -237,20 +218,20 @@ class ChatScreen(Occupied, Screen[None]):
         """Another chat is shown, or the shown one has changed: other figures, other tokens."""
         if self.turn is None:
             self.answer.forget_figures()
-        self.room.measure()
+        self.sender.measure()
 
     # What keys and widgets ask for
 
     @on(Prompt.Sent)
     async def _sent(self, event: Prompt.Sent) -> None:
         if slash.is_command(event.text):
-            await self.commands.run(event.text)
+            await self.sender.run(event.text)
         else:
             await self.send(slash.plain(event.text))
 
     @on(TextArea.Changed)
     def _typed(self) -> None:
-        self.commands.offer(self.prompt.text)
+        self.sender.offer(self.prompt.text)
         self.chat_changed()
 
     def action_select_last(self) -> None:
@@ -264,7 +245,10 @@ class ChatScreen(Occupied, Screen[None]):
 
     @on(Prompt.Detach)
     def _detach(self) -> None:
-        self.panels.detach_last()
+        if self.session.attached:
+            self.session.attached.pop()
+            self.show_notice()
+            self.chat_changed()
 
     @on(Markdown.LinkClicked)
     def _link(self, event: Markdown.LinkClicked) -> None:
@@ -319,8 +303,7 @@ class ChatScreen(Occupied, Screen[None]):
 
     def _engine_changed(self, state: HostState) -> None:
         self.answer.watch()
-        self.show_notice()
-        self.show_status(now=True)
+        self.show_state()
         self.chat_changed()
 
     def show_title(self) -> None:
@@ -338,13 +321,17 @@ class ChatScreen(Occupied, Screen[None]):
         if self.session.attached:
             names = attached_text(self.session.attached)
             parts.append(f"+ {names}   (backspace in an empty prompt takes the last one away)")
-        parts += [*self.answer.notice(), *self.room.notice()]
+        parts += [*self.answer.notice(), *self.sender.notice()]
         self.notice.update(told(self, "\n".join(parts)))
         self.notice.display = bool(parts)
 
+    def show_state(self) -> None:
+        self.show_notice()
+        self.show_status(now=True)
+
     def show_status(self, *, now: bool = False) -> None:
         note = told(self, self.answer.doing())
-        host, estimate = self.host, self.room.estimate
+        host, estimate = self.host, self.sender.estimate
         figures = replace(self.answer.figures, note=note, model=host.label, details=host.details)
         if estimate is not None and self.turn is None:
             used, context = estimate.prompt_tokens, estimate.context
@@ -360,6 +347,14 @@ class ChatScreen(Occupied, Screen[None]):
             for line, at in ((2, 0), (3, 2)):
                 lines[line] += f"{cells[at]:<{keys}}{cells[at + 1]:<{does}}"
         self.transcript.welcome(told(self, "\n".join(line.rstrip() for line in lines)))
+
+    @contextmanager
+    def errors_told(self) -> Iterator[None]:
+        """In any thread: an error ends the block, and is a toast."""
+        try:
+            yield
+        except IngotError as error:
+            self.call_later(self.tell, error)
 
     def tell(self, problem: object) -> None:
         """An error, as a toast."""

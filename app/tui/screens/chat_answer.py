@@ -119,12 +119,9 @@ class AnswerController:
         wanted = self.pending is pending
         if wanted:
             self.pending = None
-        if isinstance(why, Exception):
-            self._screen.tell(why)
-        elif wanted:
-            await self._screen.room.refuse(pending, why)
-        self._screen.show_notice()
-        self._screen.show_status(now=True)
+        if wanted or isinstance(why, Exception):
+            await self._screen.sender.refuse(pending, why)
+        self._screen.show_state()
 
     async def _started(self, pending: PendingAnswer, turn: Turn, read_before: int | None) -> None:
         self._starting, self._read_before = False, read_before
@@ -180,7 +177,7 @@ class AnswerController:
             context=progress.context,
         )
         self._prompt_tokens = progress.prompt_tokens
-        self._screen.room.estimate = None
+        self._screen.sender.estimate = None
         self._screen.show_status(now=progress.done)
         if self.writes_here and self._screen.is_current:
             view = self._screen.transcript.view_of(progress.message.id)
@@ -198,8 +195,7 @@ class AnswerController:
         if here:
             await self._screen.sync()
         self._screen.chat_changed()
-        self._screen.show_notice()
-        self._screen.show_status(now=True)
+        self._screen.show_state()
         self._next()
 
     # Stopping
@@ -211,8 +207,7 @@ class AnswerController:
         elif self.pending is None:
             return False
         self.pending = None
-        self._screen.show_notice()
-        self._screen.show_status(now=True)
+        self._screen.show_state()
         return True
 
     def close(self) -> None:

@@ -149,7 +149,8 @@ class Prompt(TextArea):
 
     def give_back(self, text: str) -> None:
         """Take back what was sent, before what was typed since."""
-        self.fill(f"{text}\n{self.text}" if self.text else text)
+        if text:
+            self.fill(f"{text}\n{self.text}" if self.text else text)
 
     def _walk(self, *, older: bool) -> bool:
         text = self.earlier.step(self.text, older)

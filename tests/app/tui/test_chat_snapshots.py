@@ -40,8 +40,8 @@ def made(home: Any) -> IngotApp:
 
 async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
     """The line as it is given from now on; code highlighted."""
-    if screen.room.pause is not None:
-        screen.room.pause.stop()
+    if screen.sender.pause is not None:
+        screen.sender.pause.stop()
     screen.status.show(figures, now=True)
     screen.status.show = lambda *a, **k: None  # type: ignore[method-assign]
     for view in screen.transcript.views:
