@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +63,11 @@ def emit(text: str) -> None:
     """Write to stdout at once. Raises BrokenPipeError when nobody reads it any more."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def emit_json(data: Any, indent: int | None = None) -> None:
+    """Write JSON to stdout. Raises BrokenPipeError as ``emit`` does."""
+    emit(json.dumps(data, indent=indent, ensure_ascii=False) + "\n")
 
 
 def emit_bytes(data: bytes) -> None:

@@ -1,5 +1,6 @@
 """From a prompt or a conversation to token ids that fit the engine's context."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -81,11 +82,18 @@ def encode(encoder: Encoder, style: PromptStyle, messages: Sequence[Message]) ->
     return ids
 
 
-def joined(argument: str | None, piped: str | None, command: str) -> str:
-    """The prompt from the command line, a blank line, and the text that was piped in.
+def read_prompt(argument: str | None, command: str, warn: Callable[[str], None]) -> str:
+    """The prompt from the command line, a blank line, and the text that is piped in.
 
     Raises RequestError, which shows ``command`` with one, when neither says anything.
     """
+    # Nothing is read from a terminal: it would wait for text that nobody knows to type.
+    piped = None if sys.stdin is None or sys.stdin.isatty() else read_text(sys.stdin.buffer, warn)
+    return joined(clean_argument(argument, warn), piped, command)
+
+
+def joined(argument: str | None, piped: str | None, command: str) -> str:
+    """Both texts with a blank line between them. Raises RequestError as ``read_prompt``."""
     parts = [part for part in (argument, piped) if part is not None and part.strip()]
     if not parts:
         raise RequestError(

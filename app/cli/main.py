@@ -17,10 +17,8 @@ from app.cli.commands.chats import chats
 from app.cli.commands.compare import compare
 from app.cli.commands.config import config
 from app.cli.commands.doctor import doctor
-from app.cli.commands.models import models
+from app.cli.commands.library import models, pull, rm
 from app.cli.commands.plan import plan
-from app.cli.commands.pull import pull
-from app.cli.commands.rm import rm
 from app.cli.commands.run import run
 from app.exitcodes import ExitCode, exit_code_for
 from quantize.cli import command as quantize

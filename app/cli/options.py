@@ -10,18 +10,21 @@ from runtimes.settings import MOST_THREADS
 
 _SAMPLING = "Sampling"
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
-        " `ingot models` lists.",
-    ),
-]
+MODEL_HELP = (
+    "A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that `ingot models`"
+    " lists."
+)
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 PromptArgument = Annotated[
     str | None,
     typer.Argument(metavar="PROMPT", help="Text that is piped in follows it after a blank line."),
 ]
+# Flags of many commands
+ObjectFlag = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+TableFlag = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 SystemOption = Annotated[str | None, typer.Option(help="A system message before the prompt.")]
 
 SamplingGroup = Annotated[

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app import console
 from app.cli.groups import with_groups
-from app.cli.options import ModelGroup
+from app.cli.options import MODEL_HELP, ModelGroup
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
@@ -17,20 +18,14 @@ if TYPE_CHECKING:
     from app.bench.speed import FileSpeed
     from app.options import ModelOptions
 
-_COMPARISONS = "Comparisons"
 _SPEED = "speed"
+_comparing = partial(typer.Option, rich_help_panel="Comparisons")
 
 
 @with_groups
 def bench(
     options: ModelGroup,
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
-            " `ingot models` lists."
-        ),
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     random: Annotated[
         str | None,
         typer.Option(
@@ -60,54 +55,32 @@ def bench(
             help="speed: also compare llama.cpp's fast kernels with its safe ones (prefill).",
         ),
     ] = False,
-    rows: Annotated[
-        int, typer.Option(min=1, max=MOST_SLOTS, help="Slots.", rich_help_panel=_COMPARISONS)
-    ] = 16,
+    rows: Annotated[int, _comparing(min=1, max=MOST_SLOTS, help="Slots.")] = 16,
     requests: Annotated[
         int,
-        typer.Option(
+        _comparing(
             min=1,
             help="Requests of server and batch (without --prompts), prefix, strategies and"
             " reproducible.",
-            rich_help_panel=_COMPARISONS,
         ),
     ] = 64,
     steps: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="genai: decode steps over which memory is watched.",
-            rich_help_panel=_COMPARISONS,
-        ),
+        int, _comparing(min=1, help="genai: decode steps over which memory is watched.")
     ] = 2000,
     seconds: Annotated[
-        float,
-        typer.Option(
-            min=5, help="tui: length of each recorded stream.", rich_help_panel=_COMPARISONS
-        ),
+        float, _comparing(min=5, help="tui: length of each recorded stream.")
     ] = 60.0,
     batched_bench: Annotated[
         Path | None,
-        typer.Option(
-            envvar="INGOT_BATCHED_BENCH",
-            help="native: the program llama-batched-bench.",
-            rich_help_panel=_COMPARISONS,
-        ),
+        _comparing(envvar="INGOT_BATCHED_BENCH", help="native: the program llama-batched-bench."),
     ] = None,
     llama_server: Annotated[
         Path | None,
-        typer.Option(
-            envvar="INGOT_LLAMA_SERVER",
-            help="server and batch: the program llama-server.",
-            rich_help_panel=_COMPARISONS,
-        ),
+        _comparing(envvar="INGOT_LLAMA_SERVER", help="server and batch: the program llama-server."),
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(
-            help="server and batch: prompts, one a line, or .jsonl; random ones without.",
-            rich_help_panel=_COMPARISONS,
-        ),
+        _comparing(help="server and batch: prompts, one a line, or .jsonl; random ones without."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Figures as JSON on stdout.")] = False,
 ) -> None:
@@ -141,11 +114,9 @@ def bench(
         else:
             report += _compare(name, files, work, as_json=as_json)
     if as_json:
-        from app.console import emit
-
         if names != (_SPEED,):
             report = [{"what": _SPEED, **entry} for entry in report]
-        emit(json.dumps(report, indent=2) + "\n")
+        console.emit_json(report, indent=2)
 
 
 def _compare(
@@ -153,7 +124,6 @@ def _compare(
 ) -> list[dict[str, Any]]:
     """One benchmark on every file that it is for."""
     from app.bench.suite import BENCHMARKS
-    from app.console import emit, note
     from runtimes.models.modelfile import ModelFile
 
     benchmark = BENCHMARKS[name]
@@ -167,11 +137,11 @@ def _compare(
         raise typer.BadParameter(f"{name} needs a file for {runtime}", param_hint="--what")
     report = []
     for path in fitting:
-        note(f"{name}: measuring {path.name}")
+        console.note(f"{name}: measuring {path.name}")
         result = benchmark.run(path, options)
         report.append({"what": name, "file": path.name, **result.figures})
         if not as_json:
-            emit("\n".join([f"{name}, {path.name}", *result.lines]) + "\n")
+            console.emit("\n".join([f"{name}, {path.name}", *result.lines]) + "\n")
     return report
 
 
@@ -186,12 +156,11 @@ def _speed(
     """Prefill and decode of every file, as one table."""
     from app.bench.speed import bench_file, table
     from app.bench.table import aligned
-    from app.console import emit, note
     from runtimes.planner.measure import Workload
 
     results: list[FileSpeed] = []
     for path in files:
-        note(f"measuring {path.name}")
+        console.note(f"measuring {path.name}")
         work = Workload(sizes, options.prompt_tokens, options.decode_tokens)
         results.append(
             bench_file(
@@ -199,10 +168,10 @@ def _speed(
             )
         )
     if not as_json:
-        emit("\n".join(aligned(table(results, sizes))) + "\n")
+        console.emit("\n".join(aligned(table(results, sizes))) + "\n")
         for result in results:
             if result.fast_over_safe is not None:
-                emit(
+                console.emit(
                     f"{result.name}: prefill with the fast kernels is "
                     f"{result.fast_over_safe:.2f}x that with the safe ones\n"
                 )

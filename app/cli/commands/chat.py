@@ -6,7 +6,7 @@ import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.cli.options import ModelGroup, PlanGroup
+from app.cli.options import MODEL_HELP, ModelGroup, PlanGroup
 
 
 @with_groups
@@ -17,8 +17,7 @@ def chat(
         str | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that"
-            " `ingot models` lists. Without it the app begins with the list.",
+            help=f"{MODEL_HELP} Without it the app begins with the list.",
         ),
     ] = None,
     system: Annotated[

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from app import console
+from app.cli.options import YesFlag
 
 if TYPE_CHECKING:
     from app.chat.store.records import Chat
@@ -48,7 +50,8 @@ def show(
         with Store.open() as store:
             found = store.deleted()[:limit] if deleted else store.chats(limit)
     if as_json:
-        _emit_json({"file": str(where), "chats": [_chat_json(chat) for chat in found]})
+        shown = {"file": str(where), "chats": [_chat_json(chat) for chat in found]}
+        console.emit_json(shown, indent=1)
     elif found:
         for chat in found:
             console.emit(_line(chat) + "\n")
@@ -75,15 +78,10 @@ def search(
         hits = store.search(" ".join(words), limit)
     if as_json:
         rows = [
-            {
-                **_chat_json(hit.chat),
-                "message": hit.message,
-                "snippet": hit.snippet,
-                "marks": [list(mark) for mark in hit.marks],
-            }
-            for hit in hits
+            {**_chat_json(h.chat), "message": h.message, "snippet": h.snippet, "marks": h.marks}
+            for h in hits
         ]
-        _emit_json({"hits": rows})
+        console.emit_json({"hits": rows}, indent=1)
         return
     for hit in hits:
         console.emit(_line(hit.chat) + "\n")
@@ -115,31 +113,27 @@ def export(
 @chats.command()
 def rm(ids: IdsArgument) -> None:
     """Delete chats; for 30 days `ingot chats restore` brings them back."""
-    from app.chat.store import Store
-
-    with Store.open() as store:
-        found = [store.chat(id) for id in ids]  # all of them or none
-        for chat in found:
-            store.delete_chat(chat.id)
-            console.note(f"deleted {chat.id}, {_title(chat)}; `ingot chats restore {chat.id}`")
+    _change(ids, "delete_chat", "deleted {id}, {title}; `ingot chats restore {id}`")
 
 
 @chats.command()
 def restore(ids: IdsArgument) -> None:
     """Bring back chats that were deleted."""
+    _change(ids, "restore_chat", "{id}, {title}, is back")
+
+
+def _change(ids: list[int], method: str, told: str) -> None:
+    """All of them, or none if one is not there."""
     from app.chat.store import Store
 
     with Store.open() as store:
-        found = [store.chat(id) for id in ids]
-        for chat in found:
-            store.restore_chat(chat.id)
-            console.note(f"{chat.id}, {_title(chat)}, is back")
+        for chat in [store.chat(id) for id in ids]:
+            getattr(store, method)(chat.id)
+            console.note(told.format(id=chat.id, title=_title(chat)))
 
 
 @chats.command()
-def repair(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+def repair(yes: YesFlag = False) -> None:
     """Check the file of the chats; rename a damaged one and save what can be read of it."""
     from app.chat.store.repair import is_whole
     from app.chat.store.repair import repair as mend
@@ -165,8 +159,6 @@ def repair(
 
 
 def _line(chat: Chat) -> str:
-    from datetime import datetime
-
     when = datetime.fromtimestamp(chat.updated).strftime("%Y-%m-%d %H:%M")
     return f"{chat.id:>5}  {when}  {chat.count:>4}  {_title(chat)}"
 
@@ -181,23 +173,15 @@ def _plain(text: str) -> str:
 
 
 def _chat_json(chat: Chat) -> dict[str, Any]:
+    created, updated = (
+        datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+        for seconds in (chat.created, chat.updated)
+    )
     return {
         "id": chat.id,
         "title": chat.title,
-        "created": _when(chat.created),
-        "updated": _when(chat.updated),
+        "created": created,
+        "updated": updated,
         "messages": chat.count,
         "model": chat.model,
     }
-
-
-def _when(seconds: float) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _emit_json(data: Any) -> None:
-    import json
-
-    console.emit(json.dumps(data, indent=1, ensure_ascii=False) + "\n")

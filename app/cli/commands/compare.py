@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.cli.options import ModelArgument, PromptArgument, SamplingGroup, SystemOption
+from app.cli.options import (
+    ModelArgument,
+    ObjectFlag,
+    PromptArgument,
+    SamplingGroup,
+    SystemOption,
+)
 
 if TYPE_CHECKING:
     from app.compare.records import Contender, Report
@@ -35,33 +40,23 @@ def compare(
     system: SystemOption = None,
     together: Annotated[
         bool,
-        typer.Option(
-            "--together",
-            help="Ask all at once: done sooner, but each is slower.",
-        ),
+        typer.Option("--together", help="Ask all at once: done sooner, but each is slower."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: ObjectFlag = False,
 ) -> None:
     """Ask several files one question: answers, speed, memory, and the first token that differs.
 
     They answer one after another, each in its own process. Exits 3 if one could not answer.
     """
-    import json
-
     from app.compare.records import Question
     from app.compare.run import Comparison
     from app.compare.text import as_json as as_object
     from app.compare.text import lines
     from app.exitcodes import ExitCode
-    from app.prompts import PromptStyle, clean_argument, conversation, joined, read_text
+    from app.prompts import PromptStyle, clean_argument, conversation, read_prompt
 
     params = sampling.params()
-    piped = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
-    text = joined(
-        clean_argument(prompt, console.note),
-        read_text(piped, console.note) if piped is not None else None,
-        "ingot compare MODEL",
-    )
+    text = read_prompt(prompt, "ingot compare MODEL", console.note)
     style = PromptStyle(clean_argument(system, console.note))
     messages = conversation(style, [{"role": "user", "content": text}])
     contenders = _contenders(model, recipe or [], also or [])
@@ -69,7 +64,7 @@ def compare(
     console.prepare_stdout()
     report, interrupted = _run(comparison)
     if as_json:
-        console.emit(json.dumps(as_object(report), ensure_ascii=False, allow_nan=False) + "\n")
+        console.emit_json(as_object(report))
     else:
         for side in report.sides:
             if side.text:

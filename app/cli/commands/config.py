@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,7 +36,6 @@ def show(
     """
     if context.invoked_subcommand is not None:
         return
-    import json
     from dataclasses import replace
 
     from app.config.reading import load
@@ -48,7 +49,7 @@ def show(
     if as_json:
         values = {key: {"value": value, "source": source} for key, value, source in rows}
         told = {"file": str(loaded.path), "settings": values, "problems": list(loaded.problems)}
-        console.emit(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        console.emit_json(told, indent=1)
     else:
         shown = [(f"{key} = {_toml(value)}", source) for key, value, source in rows]
         wide = max(len(line) for line, _ in shown if len(line) <= 50)
@@ -70,8 +71,6 @@ def path() -> None:
 @config.command()
 def get(key: KeyArgument) -> None:
     """Print the value of one setting; nothing when it has none."""
-    import json
-
     from app.config.reading import load
     from app.config.values import type_of
 
@@ -87,10 +86,7 @@ def get(key: KeyArgument) -> None:
 @config.command("set", context_settings={"ignore_unknown_options": True})
 def set_(
     key: KeyArgument,
-    value: Annotated[
-        str,
-        typer.Argument(help='Its new value; a list as ["a", "b"].'),
-    ],
+    value: Annotated[str, typer.Argument(help='Its new value; a list as ["a", "b"].')],
 ) -> None:
     """Write a setting to the file; its comments and the other settings stay as they are."""
     from app.config.values import parse
@@ -114,8 +110,6 @@ def unset(key: KeyArgument) -> None:
 
 def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:
     """Name, value and source of every setting."""
-    from operator import attrgetter
-
     from app.config.values import SETTINGS
 
     found: list[tuple[str, Any, str]] = []
@@ -136,6 +130,4 @@ def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:
 
 
 def _toml(value: Any) -> str:
-    import json
-
     return "(none)" if value is None else json.dumps(value, ensure_ascii=False)

@@ -4,6 +4,9 @@ from typing import Annotated
 
 import typer
 
+from app import console
+from app.cli.options import TableFlag
+
 
 def doctor(
     model: Annotated[
@@ -17,9 +20,7 @@ def doctor(
         bool,
         typer.Option("--verify", help="Compare every file of MODEL with its checksum instead."),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    as_json: TableFlag = False,
 ) -> None:
     """Show the hardware, the libraries, and whether the runtimes pass their self-tests."""
     from runtimes.errors import RequestError
@@ -35,9 +36,7 @@ def doctor(
 
     report = examine()
     if as_json:
-        import json
-
-        typer.echo(json.dumps(report.as_json(), indent=1))
+        console.emit_json(report.as_json(), indent=1)
     else:
         show(report)
     if not report.usable:
@@ -46,8 +45,6 @@ def doctor(
 
 def _verify(model: str | None, *, as_json: bool) -> None:
     """A line for each file as soon as it has been read. Raises ModelError when any is damaged."""
-    import json
-
     from app.doctor.verify import verify
     from runtimes.errors import ModelError
 
@@ -56,11 +53,11 @@ def _verify(model: str | None, *, as_json: bool) -> None:
         found.append(file)
         if not as_json:
             state = "damaged" if file.problem else "ok"
-            typer.echo(f"{state:<8}  {file.path}  {file.problem}".rstrip())
+            console.emit(f"{state:<8}  {file.path}  {file.problem}".rstrip() + "\n")
     damaged = [file for file in found if file.problem]
     if as_json:
         whole = {"files": [file.as_json() for file in found], "damaged": len(damaged)}
-        typer.echo(json.dumps(whole, indent=1))
+        console.emit_json(whole, indent=1)
     if damaged:
         raise ModelError(
             f"{len(damaged)} of {len(found)} files are damaged: `ingot pull` or `quantize` again"

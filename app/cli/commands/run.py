@@ -1,7 +1,5 @@
 """`ingot run`: one prompt from the shell, its answer on stdout as it comes."""
 
-import json
-import sys
 from dataclasses import replace
 from typing import Annotated
 
@@ -53,18 +51,12 @@ def run(
     from app.models.planning import choose
     from app.models.resolve import load_engine
     from app.oneshot import ask, result_json
-    from app.prompts import PromptStyle, clean_argument, joined, read_text
+    from app.prompts import PromptStyle, clean_argument, read_prompt
     from runtimes.errors import RequestError
 
     params = replace(sampling.params(), constraint=constraints.constraint())
     style = PromptStyle(clean_argument(system, console.note), raw)
-    # Nothing is read from a terminal: it would wait for text that nobody knows to type.
-    piped = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
-    text = joined(
-        clean_argument(prompt, console.note),
-        read_text(piped, console.note) if piped is not None else None,
-        "ingot run MODEL",
-    )
+    text = read_prompt(prompt, "ingot run MODEL", console.note)
     choice = choose(model, options, settings, "chat", slots=1, reproducible=reproducible)
     file = choice.file
     if context_shift and "context_shift" not in file.backend.knows:
@@ -91,8 +83,7 @@ def run(
 
         answer = ask(engine, text, style, params, emit=None if as_json else show)
     if as_json:
-        report = result_json(answer.completion, file)
-        console.emit(json.dumps(report, ensure_ascii=False, allow_nan=False) + "\n")
+        console.emit_json(result_json(answer.completion, file))
     if answer.failure is not None:
         console.note(f"ingot: {answer.failure}", style="red")
         raise typer.Exit(ExitCode.MODEL)

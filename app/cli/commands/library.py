@@ -1,0 +1,104 @@
+"""`ingot models`, `pull` and `rm`: what is in the library, what comes into it, what goes."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from app import console
+from app.cli.options import TableFlag, YesFlag
+
+
+def models(as_json: TableFlag = False) -> None:
+    """List the pulled models with their sizes; use the names as MODEL."""
+    from app.models.library import library_dir
+    from app.models.library import models as all_models
+    from quantize.disk import human
+
+    found = all_models()
+    if as_json:
+        rows = [
+            {
+                "name": f"{model.repo}:{build.label}",
+                "format": build.kind,
+                "bytes": build.size,
+                "path": str(model.path(build)),
+                "commit": build.commit,
+                "whole": model.is_whole(build),
+            }
+            for model in found
+            for build in model.builds
+        ]
+        console.emit_json({"folder": str(library_dir()), "models": rows}, indent=1)
+        return
+    if not found:
+        console.note(f"no models in {library_dir()}; `ingot pull ORG/NAME` gets one")
+        return
+    lines = [
+        (
+            f"{model.repo}:{build.label}",
+            human(build.size),
+            build.kind if model.is_whole(build) else f"{build.kind}, damaged: pull it again",
+        )
+        for model in found
+        for build in model.builds
+    ]
+    lines += [(m.repo, "?", "nothing whole: pull it again") for m in found if not m.builds]
+    wide = max(len(name) for name, _, _ in lines)
+    for name, size, kind in lines:
+        console.emit(f"{name:<{wide}}  {size:>7}  {kind}\n")
+    total = sum(build.size for model in found for build in model.builds)
+    console.note(f"{human(total)} in {library_dir()}")
+
+
+def pull(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ORG/NAME[:WHAT]",
+            help="A repository on the hub, and which of its models: a type such as Q4_K_M, a file,"
+            " or an ONNX folder. @REVISION may follow NAME.",
+        ),
+    ],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Download a ready GGUF file or ONNX folder; an interrupted download resumes.
+
+    Without WHAT, the only model there is, or a list of them. HF_TOKEN opens private and gated
+    repositories.
+    """
+    from app.models.pulling import parse_request
+    from app.models.pulling import pull as bring
+    from quantize.progress.console import ConsoleReporter, Reporter
+
+    request = parse_request(name)
+    path = bring(request, Reporter() if quiet else ConsoleReporter())
+    console.emit(f"{path}\n")
+
+
+def rm(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME[:WHAT]", help="A model as `ingot models` lists it.")
+    ],
+    yes: YesFlag = False,
+) -> None:
+    """Delete a pulled model, or one of its files."""
+    from app.models import library
+    from quantize.disk import human
+    from runtimes.errors import RequestError
+
+    found = library.find(name)
+    if found is None:
+        raise RequestError(f"{name} is not in the library; `ingot models` lists what is")
+    model, build = found
+    size = build.size if build else sum(kept.size for kept in model.builds)
+    what = f"{model.repo}:{build.label}" if build else model.repo
+    if not yes:
+        if not sys.stdin.isatty():
+            raise RequestError(
+                f"{what}, {human(size)}, is deleted only with --yes: nobody can be asked"
+            )
+        if not typer.confirm(f"Delete {what}, {human(size)}?", err=True):
+            raise typer.Exit(1)
+    library.remove(model, build)
+    console.note(f"{what} is deleted; {human(size)} are free")
