@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Logits = npt.NDArray[np.float32]
 Indices = Sequence[int] | npt.NDArray[np.int64]
+SavedKv = bytes | memoryview  # one slot's keys and values, in the runner's own format
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +135,12 @@ class KvSlots(Protocol):
     def swap(self, first: int, second: int) -> None:
         """Exchange what two slots hold, whole. After ModelError neither is to be trusted."""
 
-    def save(self, slot: int, length: int) -> bytes:
-        """The first ``length`` tokens' keys and values, in the runner's own format.
+    def save(self, slot: int) -> SavedKv:
+        """All that the slot holds."""
 
-        Without ``can_trim`` the length must be all that the slot holds.
-        """
-
-    def load(self, slot: int, data: bytes) -> None:
-        """Make the slot hold what ``save`` gave, of this model with the same ``kv_type``.
-
-        Raises ModelError for anything else, and leaves the slot empty.
+    def load(self, slot: int, data: SavedKv, length: int) -> None:
+        """Make the slot hold what ``save`` gave of ``length`` tokens, by a runner of this model
+        with the same ``kv_type``. Raises ModelError if it cannot, and leaves the slot empty.
         """
 
     def shift(self, slot: int, keep: int, discard: int) -> None:

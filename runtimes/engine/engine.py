@@ -214,7 +214,7 @@ class Engine:
             raise RequestError(
                 "reproducible answers need every prompt computed in one way: no session is loaded"
             )
-        header, data = read_session(path, self._session_header([]))
+        header, data = read_session(path, self._session_header(()))
         if not self._call(lambda: self._core.kv.pool.put(Prefix(None, list(header.tokens)), data)):
             raise RequestError(
                 f"{path} holds {len(data):,} bytes of keys and values, more than the prefix cache "
@@ -222,13 +222,9 @@ class Engine:
             )
         return list(header.tokens)
 
-    def _session_header(self, tokens: list[int]) -> SessionHeader:
-        return SessionHeader(
-            model=fingerprint(self.model),
-            runtime=self.model.runtime,
-            kv_type=self._settings.kv_type,
-            tokens=tuple(tokens),
-        )
+    def _session_header(self, tokens: Iterable[int]) -> SessionHeader:
+        kv_type = self._settings.kv_type
+        return SessionHeader(fingerprint(self.model), self.model.runtime, kv_type, list(tokens))
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from runtimes.engine.prefix_pool import Entry, Prefix, PrefixPool, common_prefix
 from runtimes.engine.sequence import Sequence
 from runtimes.errors import IngotError, RequestError
-from runtimes.runner import Capabilities, KvSlots
+from runtimes.runner import Capabilities, KvSlots, SavedKv
 
 logger = logging.getLogger(__name__)
 
@@ -161,10 +161,11 @@ class KvCache:
     def _leave(self, slot: int, prefix: Prefix) -> None:
         worth = self._enabled and len(prefix.tokens) >= LEAST_SHARED
         retain = worth and not self.capabilities.mixed_batch
-        if worth and not retain:
-            self._offload(slot, prefix)
         try:
-            self._kv.trim(slot, len(prefix.tokens) if retain else 0)
+            self._kv.trim(slot, len(prefix.tokens) if worth else 0)
+            if worth and not retain:
+                self._offload(slot, prefix)
+                self._kv.trim(slot, 0)
         except IngotError as error:
             logger.warning("a slot could not be cut back: %s", error)
             retain = False
@@ -236,8 +237,9 @@ class KvCache:
             self._offload(slot, own)
         try:
             if match.entry is not None:
-                self._kv.load(slot, match.entry.data)
-                if match.length < len(match.entry.prefix.tokens):
+                length = len(match.entry.prefix.tokens)
+                self._kv.load(slot, match.entry.data, length)
+                if match.length < length:
                     self._kv.trim(slot, match.length)
             elif match.slot is not None and match.slot != slot:
                 self._kv.copy(match.slot, slot, match.length)
@@ -250,11 +252,11 @@ class KvCache:
         return match.length
 
     def _offload(self, slot: int, prefix: Prefix) -> None:
-        """Copy what ``slot`` holds into the pool, if it fits."""
+        """Copy what ``slot`` holds, ``prefix``, into the pool, if it fits."""
         if not self.pool.budget or self.pool.holds(prefix):
             return
         try:
-            self.pool.put(prefix, self._kv.save(slot, len(prefix.tokens)))
+            self.pool.put(prefix, self._kv.save(slot))
         except (IngotError, MemoryError) as error:
             logger.warning("a prefix could not be kept: %s", error)
 
@@ -265,25 +267,27 @@ class KvCache:
         self._retained.clear()
         return self.pool.clear()
 
-    def save_prefix(self, tokens: list[int]) -> tuple[list[int], bytes] | None:
+    def save_prefix(self, tokens: list[int]) -> tuple[list[int], SavedKv] | None:
         """Tokens, keys and values of the longest known beginning of ``tokens``; None if none is.
 
-        Never of more: the rest of a pool entry may be another conversation. Raises RequestError
-        when no slot is free to cut that off in.
+        Never of more: the rest may be another conversation. Raises RequestError when no slot is
+        free to cut that off in.
         """
         live = {one.slot: Prefix(one.request.adapter, one.cached_tokens()) for one in self.running}
         match = self._find(Prefix(None, tokens), live)
         known = Prefix(None, tokens[: match.length])
-        if match.slot is not None:
-            return known.tokens, self._kv.save(match.slot, match.length)
-        if match.entry is None or match.length == len(match.entry.prefix.tokens):
-            return (known.tokens, match.entry.data) if match.entry else None
+        if not match.length:
+            return None
+        if match.entry is not None and match.length == len(match.entry.prefix.tokens):
+            return known.tokens, match.entry.data
+        if match.slot is not None and match.length == self._held(match.slot):
+            return known.tokens, self._kv.save(match.slot)
         if not (free := self.free_slots):
             raise RequestError("every slot is in use: save again when a request has ended")
         if self._restore(free[0], match) == 0:
             return None
         try:
-            return known.tokens, self._kv.save(free[0], match.length)
+            return known.tokens, self._kv.save(free[0])
         finally:
             self._leave(free[0], known)
 

@@ -4,6 +4,8 @@ import collections.abc as abc
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from runtimes.runner import SavedKv
+
 _MOST_ENTRIES = 128  # each is looked at for every new sequence
 
 
@@ -33,7 +35,7 @@ class Entry:
     """Keys and values in the pool."""
 
     prefix: Prefix
-    data: bytes
+    data: SavedKv
 
     def begins(self, other: Prefix) -> bool:
         """Whether ``other`` begins with all of it."""
@@ -57,7 +59,7 @@ class PrefixPool:
             for entry in self.entries
         )
 
-    def put(self, prefix: Prefix, data: bytes) -> bool:
+    def put(self, prefix: Prefix, data: SavedKv) -> bool:
         """Take keys and values in; False if they alone exceed the budget.
 
         Entries that hold only a beginning of the new one go, if tokens can be cut off its end.

@@ -3,13 +3,14 @@
 A session file is one line of JSON in UTF-8, ended by a newline, then the payload, which is what
 ``KvSlots.save`` gave::
 
-    {"ingot_session": 1, "model": ..., "runtime": ..., "kv_type": ..., "tokens": [...],
-     "bytes": ..., "crc32": ...}
+    {"ingot_session": 2, "model": ..., "runtime": ..., "kv_type": ..., "tokens": [...],
+     "crc32": ...}
 
-``ingot_session`` is the version of this layout, ``model`` the fingerprint of the model file
-(``runtimes.models.fingerprint``), ``tokens`` the ids that the payload holds the keys and values of,
-``bytes`` its size and ``crc32`` its checksum (zlib's). The tokens are the text of the conversation:
-the file is as private as that, and is made readable by its owner only.
+``ingot_session`` is the version of this layout and of the payloads', ``model`` the fingerprint of
+the model file (``runtimes.models.fingerprint``), ``tokens`` the ids that the payload holds the keys
+and values of, ``crc32`` the checksum (zlib's) of the fields before it and the payload. The tokens
+are the text of the conversation: the file is as private as that, and is made readable by its owner
+only.
 """
 
 import errno
@@ -17,13 +18,14 @@ import json
 import os
 import tempfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.runner import SavedKv
 
-_VERSION = 1
+_VERSION = 2
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _KEY = "ingot_session"
 _MOST_HEADER_BYTES = 64 * 2**20  # some 8 million tokens; what is longer is no header
@@ -36,25 +38,16 @@ class SessionHeader:
     model: str
     runtime: str
     kv_type: str
-    tokens: tuple[int, ...]
+    tokens: list[int]
 
 
-def write_session(path: Path, header: SessionHeader, data: bytes) -> None:
+def write_session(path: Path, header: SessionHeader, data: SavedKv) -> None:
     """Write the file whole or not at all: an older one at ``path`` stays until this one is safe.
 
     Raises ModelError when the folder cannot be written to, OutOfMemoryError when the disk is full.
     """
-    line = json.dumps(
-        {
-            _KEY: _VERSION,
-            "model": header.model,
-            "runtime": header.runtime,
-            "kv_type": header.kv_type,
-            "tokens": list(header.tokens),
-            "bytes": len(data),
-            "crc32": zlib.crc32(data),
-        }
-    )
+    fields = {_KEY: _VERSION, **asdict(header)}
+    line = json.dumps({**fields, "crc32": _checksum(fields, data)})
     part: Path | None = None
     try:
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -80,24 +73,27 @@ def read_session(path: Path, expected: SessionHeader) -> tuple[SessionHeader, by
     """The header and payload at ``path``; ``expected`` says of which model and runtime.
 
     The expected tokens are not looked at. Raises ModelError, saying what to do, for a file that is
-    missing, damaged, of a newer Ingot, or of another model, runtime or type of keys and values.
+    missing, damaged, of another Ingot's format, or of another model, runtime or type of keys and
+    values.
     """
     try:
         with path.open("rb") as file:
-            fields = _header(path, file)
-            header = _matching(path, fields, expected)
+            fields = _fields(path, file)
+            _require_match(path, fields, expected)
             data = file.read()
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    if len(data) != fields.get("bytes") or zlib.crc32(data) != fields.get("crc32"):
-        raise ModelError(
-            f"{path} is damaged: it holds {len(data):,} bytes of keys and values where "
-            f"{fields.get('bytes')} with another checksum were saved. Start the conversation anew"
-        )
-    return header, data
+    crc = fields.pop("crc32", None)
+    if crc != _checksum(fields, data):
+        raise ModelError(f"{path} is damaged: its checksum is another. Start the conversation anew")
+    return SessionHeader(expected.model, expected.runtime, expected.kv_type, fields["tokens"]), data
 
 
-def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
+def _checksum(fields: dict[str, Any], data: SavedKv) -> int:
+    return zlib.crc32(data, zlib.crc32(json.dumps(fields).encode()))
+
+
+def _fields(path: Path, file: BinaryIO) -> dict[str, Any]:
     line = file.readline(_MOST_HEADER_BYTES)
     try:
         fields = json.loads(line)
@@ -113,27 +109,15 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
     return fields
 
 
-def _matching(path: Path, fields: dict[str, Any], expected: SessionHeader) -> SessionHeader:
+def _require_match(path: Path, fields: dict[str, Any], expected: SessionHeader) -> None:
     for key, what, advice in (
-        ("model", "model file", "Load it with the file that it was saved with"),
-        ("runtime", "runtime", f"Load it with {fields.get('runtime')}"),
-        (
-            "kv_type",
-            "type of keys and values",
-            f"Load it with kv_type {fields.get('kv_type')}",
-        ),
+        ("model", "model file", "the file that it was saved with"),
+        ("runtime", "runtime", fields.get("runtime")),
+        ("kv_type", "type of keys and values", f"kv_type {fields.get('kv_type')}"),
     ):
-        if fields.get(key) != getattr(expected, key):
+        found, here = str(fields.get(key)), str(getattr(expected, key))
+        if found != here:  # a fingerprint is shown by its first digits
             raise ModelError(
-                f"{path} is of another {what} ({_short(fields.get(key))}, here "
-                f"{_short(getattr(expected, key))}). {advice}, or start the conversation anew"
+                f"{path} is of another {what} ({found[:16]}, here {here[:16]}). Load it with "
+                f"{advice}, or start the conversation anew"
             )
-    tokens = fields.get("tokens")
-    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        raise ModelError(f"{path} is damaged: its tokens are not a list of ids")
-    return SessionHeader(expected.model, expected.runtime, expected.kv_type, tuple(tokens))
-
-
-def _short(value: object) -> str:
-    """A fingerprint by its first digits."""
-    return str(value)[:16]

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.engine.snapshot import HEADER_BYTES, KvKind, header, unwrap
 from runtimes.errors import ModelError
-from runtimes.llamacpp import state
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.native import library, recent_errors
-from runtimes.runner import StepPlan, StepRow
+from runtimes.llamacpp.state import Bytes, with_streams
+from runtimes.runner import SavedKv, StepPlan, StepRow
 
 
 class SlotCache:
@@ -24,7 +23,7 @@ class SlotCache:
     """
 
     def __init__(
-        self, context: Any, slots: int, length: int, *, unified: bool, can_trim: bool, kind: KvKind
+        self, context: Any, slots: int, length: int, *, unified: bool, can_trim: bool
     ) -> None:
         self._lib = library()
         self._context = context
@@ -32,7 +31,6 @@ class SlotCache:
         self._most = length
         self._unified = unified
         self._streams = 1 if unified else slots
-        self.kind = kind
         self._lone = Batch(1)
         self._shared: set[int] = set()  # slots whose cells may be another's, too
         self._turning = False  # keys wait for the next step to be rotated to a shifted position
@@ -99,40 +97,23 @@ class SlotCache:
             self._write(other, data)
             self.lengths[other] = lengths[slot]
 
-    def save(self, slot: int, length: int) -> bytes:
-        """See ``KvSlots.save``. The payload is what ``llama_state_seq_get_data`` gives."""
-        self._require(slot, length)
-        if length < self.lengths[slot]:
-            data = self._read(slot)
-            records = state.parse(data)
-            if records is None:
-                raise ModelError("this model's keys and values can be saved only as a whole")
-            payload = state.cut(data, records, length).data
-            return b"".join((header(self.kind, length, [payload]), payload))
-        # llama.cpp writes straight into the bytes object that nobody has seen yet: a slot can be
-        # gigabytes, too much to hold twice.
-        self._settle()
-        saved = bytes(HEADER_BYTES + self._size(slot))
-        room = np.frombuffer(saved, np.uint8)
-        self._read_into(slot, room[HEADER_BYTES:])
-        front = header(self.kind, length, [room[HEADER_BYTES:].data])
-        ctypes.memmove(room.ctypes.data, front, HEADER_BYTES)
-        return saved
+    def save(self, slot: int) -> memoryview:
+        """See ``KvSlots.save``: what ``llama_state_seq_get_data`` gives."""
+        self._require_slot(slot)
+        return self._read(slot).data
 
-    def load(self, slot: int, data: bytes) -> None:
+    def load(self, slot: int, data: SavedKv, length: int) -> None:
         """See ``KvSlots.load``."""
         self.trim(slot, 0)
-        length, payload = unwrap(data, self.kind)
         if length > self._most:
             raise ModelError(f"{length} saved tokens do not fit a context of {self._most}")
         if length == 0:
             return
-        native = np.frombuffer(payload, np.uint8)
-        records = state.parse(native)
-        if records is not None:
-            state.require_length(native, records, length)
-            native = state.with_streams(native, records, self._streams)
-        self._write(slot, native)
+        self._write(slot, with_streams(np.frombuffer(data, np.uint8), self._streams))
+        newest = self._lib.llama_memory_seq_pos_max(self._memory, slot)
+        if newest != length - 1:
+            self.remove(slot, 0)
+            raise ModelError(f"the saved keys and values end at token {newest + 1}, not {length}")
         self.lengths[slot] = length
 
     def shift(self, slot: int, keep: int, discard: int) -> None:
@@ -184,22 +165,17 @@ class SlotCache:
             raise ModelError(f"llama.cpp cannot shift: {recent_errors() or f'code {code}'}")
         self.stepped()
 
-    def _size(self, slot: int) -> int:
-        return int(self._lib.llama_state_seq_get_size(self._context, slot))
-
-    def _read(self, slot: int) -> state.Bytes:
+    def _read(self, slot: int) -> Bytes:
         """The slot's state as llama.cpp writes it."""
         self._settle()
-        data = np.empty(self._size(slot), np.uint8)
-        self._read_into(slot, data)
+        lib, context = self._lib, self._context
+        data = np.empty(lib.llama_state_seq_get_size(context, slot), np.uint8)
+        size = lib.llama_state_seq_get_data(context, _pointer(data), data.nbytes, slot)
+        if size != data.nbytes:
+            raise ModelError(f"llama.cpp cannot save slot {slot}: {recent_errors()}")
         return data
 
-    def _read_into(self, slot: int, room: state.Bytes) -> None:
-        size = self._lib.llama_state_seq_get_data(self._context, _pointer(room), room.nbytes, slot)
-        if size != room.nbytes:
-            raise ModelError(f"llama.cpp cannot save slot {slot}: {recent_errors()}")
-
-    def _write(self, slot: int, data: state.Bytes) -> None:
+    def _write(self, slot: int, data: Bytes) -> None:
         """Put a state that llama.cpp wrote into an empty slot; on failure it is empty again."""
         lib = self._lib
         read = lib.llama_state_seq_set_data(self._context, _pointer(data), data.nbytes, slot)
@@ -212,5 +188,5 @@ class SlotCache:
             )
 
 
-def _pointer(data: state.Bytes) -> Any:
+def _pointer(data: Bytes) -> Any:
     return ctypes.cast(data.ctypes.data, ctypes.POINTER(ctypes.c_uint8))

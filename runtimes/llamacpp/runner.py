@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.engine.snapshot import KvKind
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import (
@@ -81,14 +80,12 @@ class LlamaRunner:
         context = self._context = make_context(model, model_file, settings, caches, length)
         self.tokenizer = LlamaTokenizer(model)
         vocabulary = self.tokenizer.vocab_size
-        bytes_per_token = kv_bytes_per_token(model_file, settings.kv_type)
         self.kv = SlotCache(
             context,
             caches,
             length,
             unified=settings.unified_kv,
             can_trim=keeps_every_token(model),
-            kind=KvKind("llamacpp", settings.kv_type, bytes_per_token, vocabulary),
         )
         # Rows of logits that a call may ask for
         self._outputs = outputs_at_once(settings, caches)
@@ -100,7 +97,7 @@ class LlamaRunner:
             vocab_size=vocabulary,
             mixed_batch=settings.unified_kv,
             kv_tokens=settings.kv_tokens if settings.unified_kv else None,
-            kv_bytes_per_token=bytes_per_token,
+            kv_bytes_per_token=kv_bytes_per_token(model_file, settings.kv_type),
             can_trim=self.kv.can_trim,
             can_shift=self.kv.can_shift,
             top_k_logits=settings.device_sampling,

@@ -5,23 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.engine.snapshot import KvKind, header, unwrap
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.onnx.graph import Graph
-
-_NAMES = {"float16": "f16", "float32": "f32"}
-
-
-def kind_of(graph: Graph, vocab_size: int) -> KvKind:
-    """What the graph's keys and values are, by its own types."""
-    return KvKind(
-        runtime="onnx",
-        kv_type=_NAMES[np.dtype(graph.cache[0].dtype).name],
-        bytes_per_token=sum(
-            t.kv_heads * t.head_dim * np.dtype(t.dtype).itemsize for t in graph.cache
-        ),
-        vocab_size=vocab_size,
-    )
+from runtimes.runner import SavedKv
 
 
 class SlotCache:
@@ -32,9 +18,8 @@ class SlotCache:
     ``changes`` counts what was done to slots other than by steps.
     """
 
-    def __init__(self, graph: Graph, slots: int, context: int, kind: KvKind) -> None:
+    def __init__(self, graph: Graph, slots: int, context: int) -> None:
         """Raises OutOfMemoryError when the cache cannot be allocated."""
-        self.kind = kind
         try:
             self.arrays: list[npt.NDArray[Any]] = [
                 np.zeros((slots, t.kv_heads, context, t.head_dim), t.dtype) for t in graph.cache
@@ -46,6 +31,7 @@ class SlotCache:
             ) from error
         self.mask = np.zeros((slots, context), graph.index_dtype)
         self.lengths = [0] * slots
+        self.bytes_per_token = sum(array[0, :, 0].nbytes for array in self.arrays)
         self.changes = 0
 
     def full(self) -> set[int]:
@@ -84,24 +70,22 @@ class SlotCache:
         self.hold(first, lengths[0])
         self.hold(second, lengths[1])
 
-    def save(self, slot: int, length: int) -> bytes:
-        """See ``KvSlots.save``. The payload is each layer's keys and values, head after head."""
-        self._require(slot, length)
-        pieces = self._pieces(slot, length)
+    def save(self, slot: int) -> bytes:
+        """See ``KvSlots.save``: each layer's keys and values, head after head."""
+        length = self.lengths[slot]
         # Join copies each piece once, into memory of the final size.
-        return b"".join((header(self.kind, length, pieces), *pieces))
+        return b"".join(head.data for array in self.arrays for head in array[slot, :, :length])
 
-    def load(self, slot: int, data: bytes) -> None:
+    def load(self, slot: int, data: SavedKv, length: int) -> None:
         """See ``KvSlots.load``."""
         self.changes += 1
         self.trim(slot, 0)
-        length, payload = unwrap(data, self.kind)
         context = self.mask.shape[1]
         if length > context:
             raise ModelError(f"{length} saved tokens do not fit a context of {context}")
-        if payload.nbytes != length * self.kind.bytes_per_token:
-            raise ModelError(f"{payload.nbytes} bytes are not {length} tokens of this model")
-        at = 0
+        if len(data) != length * self.bytes_per_token:
+            raise ModelError(f"{len(data)} bytes are not {length} tokens of this model")
+        at, payload = 0, memoryview(data)
         for array in self.arrays:
             part = array[slot, :, :length]
             end = at + part.nbytes
@@ -116,12 +100,3 @@ class SlotCache:
     def _require(self, slot: int, length: int) -> None:
         if length > self.lengths[slot]:
             raise ModelError(f"slot {slot} holds {self.lengths[slot]} tokens, not {length}")
-
-    def _pieces(self, slot: int, length: int) -> list[memoryview]:
-        if length == 0:
-            return []
-        return [
-            memoryview(head).cast("B")
-            for array in self.arrays
-            for head in array[slot, :, :length].view(np.uint8)
-        ]

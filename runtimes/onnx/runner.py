@@ -16,7 +16,7 @@ from runtimes.onnx.binding import check_tokens
 from runtimes.onnx.concat import ConcatSteps
 from runtimes.onnx.graph import load_graph
 from runtimes.onnx.inplace import InPlaceSteps
-from runtimes.onnx.kv import SlotCache, kind_of
+from runtimes.onnx.kv import SlotCache
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
@@ -37,7 +37,7 @@ class OnnxRunner:
         graph = load_graph(model_file, settings)
         slots, context = max(settings.slots, 1), settings.context or model_file.context_length
         rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots
-        self.kv = SlotCache(graph, rows, context, kind_of(graph, model_file.vocab_size))
+        self.kv = SlotCache(graph, rows, context)
         self.tokenizer = OnnxTokenizer(model_file.path)
         kind = InPlaceSteps if graph.in_place else ConcatSteps
         self._steps: InPlaceSteps | ConcatSteps = kind(graph, self.kv, model_file.vocab_size)
@@ -48,7 +48,7 @@ class OnnxRunner:
             batch=max(settings.batch, slots),
             vocab_size=model_file.vocab_size,
             mixed_batch=False,
-            kv_bytes_per_token=self.kv.kind.bytes_per_token,
+            kv_bytes_per_token=self.kv.bytes_per_token,
         )
         if settings.reproducible:
             # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.

@@ -261,21 +261,21 @@ def test_slots_are_copied_cut_saved_and_loaded_between_steps(runner: OnnxRunner)
     for slot in (0, 1):
         step(runner, (slot, 0, TOKENS[slot : slot + 20]))
     step(runner, (0, 20, [7]), (1, 20, [8]))
-    saved = runner.kv.save(0, 21)
+    saved = runner.kv.save(0)
     runner.kv.trim(1, 10)
     runner.kv.copy(0, 2, 15)
     logits = step(runner, (0, 21, [9]), (1, 10, [9]), (2, 15, [9]))
     texts = [[*TOKENS[:20], 7, 9], [*TOKENS[1:11], 9], [*TOKENS[:15], 9]]
     # The same rows and lengths as the step has left, but another text in one of them.
-    runner.kv.load(0, saved)
+    runner.kv.load(0, saved, 21)
     runner.kv.trim(0, 0)
     step(runner, (0, 0, TOKENS[20:42]))
     after = step(runner, (0, 22, [5]), (1, 11, [5]), (2, 16, [5]))
     texts += [[*TOKENS[20:42], 5], [*texts[1], 5], [*texts[2], 5]]
     for text, row in zip(texts, (*logits, *after), strict=True):
         assert np.abs(alone(runner, text) - row).max() <= REGROUPED
-    runner.kv.load(3, saved)
-    assert runner.kv.save(3, 21) == saved
+    runner.kv.load(3, saved, 21)
+    assert runner.kv.save(3) == saved
     expected = alone(runner, [*TOKENS[:20], 7, 6])
     assert np.abs(step(runner, (3, 21, [6]))[0] - expected).max() <= REGROUPED
 
@@ -284,14 +284,14 @@ def test_slots_are_copied_cut_saved_and_loaded_between_steps(runner: OnnxRunner)
 def test_another_text_of_the_same_length_is_noticed(runner: OnnxRunner, how: str):
     """The buffers that a step has left are those of the same slots and lengths, yet not right."""
     step(runner, (2, 0, TOKENS[10:31]))
-    saved = runner.kv.save(2, 21)
+    saved = runner.kv.save(2)
     for slot in (0, 1):
         step(runner, (slot, 0, TOKENS[slot : slot + 20]))
     step(runner, (0, 20, [7]), (1, 20, [8]))
     if how == "copy":
         runner.kv.copy(2, 1, 21)
     else:
-        runner.kv.load(1, saved)
+        runner.kv.load(1, saved, 21)
     logits = step(runner, (0, 21, [9]), (1, 21, [9]))
     texts = [*TOKENS[:20], 7, 9], [*TOKENS[10:31], 9]
     for text, row in zip(texts, logits, strict=True):
@@ -330,12 +330,12 @@ def test_a_failed_step_leaves_every_slot_as_it_was(runner: OnnxRunner):
 
     step(runner, (0, 0, TOKENS[:20]))
     step(runner, (1, 0, TOKENS[:30]))
-    saved = runner.kv.save(0, 20), runner.kv.save(1, 30)
+    saved = runner.kv.save(0), runner.kv.save(1)
     with pytest.raises(ModelError, match="1000000"):
         step(runner, (0, 20, [5]), (1, 30, [1_000_000]))
-    assert (runner.kv.save(0, 20), runner.kv.save(1, 30)) == saved
+    assert (runner.kv.save(0), runner.kv.save(1)) == saved
     with pytest.raises(ModelError, match="slot 0 holds 20 tokens"):
-        runner.kv.save(0, 21)
+        runner.kv.copy(0, 2, 21)
 
 
 @pytest.mark.parametrize("arch", [*EXPORTED, "mistral"])

@@ -60,10 +60,10 @@ def test_a_prefix_goes_on_from_a_copied_and_from_a_saved_slot(runner):
     expected = prefill(runner, 0, LENGTH, LENGTH + 40)
     runner.kv.trim(0, 0)
     prefill(runner, 0, 0, LENGTH)
-    data = runner.kv.save(0, LENGTH)
+    data = runner.kv.save(0)
     runner.kv.copy(0, 1, LENGTH)
     assert same(runner, prefill(runner, 1, LENGTH, LENGTH + 40), expected)
-    runner.kv.load(2, data)
+    runner.kv.load(2, data, LENGTH)
     assert same(runner, prefill(runner, 2, LENGTH, LENGTH + 40), expected)
     assert same(runner, prefill(runner, 0, LENGTH, LENGTH + 40), expected)
 
@@ -83,7 +83,6 @@ def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
     else:
         for attempt in (
             lambda: runner.kv.copy(0, 1, 100),
-            lambda: runner.kv.save(0, 100),
             lambda: runner.kv.trim(0, 100),
             lambda: runner.kv.shift(0, 4, 100),
         ):

@@ -80,11 +80,11 @@ class TokenSlots:
         assert self.can_trim or length in (0, len(self.held[slot]))
         del self.held[slot][length:]
 
-    def save(self, slot: int, length: int) -> bytes:
-        assert length == len(self.held[slot]) or self.can_trim
-        return b"".join(t.to_bytes(TOKEN_BYTES, "little") for t in self.held[slot][:length])
+    def save(self, slot: int) -> bytes:
+        return b"".join(t.to_bytes(TOKEN_BYTES, "little") for t in self.held[slot])
 
-    def load(self, slot: int, data: bytes) -> None:
+    def load(self, slot: int, data: bytes, length: int) -> None:
+        assert len(data) == length * TOKEN_BYTES
         pieces = range(0, len(data), TOKEN_BYTES)
         self.held[slot] = [int.from_bytes(data[i : i + TOKEN_BYTES], "little") for i in pieces]
 

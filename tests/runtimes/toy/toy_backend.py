@@ -50,10 +50,10 @@ class Slots:
     def swap(self, first: int, second: int) -> None:
         self.held[first], self.held[second] = self.held[second], self.held[first]
 
-    def save(self, slot: int, length: int) -> bytes:
-        return np.array(self.held[slot][:length], np.int64).tobytes()
+    def save(self, slot: int) -> bytes:
+        return np.array(self.held[slot], np.int64).tobytes()
 
-    def load(self, slot: int, data: bytes) -> None:
+    def load(self, slot: int, data: bytes, length: int) -> None:
         self.held[slot] = np.frombuffer(data, np.int64).tolist()
 
     def shift(self, slot: int, keep: int, discard: int) -> None:
