@@ -8,8 +8,7 @@ from app.batch.input.lengths import FileEncoder, Lengths, measure
 from app.batch.input.scan import InputScan, scan
 from app.batch.journal.journal import Entries
 from app.batch.plan import Plan
-from app.batch.schedule.engines import placements
-from app.batch.schedule.slots import free_memory, slots_for
+from app.batch.schedule.engines import free_memory, placements, slots_for
 from app.figures import duration, rate
 from app.models.planning import overrides, plan_files, task_for
 from app.options import ModelOptions, PlanOptions

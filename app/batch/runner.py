@@ -23,8 +23,8 @@ from app.batch.plan import Plan
 from app.batch.report.progress import BaseProgress, Views
 from app.batch.report.summary import Summary
 from app.batch.schedule.pending_rows import pending_rows
+from app.batch.schedule.pool_engine import Counts
 from app.batch.schedule.run_engines import Run, run_engines
-from app.batch.schedule.work import Counts
 from app.openai.answer import Answer
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from app.batch.input.row import Row
 from app.batch.report.time_left import Left, Pace, Rest, time_left
-from app.batch.schedule.pool_engine import InFlightRow, PoolEngine
-from app.batch.schedule.work import Counts
+from app.batch.schedule.pool_engine import Counts, InFlightRow, PoolEngine
 from runtimes.engine.metrics import EngineStats
 from runtimes.request import SamplingParams
 
@@ -70,7 +69,7 @@ class Forecast:
         pace = self._pace(now, stats)
         if pace is None or not begun.rows:
             return None
-        working = [row for one in members for row in one.by_slot()[: one.engine.slots]]
+        working = [row for member in members for row in member.running]
         rest = self._rest(working, stats, counts, begun)
         if draining:
             rest = Rest(rest.running, 0, rest.most, _unread(working), rest.slots)

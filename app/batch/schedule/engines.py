@@ -1,27 +1,36 @@
-"""Several engines on one machine: how many, where each of them runs, whether they fit, and their
-loading."""
+"""The engines of a job: how many, where each of them runs, with how many slots, whether they fit,
+and their loading."""
 
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
-from app.batch.schedule.slots import free_memory
+from app.batch.plan import Plan
+from app.batch.schedule.pool_engine import PoolEngine
 from app.models.planning import Choice
 from app.models.resolve import load_engine
 from runtimes.api import EngineApi
 from runtimes.errors import OutOfMemoryError, RequestError
 from runtimes.machine.gpus import Gpu, find_gpus
+from runtimes.machine.hardware import memory_now
 from runtimes.machine.topology import Core, cores, shares
-from runtimes.models.memory import estimate, gib
+from runtimes.models.memory import estimate, gib, largest_slots
+from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.placement import Placement
 from runtimes.worker.recovery import DeathLimit
 
+MOST_SLOTS = 16  # of each engine when nobody said
+# What the model may take of the free memory: prefixes that are kept for later, and whatever else
+# the machine does, need some too.
+_SHARE = 0.75
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 Count = int | Literal["auto"]
@@ -40,6 +49,57 @@ class EnginePlacement:
     place: Placement = field(default_factory=Placement)
     threads: int | None = None
     gpu: int | None = None
+
+
+def engine_pool(plan: Plan, rows: int) -> AbstractContextManager[list[PoolEngine]]:
+    """The engines that the plan asks for, for so many rows; they end with the block. Entering it
+    raises RequestError, ModelError, RuntimeMissingError or OutOfMemoryError."""
+    if plan.spec.running.ray is None:
+        return _local_engines(plan, rows)
+    from app.batch.schedule.cluster.pool import cluster_engines
+
+    return cluster_engines(plan, rows)
+
+
+@contextmanager
+def _local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
+    choice = plan.choice
+    # Nobody waits for a single row: prompts go in as fast as they can.
+    scheduling = replace(choice.scheduling, max_stall_s=None)
+    placed = placements(plan.engines, choice)
+    slots = slots_for(choice, rows, fixed=plan.spec.slots is not None, engines=len(placed))
+    settings = replace(choice.settings, slots=slots)
+    require_room(choice, settings, placed)
+    engines = load_engines(choice, settings, scheduling, placed)
+    try:
+        yield [
+            PoolEngine(engine, placement.name, partial(str, placement.where))
+            for engine, placement in zip(engines, placed, strict=True)
+        ]
+    finally:
+        for engine in engines:
+            engine.close()
+
+
+def slots_for(choice: Choice, rows: int, *, fixed: bool, engines: int = 1) -> int:
+    """For each of ``engines``: as many as were asked for (``fixed``); else as many as planned, or
+    as fit, but together no more than rows."""
+    if fixed:
+        return choice.settings.slots
+    rows = -(-rows // engines)
+    if choice.planned:
+        return max(1, min(choice.settings.slots, rows))
+    return default_slots(choice.file, choice.settings, rows, free_memory() // engines)
+
+
+def default_slots(model: ModelFile, settings: RunnerSettings, rows: int, free_bytes: int) -> int:
+    """As many slots as there are rows, up to 16, as long as all of it fits ``free_bytes``."""
+    return max(1, largest_slots(model, settings, int(free_bytes * _SHARE), min(MOST_SLOTS, rows)))
+
+
+def free_memory() -> int:
+    """Bytes that can be had without swapping."""
+    return memory_now()[1]
 
 
 def parse_count(text: str) -> Count:

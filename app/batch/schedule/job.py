@@ -2,7 +2,7 @@
 each answer.
 
 What a row may cost is bounded: it is asked again after a timeout or an error of the engine as often
-as allowed, and one that kills a worker process twice fails (see ``suspects``). A worker that
+as allowed, and one that kills a worker process twice fails. A worker that
 dies takes nothing with it: rows that waited for it go to any engine, rows that it ran are asked one
 at a time by the process that follows it, or by an engine that has nothing else to do. However many
 rows kill a worker, the job continues as long as the worker can do anything at all: each new process
@@ -14,17 +14,17 @@ import dataclasses
 import logging
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
 from app.batch.report.forecast import Begun
-from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
-from app.batch.schedule.row_dispatcher import RowDispatcher
-from app.batch.schedule.suspects import Suspects
-from app.batch.schedule.work import Counts, Deliver, RequestDefaults
-from app.openai.answer import answer_of, failure_of
+from app.batch.schedule.pending_rows import RowDispatcher
+from app.batch.schedule.pool_engine import Counts, EngineState, InFlightRow, PoolEngine
+from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.task import Problem
 from app.prompts import PromptStyle, PromptTooLongError, encode
 from runtimes.errors import IngotError, ModelError, RequestError
@@ -41,6 +41,19 @@ _ONE_SAMPLE: dict[str, Any] = {"n": 1, "best_of": None, "logprobs": False, "top_
 
 _log = logging.getLogger(__name__)
 
+# Takes each finished row with its answer or error.
+Deliver = Callable[[Row, Answer], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDefaults:
+    """How rows are asked."""
+
+    sampling: SamplingParams  # of rows without their own, as is the style
+    style: PromptStyle
+    timeout_s: float | None = None  # for all turns of a row together
+    retries: int = 1  # how often a row is asked again after a timeout or an error of the engine
+
 
 class Job:
     """Drives engines over rows. Runs in one thread; only the done callbacks come from others."""
@@ -53,7 +66,10 @@ class Job:
         self._members = list(members)
         self._defaults = defaults
         self._deliver = deliver
-        self._suspects: Suspects[InFlightRow] = Suspects()
+        # What a dead worker ran: any of it may have killed it. Each is asked again alone, and one
+        # that kills a worker a second time is to blame; the others have lost nothing but time.
+        self._suspects: deque[InFlightRow] = deque()
+        self._innocent: deque[InFlightRow] = deque()  # what waited for a slot
         # None wakes the job: an engine that was away is back, or lost.
         self._finished: queue.SimpleQueue[tuple[PoolEngine, Completion] | None] = (
             queue.SimpleQueue()
@@ -78,7 +94,7 @@ class Job:
                 if not interrupts.draining:
                     self._refill(dispatcher)
                 idle = not any(member.rows for member in self._members)
-                done = dispatcher.exhausted and not len(self._suspects)
+                done = dispatcher.exhausted and not (self._suspects or self._innocent)
                 if interrupts.stopping or (idle and (done or interrupts.draining)):
                     break
                 if interrupts.draining and not drained:
@@ -88,7 +104,8 @@ class Job:
                 self._count_running()
                 tick()
         finally:
-            given_up += len(self._suspects) + sum(len(member.rows) for member in self._members)
+            given_up += len(self._suspects) + len(self._innocent)
+            given_up += sum(len(member.rows) for member in self._members)
             for member in self._members:
                 member.cancel()
             self._count_running()
@@ -102,8 +119,8 @@ class Job:
                 _log.warning("%s is left out from now on: %s", member.name, member.problem)
                 orphans = list(member.rows.values())
                 member.cancel()
-                for row in orphans:
-                    self._suspects.add(row, ran=row.alone)
+                self._suspects.extend(row for row in orphans if row.alone)
+                self._innocent.extend(row for row in orphans if not row.alone)
         if all(member.state is EngineState.LOST for member in self._members):
             assert member.problem is not None
             raise member.problem
@@ -122,9 +139,8 @@ class Job:
             if len(member.rows) >= self._room(member) or not member.ready:
                 able.remove(member)
                 continue
-            again = self._suspects.next_innocent()
-            if again is not None:
-                self._begin(again, member)
+            if self._innocent:
+                self._begin(self._innocent.popleft(), member)
                 continue
             item = dispatcher.take(self._members.index(member), self._room(member))
             if item is None:
@@ -141,16 +157,16 @@ class Job:
 
     def _start_suspects(self) -> None:
         """Give a suspect to each engine that has nothing else to do."""
-        waiting = self._suspects.open
+        waiting = bool(self._suspects)
         for member in self._members:
             member.reserved = member.alone or (waiting and member.reserved)
         usable = [member for member in self._members if member.state is not EngineState.LOST]
         if waiting and not any(member.reserved for member in usable):
             min(usable, key=lambda member: len(member.rows)).reserved = True
         for member in self._members:
-            if member.ready and not member.rows and self._suspects.open:
+            if member.ready and not member.rows and self._suspects:
                 member.reserved = True
-                suspect = self._suspects.next_suspect()
+                suspect = self._suspects.popleft()
                 suspect.alone = True
                 self._begin(suspect, member)
 
@@ -196,7 +212,7 @@ class Job:
         except IngotError as error:  # the worker died of it, or cannot be started
             member.rows.pop(row.request_id, None)
             self._died(member, str(error))
-            self._crashed(row, member, True, str(error))
+            self._crashed(row, member, str(error))
             return
         stream.add_done_callback(lambda completion: self._finished.put((member, completion)))
 
@@ -227,22 +243,16 @@ class Job:
             return
 
     def _handle(self, member: PoolEngine, completion: Completion) -> None:
-        if completion.retryable and completion.id in member.rows:
-            slots = member.rows[completion.id].process[1]
-            if self._suspects.crashed(completion.id, member.lost_with(completion.id), slots):
-                self.counts.crashes = self._suspects.crashes
-                member.counts.crashes += 1
-                member.reserved = True
-                self._died(member, completion.error)
-        ran = self._suspects.ended(completion.id)
-        row = member.rows.pop(completion.id, None)
-        if row is None:  # cancelled by this job
+        row = member.rows.get(completion.id)
+        if row is None:  # cancelled by this job, or taken back when its process died
             return
+        if completion.retryable:
+            self._process_died(row.process, member, completion)
+            return
+        del member.rows[completion.id]
         if completion.finish_reason is FinishReason.CANCELLED:
             raise IngotError("the engine stopped; run the same command again to resume")
-        if completion.retryable:
-            self._crashed(row, member, ran, completion.error, completion.text)
-        elif completion.finish_reason in (FinishReason.ERROR, FinishReason.DEADLINE):
+        if completion.finish_reason in (FinishReason.ERROR, FinishReason.DEADLINE):
             self._failed(row, member, completion)
         else:
             member.failures_in_a_row = member.deaths_in_a_row = 0
@@ -256,6 +266,22 @@ class Job:
             return
         self._count(row, member)
         self._deliver(row.input, answer_of(row.completions))
+
+    def _process_died(
+        self, process: tuple[int | None, int], member: PoolEngine, completion: Completion
+    ) -> None:
+        """The first of a process's rows tells of its death: take back all that it had."""
+        self.counts.crashes += 1
+        member.counts.crashes += 1
+        member.reserved = True
+        self._died(member, completion.error)
+        lost = [row for row in member.by_slot() if row.process == process]
+        for at, row in enumerate(lost):
+            del member.rows[row.request_id]
+            if at < process[1]:
+                self._crashed(row, member, completion.error, completion.text)
+            else:
+                self._innocent.append(row)
 
     def _died(self, member: PoolEngine, reason: str | None) -> None:
         """The engine's process is gone: start another, or give the engine up."""
@@ -272,13 +298,14 @@ class Job:
         )
 
     def _crashed(
-        self, row: InFlightRow, member: PoolEngine, ran: bool, reason: str | None, text: str = ""
+        self, row: InFlightRow, member: PoolEngine, reason: str | None, text: str = ""
     ) -> None:
+        """A row's process died while it ran."""
         if row.alone:
             message = f"{reason or 'the worker process died'}, twice with this row"
             self._fail(row, member, Problem("worker_crash", message), text)
-            return
-        self._suspects.add(row, ran=ran)
+        else:
+            self._suspects.append(row)
 
     def _failed(self, row: InFlightRow, member: PoolEngine, completion: Completion) -> None:
         """The row's time is over, or the engine could not do it: ask again if that is allowed."""
@@ -294,7 +321,7 @@ class Job:
                 problem = IngotError(f"every row fails ({reason}); the job ends here")
             if problem is not None:
                 member.lose(problem)
-                self._suspects.add(row, ran=row.alone)
+                (self._suspects if row.alone else self._innocent).append(row)
                 return
         if row.retries < self._defaults.retries:
             row.retries += 1
@@ -337,7 +364,7 @@ class Job:
     def _count_running(self) -> None:
         working: list[int] = []
         for member in self._members:
-            slots = member.by_slot()[: member.engine.slots]
-            member.counts.running = len(slots)
-            working += [row.input.index for row in slots]
+            running = member.running
+            member.counts.running = len(running)
+            working += [row.input.index for row in running]
         self.counts.running, self.counts.working = len(working), tuple(working)

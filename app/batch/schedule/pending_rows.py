@@ -1,12 +1,13 @@
 """The rows that the journal has no answer for, in the order in which they are to be computed: the
-most urgent first, what begins alike together, long before short.
+most urgent first, what begins alike together and on one engine, long before short.
 
 The output does not depend on it. Rows are rearranged within windows of bounded size, so that the
 input may have any number of them.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 from app.batch.input.row import Row
 from app.batch.input.source import Source
@@ -79,3 +80,38 @@ def shared_beginning(row: Row) -> tuple[int, str]:
 def _beginning(row: Row) -> str:
     parts = (*(str(message["content"]) for message in row.task.history), row.task.turns[0])
     return "\n".join(parts)[:_COMPARED]
+
+
+class RowDispatcher:
+    """Hands out the rows of a stream in which those that begin alike follow each other.
+
+    Each of ``users`` engines, called by numbers from 0, has a small store of rows with the same
+    beginning, so that its prefix cache computes it once; one that has nothing left takes from the
+    others. With a single engine nothing is read ahead.
+    """
+
+    def __init__(self, rows: Iterator[Row], users: int) -> None:
+        self._groups = groupby(rows, key=shared_beginning)
+        self._group: Iterator[Row] = iter(())
+        self._ended = False
+        self._stores: list[deque[Row]] = [deque() for _ in range(users)]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every row has been handed out, as far as ``take`` has found."""
+        return self._ended and not any(self._stores)
+
+    def take(self, user: int, most: int) -> Row | None:
+        """The next row for an engine that likes to have ``most`` rows of a kind; None at the
+        end."""
+        store = self._stores[user]
+        while not store and not self._ended:
+            store.extend(islice(self._group, most if len(self._stores) > 1 else 1))
+            if not store:
+                following = next(self._groups, None)
+                self._ended = following is None
+                self._group = iter(()) if following is None else following[1]
+        if store:
+            return store.popleft()
+        longest = max(self._stores, key=len)
+        return longest.pop() if longest else None

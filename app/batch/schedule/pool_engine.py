@@ -3,13 +3,13 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from app.batch.input.row import Row
-from app.batch.schedule.work import Counts
+from app.batch.report.answer_lengths import LengthCounts
 from app.prompts import Encoder
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
@@ -51,6 +51,38 @@ class EngineState(StrEnum):
     READY = "ready"
     AWAY = "away"  # its process died, and another one is being started
     LOST = "lost"  # it cannot be used any more in this job
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the job has done so far."""
+
+    answered: int = 0
+    failed: int = 0
+    running: int = 0
+    retried: int = 0
+    crashes: int = 0  # deaths of the worker process
+    prompt_tokens: int = 0  # tokens are of finished rows
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    errors: Counter[str] = field(default_factory=Counter)  # failures by their code
+    working: tuple[int, ...] = ()  # the indexes of the rows that have a slot
+    lengths: LengthCounts = field(default_factory=LengthCounts)  # of earlier runs too
+
+    def finished(self, completions: Iterable[Completion], error: str | None = None) -> None:
+        """Count a row with what it was answered, and the code of its error if it failed."""
+        if error is None:
+            self.answered += 1
+        else:
+            self.failed += 1
+            self.errors[error] += 1
+        for completion in completions:
+            self.prompt_tokens += completion.usage.prompt_tokens
+            self.cached_tokens += completion.usage.cached_tokens
+            for choice in completion.choices:
+                tokens = choice.usage.completion_tokens
+                self.completion_tokens += tokens
+                self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,14 +153,14 @@ class PoolEngine:
         """Whether a suspect runs in it."""
         return any(row.alone for row in self.rows.values())
 
-    def lost_with(self, request_id: str) -> list[str]:
-        """The requests that the process of this one had, in the order in which slots are given."""
-        process = self.rows[request_id].process
-        return [row.request_id for row in self.by_slot() if row.process == process]
-
     def by_slot(self) -> list[InFlightRow]:
         """Its rows in the order in which slots are given."""
         return sorted(self.rows.values(), key=lambda row: row.rank)
+
+    @property
+    def running(self) -> list[InFlightRow]:
+        """Those that have a slot."""
+        return self.by_slot()[: self.engine.slots]
 
     def usable(self) -> IngotError | None:
         """Ask the engine something; what is wrong with it, or None. Waits while it restarts."""

@@ -15,10 +15,9 @@ from app.batch.report.engine_figures import EngineFigures, figures_of
 from app.batch.report.forecast import Forecast
 from app.batch.report.progress import BaseProgress, Snapshot
 from app.batch.report.time_left import Left
-from app.batch.schedule.engine_pool import engine_pool
-from app.batch.schedule.job import Job
-from app.batch.schedule.pool_engine import PoolEngine
-from app.batch.schedule.work import Counts, Deliver, RequestDefaults
+from app.batch.schedule.engines import engine_pool
+from app.batch.schedule.job import Deliver, Job, RequestDefaults
+from app.batch.schedule.pool_engine import Counts, PoolEngine
 from app.prompts import PromptStyle
 from runtimes.engine.metrics import EngineStats
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.batch.schedule.slots import free_memory
+from app.batch.schedule.engines import free_memory
 from app.models.entries import Entry, Origin
 from app.models.fitting import fit
 from runtimes.engine.loading import load_runner

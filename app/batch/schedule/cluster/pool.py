@@ -14,8 +14,8 @@ from typing import Any
 from app.batch.plan import Plan
 from app.batch.schedule.cluster.actor import EngineActor, Order
 from app.batch.schedule.cluster.engine import RayEngine
+from app.batch.schedule.engines import MOST_SLOTS
 from app.batch.schedule.pool_engine import PoolEngine
-from app.batch.schedule.slots import MOST
 from runtimes.errors import IngotError, RequestError
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def _slots(plan: Plan, rows: int, count: int) -> int:
     """What one engine runs together; whether it fits is for its node to say."""
     if plan.spec.slots is not None:
         return plan.choice.settings.slots
-    most = plan.choice.settings.slots if plan.choice.planned else MOST
+    most = plan.choice.settings.slots if plan.choice.planned else MOST_SLOTS
     return max(1, min(most, -(-rows // count)))
 
 

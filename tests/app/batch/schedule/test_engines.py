@@ -20,10 +20,9 @@ from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
 from app.batch.schedule import engines
 from app.batch.schedule.engines import parse_count, placements, require_room, spans
-from app.batch.schedule.job import Job
+from app.batch.schedule.job import Job, RequestDefaults
+from app.batch.schedule.pending_rows import RowDispatcher
 from app.batch.schedule.pool_engine import EngineState, PoolEngine
-from app.batch.schedule.row_dispatcher import RowDispatcher
-from app.batch.schedule.work import RequestDefaults
 from app.models.planning import Choice
 from app.openai.answer import Answer
 from app.openai.task import Task
@@ -135,7 +134,8 @@ def test_one_that_has_nothing_left_takes_from_the_others() -> None:
     dispatcher = RowDispatcher(iter(rows_of(["the same " * 20] * 10)), users=3)
     assert dispatcher.take(0, most=16) is not None  # it has them all now
     assert [dispatcher.take(user, most=16) is not None for user in (1, 2, 1)] == [True] * 3
-    assert len(dispatcher) == 6
+    assert [dispatcher.take(2, most=16) is not None for _ in range(7)] == [True] * 6 + [False]
+    assert dispatcher.exhausted
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ import pytest
 from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
 from app.batch.schedule import job as jobs
-from app.batch.schedule.job import Job
+from app.batch.schedule.job import Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
-from app.batch.schedule.work import RequestDefaults
 from app.openai.answer import Answer
 from app.openai.task import Task
 from app.prompts import PromptStyle

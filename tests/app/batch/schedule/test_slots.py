@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.schedule.slots import default_slots
+from app.batch.schedule.engines import default_slots
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
