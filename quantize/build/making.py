@@ -17,12 +17,11 @@ from quantize.stages.stages import Stage, stage_key
 _EXPORT = "export-f16.gguf"
 
 
-def make_file(run: Run, job: Job) -> tuple[Path, Stage]:
-    """The file or folder of ``job``, and its stage, whose value has ``notes``, ``route``,
-    ``runs_here`` (whether this machine can load it) and ``imatrix`` (the matrix used, in words)."""
-    if job.recipe.format == "gguf":
-        return _make_gguf(run, job)
-    return _make_onnx(run, job)
+def make_file(run: Run, job: Job) -> Stage:
+    """The stage of ``job``'s file or folder, which is called as its recipe says. The value has
+    ``notes``, ``route``, ``runs_here`` (whether this machine can load it) and ``imatrix`` (the
+    matrix used, in words)."""
+    return _make_gguf(run, job) if job.recipe.format == "gguf" else _make_onnx(run, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +45,18 @@ def export_gguf(run: Run) -> Export:
         run.show(notes)
         return notes
 
+    def compare(_folder: Path) -> None:
+        comparison = compare_built(export.path, run.reference, "gguf", work)
+        require_parity(comparison, "the GGUF export")
+
     if run.stages.find("export", key) is None:  # stages of their own, shown before this one
         source, reference = run.source, run.reference
     stage = run.stage("export", key, "converting to GGUF, half precision", make)
     export = Export(stage.folder / _EXPORT, stage.files[_EXPORT].sha256, stage.value)
     if not run.options.allow_token_mismatch:
-        _require_parity(run, export)
+        checked = stage_key("check", {"export": export.sha256, "source": run.inputs})
+        run.stage("check", checked, "checking the export: tokens", compare, quiet=True)
     return export
-
-
-def prepare_matrix(run: Run, key: str) -> Stage:
-    """The importance matrix: the only file of its stage, called what the value says."""
-    given = run.options.imatrix
-    assert given is not None, "there is a key of it"
-    export = export_gguf(run)
-
-    def make(folder: Path) -> str:
-        return prepare_imatrix(given, run.source, export.path, folder, run.progress).name
-
-    return run.stage("imatrix", key, f"importance matrix from {given.name}", make)
 
 
 def drop_export(run: Run) -> None:
@@ -81,36 +73,43 @@ def _float_graph(run: Run) -> Path:
     return run.space.work / "float-graph"
 
 
-def _make_gguf(run: Run, job: Job) -> tuple[Path, Stage]:
-    name = job.recipe.output_name(run.base.name)
+def _make_gguf(run: Run, job: Job) -> Stage:
     if run.stages.find("build", job.key) is None:
         export = export_gguf(run)
-        matrix = prepare_matrix(run, job.imatrix) if job.imatrix else None
+        matrix, used = _matrix(run, job.imatrix, export) if job.imatrix else (None, None)
 
     def make(folder: Path) -> dict[str, Any]:
-        own = quantize_gguf(
+        notes = quantize_gguf(
             export.path,
-            folder / name,
+            folder / job.recipe.output_name(run.base.name),
             job.recipe,
             run.space.root,  # where the export is, which may become the file itself
-            imatrix=matrix.folder / matrix.value if matrix else None,
+            imatrix=matrix,
             overrides=run.options.overrides,
             progress=run.progress,
         )
-        run.show(own)
-        used = _described(run, matrix) if matrix else None
-        notes = [*export.notes, *own]
+        run.show(notes)
+        notes = [*export.notes, *notes]
         return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": used}
 
-    stage = run.stage("build", job.key, f"quantizing to {job.recipe.name}", make)
-    return stage.folder / name, stage
+    return run.stage("build", job.key, f"quantizing to {job.recipe.name}", make)
 
 
-def _make_onnx(run: Run, job: Job) -> tuple[Path, Stage]:
-    exports = _float_graph(run)
-    exports.mkdir(exist_ok=True)
+def _matrix(run: Run, key: str, export: Export) -> tuple[Path, str]:
+    """The importance matrix, and what it was made from with its checksum."""
+    given = run.options.imatrix
+    assert given is not None, "there is a key of it"
 
+    def make(folder: Path) -> str:
+        return prepare_imatrix(given, run.source, export.path, folder, run.progress).name
+
+    stage = run.stage("imatrix", key, f"importance matrix from {given.name}", make)
+    return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
+
+
+def _make_onnx(run: Run, job: Job) -> Stage:
     def make(folder: Path) -> dict[str, Any]:
+        _float_graph(run).mkdir(exist_ok=True)
         made = build_onnx(
             run.source,
             job.recipe,
@@ -118,30 +117,10 @@ def _make_onnx(run: Run, job: Job) -> tuple[Path, Stage]:
             run.options.target,
             run.progress,
             calibration=calibration(job.recipe, run.options),
-            exports=exports,
+            exports=_float_graph(run),
         )
         run.show(made.notes)
-        return {
-            "notes": made.notes,
-            "route": made.route,
-            "runs_here": made.runs_here,
-            "imatrix": None,
-        }
+        kept = {"notes": made.notes, "route": made.route, "runs_here": made.runs_here}
+        return {**kept, "imatrix": None}
 
-    stage = run.stage("build", job.key, f"building {job.recipe.name}", make)
-    return stage.folder / job.recipe.name, stage
-
-
-def _described(run: Run, matrix: Stage) -> str:
-    """The matrix by what it was made from and its checksum."""
-    assert run.options.imatrix is not None
-    return f"{run.options.imatrix.name} sha256:{matrix.files[matrix.value].sha256}"
-
-
-def _require_parity(run: Run, export: Export) -> None:
-    def compare(_folder: Path) -> None:
-        comparison = compare_built(export.path, run.reference, "gguf", run.space.work)
-        require_parity(comparison, "the GGUF export")
-
-    key = stage_key("check", {"export": export.sha256, "source": run.inputs})
-    run.stage("check", key, "checking the export: tokens", compare, quiet=True)
+    return run.stage("build", job.key, f"building {job.recipe.name}", make)

@@ -1,23 +1,20 @@
 """Checking and measuring each file; what was found is kept like the files themselves."""
 
-import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quantize.build.run import Run
+from quantize.build.run import Measuring, Run
+from quantize.children.process import PATIENT, run_child
+from quantize.errors import CheckError, ToolError
 from quantize.fromjson import from_json
-from quantize.manifest import (
-    Fidelity,
-    FileEntry,
-    Quality,
-    Speed,
-    TokenParity,
-)
-from quantize.quality import children
-from quantize.quality.gates import require_quality
-from quantize.quality.store import FloatReference, load_reference
+from quantize.manifest import Fidelity, FileEntry, Quality, Speed, TokenParity
+from quantize.quality import built_child, float_child
+from quantize.quality.fidelity import require_quality
+from quantize.quality.reference import FloatReference, load_reference
 from quantize.quality.tasks import Question
 from quantize.quality.text import read_text, scored_tokens
 from quantize.quality.tokens import compare_built, require_parity
@@ -27,36 +24,9 @@ from quantize.stages.stages import VERSIONS, stage_key
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 
+_REFERENCE = "float-reference"  # the folder of the float model's distributions in their stage
+
 _Measured = TypeVar("_Measured", Quality, Fidelity, Speed)
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What a file's entry says about it; ``measurement`` is empty if nothing was measured."""
-
-    quality: Quality | None = None
-    fidelity: Fidelity | None = None
-    speed: Speed | None = None
-    measurement: str = ""
-
-    def entered(self, entry: FileEntry) -> FileEntry:
-        """``entry`` with these figures."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return dataclasses.replace(entry, **values)
-
-
-@dataclass(slots=True)
-class Measuring:
-    """How the files of one run are measured."""
-
-    text: Mapping[str, Any]
-    # Everything besides a file that decides its figures: float model, text, questions, programs,
-    # machine.
-    key: str
-    questions: Sequence[Question] = ()
-    # Once a file is measured: what the float model made of the text, and what could be asked.
-    reference: FloatReference | None = None
-    asked: Sequence[Question] = ()
 
 
 def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
@@ -72,45 +42,12 @@ def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
     inputs = {
         "source": run.fingerprint.hash,
         "text": text,
-        "questions": _described(questions),
+        "questions": [asdict(question) for question in questions],
         "tools": versions(FORMATS),
         "machine": [cpu_identity(), available_cores(), [gpu.name for gpu in find_gpus()]],
         "stages": [VERSIONS[name] for name in ("reference", "fidelity", "speed", "tasks")],
     }
     return Measuring(text, stage_key("measure", inputs), questions)
-
-
-def _know_original(run: Run, plan: Measuring) -> FloatReference:
-    """Run the float model over the text and the questions, when this is first needed: what no
-    runtime can use should fail before."""
-    if plan.reference is not None:
-        return plan.reference
-    source, options, questions = run.source, run.options.measure, plan.questions
-    inputs = {"source": run.inputs, "text": plan.text, "tools": versions(["gguf"])}
-
-    def refer(folder: Path) -> None:
-        children.float_reference(source, options, folder, run.progress)
-
-    stage = run.stage(
-        "reference",
-        stage_key("reference", inputs),
-        "running the float model over the text",
-        refer,
-    )
-    reference = load_reference(stage.folder / children.REFERENCE)
-    quality = None
-    if questions and not run.reference.chats:
-        run.progress.note("the graded questions are left out: the tokenizer has no chat template")
-        questions = ()
-    if questions:
-        quality = _kept(
-            *(run, "float-tasks", {**inputs, "questions": _described(questions)}),
-            *(f"asking the float model {len(questions)} graded questions", Quality),
-            lambda: children.float_accuracy(source, questions, run.space.work, run.progress),
-        )
-    run.publisher.describe(quality, reference.perplexity, plan.key)
-    plan.reference, plan.asked = reference, questions
-    return reference
 
 
 def check(
@@ -121,7 +58,11 @@ def check(
     allowed, work = run.options.allow_token_mismatch, run.space.work
 
     def make(_folder: Path) -> dict[str, Any]:
-        children.check_answers(path, work)
+        what = f"loading {path.name} and asking it a question"
+        try:
+            run_child(partial(built_child.ask, path), what=what, work=work)
+        except ToolError as error:
+            raise CheckError(f"{error}\nNothing was published for it") from error
         if run.base.kind == "gguf":
             return {"parity": None, "notes": []}
         comparison = compare_built(path, run.reference, recipe.format, work)
@@ -129,7 +70,7 @@ def check(
             require_parity(comparison, path.name)
         notes = [comparison.note] if comparison.note else []
         run.show(notes)
-        return {"parity": dataclasses.asdict(comparison.parity), "notes": notes}
+        return {"parity": asdict(comparison.parity), "notes": notes}
 
     inputs = {**_file(recipe, sha256), "source": run.inputs, "allowed": allowed}
     text = f"checking {recipe.name}: tokens, load, one question"
@@ -138,22 +79,18 @@ def check(
 
 
 def measure(
-    run: Run,
-    plan: Measuring,
-    recipe: Recipe,
-    path: Path,
-    sha256: Mapping[str, str],
-    *,
-    gates: bool,
-) -> Figures:
-    """All figures of one file. With ``gates`` raises QualityError, before what takes longest, when
-    it is further from the float model than its recipe allows."""
-    name, work, inputs = recipe.name, run.space.work, _file(recipe, sha256)
+    run: Run, plan: Measuring, recipe: Recipe, path: Path, entry: FileEntry, *, gates: bool
+) -> FileEntry:
+    """``entry`` with all figures of its file, which lies at ``path``. With ``gates`` raises
+    QualityError, before what takes longest, when it is further from the float model than its recipe
+    allows."""
+    name, inputs, text = recipe.name, _file(recipe, entry.sha256), plan.text
+    built = {"environment": _devices()}
     reference = _know_original(run, plan)
     fidelity = _kept(
-        *(run, "fidelity", {**inputs, "source": run.inputs, "text": plan.text}),
+        *(run, "fidelity", {**inputs, "source": run.inputs, "text": text}),
         *(f"comparing {name} with the float model", Fidelity),
-        lambda: children.fidelity(path, reference, work, run.progress),
+        *(partial(built_child.fidelity, path, reference), built),
     )
     if gates:
         require_quality(recipe, fidelity)
@@ -161,16 +98,54 @@ def measure(
         run.stages.drop("speed", stage_key("speed", inputs))
     speed = _kept(
         *(run, "speed", inputs, f"measuring the speed of {name}", Speed),
-        lambda: children.built_speed(path, work),
+        *(partial(built_child.speed, path), built),
     )
     quality = None
-    if plan.asked:
+    if asked := plan.asked:
         quality = _kept(
-            *(run, "tasks", {**inputs, "questions": _described(plan.asked)}),
-            *(f"asking {name} {len(plan.asked)} graded questions", Quality),
-            lambda: children.built_accuracy(path, plan.asked, work),
+            *(run, "tasks", {**inputs, "questions": [asdict(question) for question in asked]}),
+            *(f"asking {name} {len(asked)} graded questions", Quality),
+            *(partial(built_child.accuracy, path, asked), built),
         )
-    return Figures(quality, fidelity, speed, plan.key)
+    return replace(entry, quality=quality, fidelity=fidelity, speed=speed, measurement=plan.key)
+
+
+def _know_original(run: Run, plan: Measuring) -> FloatReference:
+    """Run the float model over the text and the questions, when this is first needed: what no
+    runtime can use should fail before."""
+    if plan.reference is not None:
+        return plan.reference
+    source, text, limit = run.source, run.options.measure.text, run.options.measure.limit
+    inputs = {"source": run.inputs, "text": plan.text, "tools": versions(["gguf"])}
+    what = "running the float model over the text"
+
+    def refer(folder: Path) -> None:
+        out, work, progress = folder / _REFERENCE, run.space.work, run.progress
+        if source.kind == "gguf":  # its own float model, on llama.cpp
+            call = partial(built_child.from_gguf, source.weights[0], out, text, limit)
+            run_child(call, what=what, work=work, environment=PATIENT, progress=progress)
+        else:
+            call = partial(float_child.from_checkpoint, source, out, text, limit)
+            run_child(call, what=what, work=work, progress=progress, torch=True)
+
+    stage = run.stage("reference", stage_key("reference", inputs), what, refer)
+    reference, asked, quality = load_reference(stage.folder / _REFERENCE), plan.questions, None
+    if asked and not run.reference.chats:
+        run.progress.note("the graded questions are left out: the tokenizer has no chat template")
+        asked = ()
+    if asked:
+        quality = _kept(
+            *(
+                run,
+                "float-tasks",
+                {**inputs, "questions": [asdict(question) for question in asked]},
+            ),
+            *(f"asking the float model {len(asked)} graded questions", Quality),
+            *(partial(float_child.accuracy, source, asked), {"torch": True}),
+        )
+    run.publisher.describe(quality, reference.perplexity, plan.key)
+    plan.reference, plan.asked = reference, asked
+    return reference
 
 
 def _kept(
@@ -179,16 +154,26 @@ def _kept(
     inputs: Mapping[str, Any],
     text: str,
     kind: type[_Measured],
-    measure: Callable[[], _Measured],
+    call: Callable[[], _Measured],
+    child: Mapping[str, Any],
 ) -> _Measured:
-    """What ``measure`` finds, or has found in an earlier run with the same inputs."""
-    made = run.stage(stage, stage_key(stage, inputs), text, lambda _: dataclasses.asdict(measure()))
-    return from_json(kind, made.value)
+    """What ``call`` finds in a child process, or has found in an earlier run with the same
+    inputs."""
+
+    def found(_folder: Path) -> dict[str, Any]:
+        work, progress = run.space.work, run.progress
+        return asdict(run_child(call, what=text, work=work, progress=progress, **child))
+
+    return from_json(kind, run.stage(stage, stage_key(stage, inputs), text, found).value)
 
 
 def _file(recipe: Recipe, sha256: Mapping[str, str]) -> dict[str, Any]:
     return {"file": dict(sha256), "with": versions([recipe.format])}
 
 
-def _described(questions: Sequence[Question]) -> list[Any]:
-    return [dataclasses.asdict(question) for question in questions]
+def _devices() -> dict[str, str]:
+    """The GPUs that this process may use: files are measured where they will run."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if allowed is None:
+        allowed = ",".join(str(gpu.index) for gpu in find_gpus())
+    return {"CUDA_VISIBLE_DEVICES": allowed}

@@ -5,13 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantize.build.making import drop_export, drop_float_graph, make_file
-from quantize.build.measuring import (
-    Figures,
-    Measuring,
-    check,
-    measure,
-    plan_measuring,
-)
+from quantize.build.measuring import check, measure, plan_measuring
 from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted
 from quantize.build.publish import open_publisher
 from quantize.build.run import Job, Run
@@ -22,7 +16,7 @@ from quantize.lora.adapter import adapted_fingerprint
 from quantize.manifest import FileEntry, Manifest, ModelInfo
 from quantize.options import Options
 from quantize.progress.console import Reporter
-from quantize.quality.gates import require_quality
+from quantize.quality.fidelity import require_quality
 from quantize.quality.tasks import read_questions
 from quantize.recipes.bits import bits_per_weight
 from quantize.recipes.recipe import FORMATS, RECIPES, Recipe
@@ -52,11 +46,11 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
     require_room(out, options, source, unlisted(out, options))
     with disk_errors(out), Workspace(out) as space:
         run = _open(options, source, space, progress)
-        plan = plan_measuring(run, questions)
+        run.plan = plan_measuring(run, questions)
         jobs = [_job(run, recipe) for recipe in options.recipes]
         require_room(out, options, source, [job.recipe for job in jobs if job.entry is None])
         before = run.publisher.manifest
-        failed = _finish_all(run, plan, jobs)
+        failed = _finish_all(run, jobs)
         _report(run, before)
         if failed:
             raise _summary(failed, len(jobs))
@@ -98,7 +92,7 @@ def _job(run: Run, recipe: Recipe) -> Job:
     return job
 
 
-def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> dict[str, IngotError]:
+def _finish_all(run: Run, jobs: Sequence[Job]) -> dict[str, IngotError]:
     """GGUF files first: all are made from one export, which is deleted then. Returns what went
     wrong, by recipe: what one file or one format lacks, the others may have. A full disk ends it
     all."""
@@ -107,9 +101,9 @@ def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> dict[s
     for job in sorted(jobs, key=lambda job: FORMATS.index(job.recipe.format)):
         try:
             if job.entry is None:
-                _build(run, plan, job)
-            elif plan is not None:
-                _measure_published(run, plan, job.entry, job)
+                _build(run, job)
+            else:
+                _measure_published(run, job, job.entry)
         except DiskFullError:
             raise
         except (ModelError, OutOfMemoryError) as error:
@@ -118,17 +112,13 @@ def _finish_all(run: Run, plan: Measuring | None, jobs: Sequence[Job]) -> dict[s
             told = isinstance(error, QualityError)  # it begins with the recipe
             run.progress.note(first if told else f"{job.recipe.name} is not {done}: {first}")
             failed[job.recipe.name] = error
-        if gguf and job is gguf[-1] and not _kept_for_allowing(failed):
+        # The next run, with --allow-token-mismatch, would need the export again.
+        mismatched = any(isinstance(error, TokenMismatchError) for error in failed.values())
+        if gguf and job is gguf[-1] and not mismatched:
             drop_export(run)
     drop_float_graph(run)
-    if plan is not None:
-        _measure_others(run, plan, jobs)
+    _measure_others(run, jobs)
     return failed
-
-
-def _kept_for_allowing(failed: Mapping[str, IngotError]) -> bool:
-    """Whether the next run, with --allow-token-mismatch, would make the export again."""
-    return any(isinstance(error, TokenMismatchError) for error in failed.values())
 
 
 def _summary(failed: Mapping[str, IngotError], asked: int) -> IngotError:
@@ -148,55 +138,58 @@ def _summary(failed: Mapping[str, IngotError], asked: int) -> IngotError:
     )
 
 
-def _build(run: Run, plan: Measuring | None, job: Job) -> None:
+def _build(run: Run, job: Job) -> None:
     """Make, check, measure, publish, record."""
-    made, stage = make_file(run, job)
+    recipe, stage = job.recipe, make_file(run, job)
+    made = stage.folder / recipe.output_name(run.base.name)
     sha256 = {name: found.sha256 for name, found in stage.files.items()}
-    parity, notes, figures = None, list[str](), Figures()
+    parity, notes = None, list[str]()
     if stage.value["runs_here"]:
-        parity, notes = check(run, job.recipe, made, sha256)
-        if plan is not None:
-            gates = run.options.measure.gates
-            figures = measure(run, plan, job.recipe, made, sha256, gates=gates)
+        parity, notes = check(run, recipe, made, sha256)
     entry = FileEntry(
-        format=job.recipe.format,
-        recipe=job.recipe.name,
-        bits=job.recipe.bits,
+        format=recipe.format,
+        recipe=recipe.name,
+        bits=recipe.bits,
         path=made.name,
         bytes=sum(found.bytes for found in stage.files.values()),
         sha256=sha256,
         source=run.fingerprint,
-        tools=versions([job.recipe.format]),
+        tools=versions([recipe.format]),
         token_parity=parity,
         notes=(*stage.value["notes"], *notes),
         route=stage.value["route"],
         inputs=job.key,
         imatrix=stage.value["imatrix"],
-        bits_per_weight=bits_per_weight(made, run.base.parameters),
     )
-    job.entry = figures.entered(entry)
+    if run.plan and stage.value["runs_here"]:
+        gates = run.options.measure.gates
+        entry = measure(run, run.plan, recipe, made, entry, gates=gates)
+    bits = bits_per_weight(made, run.base.parameters)
+    job.entry = replace(entry, bits_per_weight=bits)
     with run.progress.stage(f"writing {made.name} to the disk"):
         run.publisher.publish(job.entry, made)
     run.stages.drop("build", job.key)
     run.progress.published(run.space.out, job.entry)
 
 
-def _measure_published(run: Run, plan: Measuring, entry: FileEntry, job: Job) -> None:
+def _measure_published(run: Run, job: Job, entry: FileEntry) -> None:
     """A file that an earlier run has built: only measure it, if it was not, or otherwise."""
+    if run.plan is None:
+        return
     gates = run.options.measure.gates
-    if entry.measurement != plan.key or run.options.measure.again:
+    if entry.measurement != run.plan.key or run.options.measure.again:
         path = run.space.out / entry.path
-        figures = measure(run, plan, job.recipe, path, entry.sha256, gates=gates)
-        entry = job.entry = figures.entered(entry)
+        entry = job.entry = measure(run, run.plan, job.recipe, path, entry, gates=gates)
         run.publisher.update(entry)
     if gates and entry.fidelity:
         require_quality(job.recipe, entry.fidelity)
 
 
-def _measure_others(run: Run, plan: Measuring, jobs: Sequence[Job]) -> None:
+def _measure_others(run: Run, jobs: Sequence[Job]) -> None:
     """Files of earlier runs whose figures are of another measurement are measured again, so that
     all can be compared. What cannot be measured keeps its figures, which are shown apart."""
-    if run.publisher.manifest.model.measurement != plan.key:
+    plan = run.plan
+    if plan is None or run.publisher.manifest.model.measurement != plan.key:
         return  # nothing was measured in this way
     asked = {job.recipe.name for job in jobs}
     for entry in run.publisher.manifest.files:
@@ -211,12 +204,11 @@ def _measure_others(run: Run, plan: Measuring, jobs: Sequence[Job]) -> None:
             run.progress.note(f"{entry.recipe} was measured otherwise, and is measured again")
             path = run.space.out / entry.path
             try:
-                figures = measure(run, plan, recipe, path, entry.sha256, gates=False)
+                known = _with_bits(run, entry)
+                run.publisher.update(measure(run, plan, recipe, path, known, gates=False))
+                continue
             except ModelError as error:
                 why = str(error).splitlines()[0]
-            else:
-                run.publisher.update(figures.entered(_with_bits(run, entry)))
-                continue
         run.progress.note(f"{entry.recipe} keeps figures of another measurement: {why}")
 
 

@@ -1,6 +1,6 @@
 """What every step of one run needs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,27 @@ from quantize.lora.merge import merged_source
 from quantize.manifest import FileEntry, Source
 from quantize.options import Options
 from quantize.progress.console import Reporter
+from quantize.quality.reference import FloatReference
+from quantize.quality.tasks import Question
 from quantize.quality.tokens import Reference, make_reference
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from quantize.stages.stages import Stage, Stages
 from runtimes.errors import IngotError
+
+
+@dataclass(slots=True)
+class Measuring:
+    """How the files of one run are measured."""
+
+    text: Mapping[str, Any]
+    # Everything besides a file that decides its figures: float model, text, questions, programs,
+    # machine.
+    key: str
+    questions: Sequence[Question] = ()
+    # Once a file is measured: what the float model made of the text, and what could be asked.
+    reference: FloatReference | None = None
+    asked: Sequence[Question] = ()
 
 
 @dataclass(slots=True)
@@ -34,6 +50,7 @@ class Run:
     stages: Stages
     publisher: Publisher
     progress: Reporter
+    plan: Measuring | None = None  # None with --no-measure
     _failed: dict[str, IngotError] = field(default_factory=dict)
     _source: SourceModel | None = None
     _reference: Reference | None = None

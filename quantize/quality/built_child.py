@@ -1,11 +1,18 @@
-"""Runs in a child process: a built file on its own runtime."""
+"""Runs in a child process: a model file on its own runtime."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from quantize.manifest import Speed
-from quantize.quality.tasks import Question
+from quantize.children.child import report_progress
+from quantize.manifest import Fidelity, Quality, Speed
+from quantize.quality.fidelity import Floats, compare, joined, summed_up
+from quantize.quality.peak import gpu_peak, peak_resident
+from quantize.quality.reference import FloatReference, record
+from quantize.quality.tasks import Question, grade
+from quantize.quality.text import Windows, cut, read_text
 from runtimes.engine.engine import Engine
+from runtimes.engine.loading import load_runner
+from runtimes.engine.tokenizer import load_tokenizer
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request, SamplingParams
@@ -15,6 +22,9 @@ _QUESTION = "What is the capital of France?"
 _CONTEXT = 1024
 _ROWS = 16
 _SAMPLE_S = 1.0
+# With fewer tokens in a call ggml's attention on a CPU adds up in half precision, which shows in
+# small divergences (GGML_FA_TILE_Q).
+_AT_ONCE = 64
 
 
 def ask(path: Path) -> str:
@@ -30,35 +40,34 @@ def ask(path: Path) -> str:
         return done.text
 
 
-def answer(path: Path, questions: Sequence[Question], slots: int) -> list[str]:
-    """Greedy answers to the graded questions, in order."""
+def accuracy(path: Path, questions: Sequence[Question]) -> Quality:
+    """How many of the graded questions ``path`` answers rightly, decoding greedily."""
     context = min(ModelFile.read(path).context_length, _CONTEXT)
-    with Engine.load(path, RunnerSettings(slots=slots, context=context)) as engine:
-        streams = [
-            engine.submit(
-                Request(
-                    engine.encode_chat(question.messages),
-                    SamplingParams(max_tokens=question.max_tokens),
-                )
-            )
-            for question in questions
-        ]
+    with Engine.load(path, RunnerSettings(slots=_ROWS, context=context)) as engine:
+        requests = (
+            Request(engine.encode_chat(q.messages), SamplingParams(max_tokens=q.max_tokens))
+            for q in questions
+        )
+        streams = [engine.submit(request) for request in requests]
         completions = [stream.result() for stream in streams]
     failed = [done for done in completions if done.finish_reason is FinishReason.ERROR]
     if failed:
         raise ModelError(f"{len(failed)} graded questions failed, the first: {failed[0].error}")
-    return [done.text for done in completions]
+    return grade(questions, [done.text for done in completions])
 
 
 def speed(path: Path) -> Speed:
     """Prefill and decode with 1 and 16 rows, load time and peak memory."""
-    from quantize.quality.peak import GpuPeak, peak_resident
     from runtimes.planner.measure import Workload, measure_speed
 
-    with GpuPeak() as gpu:
-        figures = measure_speed(
-            path, Workload(rows=(1, _ROWS), sample_s=_SAMPLE_S), batch_prefill=True
-        )
+    with gpu_peak() as gpu:
+        workload = Workload(rows=(1, _ROWS), sample_s=_SAMPLE_S)
+        figures = measure_speed(path, workload, batch_prefill=True)
+    laps = {
+        "prefill_tps": figures.prefill_samples,
+        "decode_tps_1": figures.decode_samples[1],
+        "decode_tps_16": figures.decode_samples[_ROWS],
+    }
     return Speed(
         prefill_tps=float(figures.prefill_tps),
         prefill_tps_16=float(figures.batch_prefill[_ROWS]),
@@ -66,14 +75,47 @@ def speed(path: Path) -> Speed:
         decode_tps_16=float(figures.decode_tps[_ROWS]),
         load_s=figures.load_s,
         peak_bytes=peak_resident() + gpu.nbytes,
-        ranges={
-            "prefill_tps": _range(figures.prefill_samples),
-            "decode_tps_1": _range(figures.decode_samples[1]),
-            "decode_tps_16": _range(figures.decode_samples[_ROWS]),
-        },
+        ranges={name: (min(samples), max(samples)) for name, samples in laps.items()},
         others=figures.others,
     )
 
 
-def _range(samples: Sequence[float]) -> tuple[float, float]:
-    return min(samples), max(samples)
+def fidelity(path: Path, reference: FloatReference) -> Fidelity:
+    """Figures of the file or folder ``path`` against the distributions in ``reference``. No more
+    than one window's logits of each model are held."""
+    windows = reference.windows
+    rows = _scored_logits(ModelFile.read(path), windows)
+    parts = [
+        compare(base, tops, logits, targets)
+        for targets, logits, (base, tops) in zip(
+            windows.targets, rows, reference.blocks(), strict=True
+        )
+    ]
+    return summed_up(joined(parts), reference.perplexity)
+
+
+def from_gguf(path: Path, out: Path, text: Path | None, limit: int | None) -> None:
+    """Run a GGUF file of half or single precision, which is its own float model, over the text;
+    what it gives goes to the folder ``out``."""
+    given = read_text(text, limit)
+    model = ModelFile.read(path)
+    tokenizer = load_tokenizer(path)
+    ids = tokenizer.encode(given.content, add_special=True, parse_special=False)
+    alone = tokenizer.encode("", add_special=True)  # BOS, if it begins every text
+    bos = alone[0] if alone and ids and ids[0] == alone[0] else None
+    windows = cut(ids, model.context_length, bos, limit)
+    record(out, windows, given, _scored_logits(model, windows), model.quantization.lower())
+
+
+def _scored_logits(model: ModelFile, windows: Windows) -> Iterator[Floats]:
+    """Each window's float32 logits [scored, vocab] after its scored positions, by the runtime with
+    one slot that holds a window. Raises as ``load_runner``."""
+    settings = RunnerSettings(
+        slots=1, context=windows.length, batch=windows.length, scored=_AT_ONCE
+    )
+    runner, _ = load_runner(model, settings)
+    for done, ids in enumerate(windows.ids):
+        report_progress(done, len(windows.ids), "windows")
+        yield runner.score(ids)[windows.first : -1]
+    report_progress(len(windows.ids), len(windows.ids), "windows")
+    runner.close()

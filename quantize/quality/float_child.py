@@ -8,13 +8,15 @@ precision: an 8B model takes its 16 GB of weights and, for a moment, its largest
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from quantize.children.child import report_progress, report_step
-from quantize.quality.store import Recorder
-from quantize.quality.tasks import Question
+from quantize.manifest import Quality
+from quantize.quality.fidelity import Floats
+from quantize.quality.reference import record
+from quantize.quality.tasks import Question, grade
 from quantize.quality.text import cut, read_text
 from quantize.source import SourceModel
 from runtimes.machine.hardware import memory_now
@@ -32,35 +34,44 @@ def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: in
     import torch
 
     given = read_text(text, limit)
-    trust = source.trust_remote_code
     report_step("loading the tokenizer")
-    ids, bos = _encode(source.folder, given.content, trust)
+    ids, bos = _encode(source, given.content)
     report_step("loading the float model")
-    network = load_network(source.folder, trust_remote_code=trust)
+    network = load_network(source.folder, trust_remote_code=source.trust_remote_code)
     windows = cut(ids, _context(network.config), bos, limit)
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
-    with Recorder(out, windows, given) as recorder, torch.inference_mode():
+
+    def scored() -> Iterator[Floats]:
         for done, window in enumerate(windows.ids):
             report_progress(done, len(windows.ids), "windows")
-            kept = {"logits_to_keep": len(window) - windows.first} if keeps else {}
+            last = len(window) - windows.first
+            kept = {"logits_to_keep": last} if keeps else {}
             logits = network(torch.tensor([window]), use_cache=False, **kept).logits[0]
-            scored = logits[-(len(window) - windows.first) : -1]
-            recorder.add(window, scored.float().numpy())
-        recorder.finish(describe_precision(network))
+            yield logits[-last:-1].float().numpy()
+
+    with torch.inference_mode():
+        record(out, windows, given, scored(), describe_precision(network))
     report_progress(len(windows.ids), len(windows.ids), "windows")
 
 
-def answer(source: SourceModel, questions: Sequence[Question]) -> list[str]:
-    """Greedy answers of the Hugging Face model ``source`` in single precision, in order."""
-    import torch
+def accuracy(source: SourceModel, questions: Sequence[Question]) -> Quality:
+    """How many of the graded questions the Hugging Face model ``source`` answers rightly."""
+    return grade(questions, answer(source, questions))
 
-    trust = source.trust_remote_code
-    tokenizer = _tokenizer(source.folder, trust)
+
+def answer(source: SourceModel, questions: Sequence[Question]) -> list[str]:
+    """Greedy answers of ``source`` in single precision, in order."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    tokenizer = _tokenizer(source)
     report_step("loading the float model")
-    network = load_network(source.folder, trust_remote_code=trust)
+    network = load_network(source.folder, trust_remote_code=source.trust_remote_code)
     prompts = [
-        tokenizer.apply_chat_template(
-            question.messages, add_generation_prompt=True, tokenize=True, return_dict=False
+        torch.tensor(
+            tokenizer.apply_chat_template(
+                question.messages, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
         )
         for question in questions
     ]
@@ -70,22 +81,18 @@ def answer(source: SourceModel, questions: Sequence[Question]) -> list[str]:
     for start in range(0, len(order), _ROWS):
         report_progress(start, len(order), "questions")
         picked = order[start : start + _ROWS]
-        longest = max(len(prompts[i]) for i in picked)
-        ids = torch.zeros((len(picked), longest), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, i in enumerate(picked):
-            ids[row, longest - len(prompts[i]) :] = torch.tensor(prompts[i])
-            mask[row, longest - len(prompts[i]) :] = 1
+        ids = pad_sequence([prompts[i] for i in picked], True, padding_side="left")
+        ones = [torch.ones_like(prompts[i]) for i in picked]
         with torch.inference_mode():
             made = network.generate(
                 ids,
-                attention_mask=mask,
+                attention_mask=pad_sequence(ones, True, padding_side="left"),
                 do_sample=False,
                 max_new_tokens=max(questions[i].max_tokens for i in picked),
                 pad_token_id=_padding(network, tokenizer),
             )
-        for row, i in enumerate(picked):
-            new = made[row, longest : longest + questions[i].max_tokens]
+        for new, i in zip(made[:, ids.shape[1] :], picked, strict=True):
+            new = new[: questions[i].max_tokens]
             answers[i] = tokenizer.decode(new, skip_special_tokens=True)
     report_progress(len(order), len(order), "questions")
     return answers
@@ -106,18 +113,14 @@ def load_network(model: Path, *, trust_remote_code: bool = False, wide: bool | N
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    allowed = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     if wide is None:
-        config = AutoConfig.from_pretrained(
-            model, local_files_only=True, trust_remote_code=trust_remote_code
-        )
-        needed = _weight_bytes(model) * 4 / getattr(config.dtype, "itemsize", 4)
-        wide = needed < _SHARE * memory_now()[1]
-    network = AutoModelForCausalLM.from_pretrained(
-        model,
-        local_files_only=True,
-        trust_remote_code=trust_remote_code,
-        dtype=torch.float32 if wide else "auto",
-    ).eval()
+        config = AutoConfig.from_pretrained(model, **allowed)
+        files = [*model.glob("*.safetensors"), *model.glob("*.bin")]
+        held = sum(path.stat().st_size for path in files)
+        wide = held * 4 / getattr(config.dtype, "itemsize", 4) < _SHARE * memory_now()[1]
+    dtype = torch.float32 if wide else "auto"
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **allowed).eval()
     if not wide:
         logger.info("weights are widened to single precision as they are used")
         _compute_in_single_precision(network)
@@ -133,11 +136,6 @@ def describe_precision(network: Any) -> str:
     if not narrow:
         return "float32"
     return f"float32 arithmetic on {' and '.join(narrow)} weights"
-
-
-def _weight_bytes(folder: Path) -> int:
-    files = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
-    return sum(path.stat().st_size for path in files)
 
 
 def _compute_in_single_precision(network: Any) -> None:
@@ -161,37 +159,35 @@ def _compute_in_single_precision(network: Any) -> None:
             for p in narrow:
                 p.data = p.data.float()
         else:
-            _Widened(module, narrow)
+            _widen_while_called(module, narrow)
 
 
-class _Widened:
-    """Swaps a module's weights for copies in single precision from its call to its return."""
+def _widen_while_called(module: Any, narrow: list[Any]) -> None:
+    """Swap the parameters ``narrow`` for copies in single precision from call to return."""
+    held: list[Any] = []
 
-    def __init__(self, module: Any, parameters: list[Any]) -> None:
-        self._parameters = parameters
-        self._narrow: list[Any] = []
-        module.register_forward_pre_hook(self._widen)
-        module.register_forward_hook(self._restore, always_call=True)
-
-    def _widen(self, _module: Any, _inputs: Any) -> None:
-        self._narrow = [p.data for p in self._parameters]
-        for p in self._parameters:
+    def widen(*_: Any) -> None:
+        held[:] = [p.data for p in narrow]
+        for p in narrow:
             p.data = p.data.float()
 
-    def _restore(self, _module: Any, _inputs: Any, _output: Any) -> None:
-        for p, data in zip(self._parameters, self._narrow, strict=True):
+    def restore(*_: Any) -> None:
+        for p, data in zip(narrow, held, strict=True):
             p.data = data
-        self._narrow = []
+        held.clear()
+
+    module.register_forward_pre_hook(widen)
+    module.register_forward_hook(restore, always_call=True)
 
 
-def _encode(model: Path, text: str, trust_remote_code: bool) -> tuple[list[int], int | None]:
+def _encode(source: SourceModel, text: str) -> tuple[list[int], int | None]:
     """The ids of ``text``, and the BOS id if the tokenizer begins every text with it.
 
     An EOS that the tokenizer adds at the end is taken off.
     """
     # A text longer than the model's context is meant to be: it is cut into windows.
     logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
-    tokenizer = _tokenizer(model, trust_remote_code)
+    tokenizer = _tokenizer(source)
     plain = [int(i) for i in tokenizer(text, add_special_tokens=False).input_ids]
     special = [int(i) for i in tokenizer(text[:1]).input_ids]
     bos = tokenizer.bos_token_id
@@ -200,11 +196,11 @@ def _encode(model: Path, text: str, trust_remote_code: bool) -> tuple[list[int],
     return [int(bos), *plain], int(bos)
 
 
-def _tokenizer(model: Path, trust_remote_code: bool) -> Any:
+def _tokenizer(source: SourceModel) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(
-        model, local_files_only=True, trust_remote_code=trust_remote_code
+        source.folder, local_files_only=True, trust_remote_code=source.trust_remote_code
     )
 
 
@@ -212,5 +208,4 @@ def _context(config: Any) -> int:
     """The longest window that a model was made for; many-part models keep it one level down."""
     inner = config.get_text_config()
     names = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
-    found = next((getattr(inner, name, None) for name in names if getattr(inner, name, None)), None)
-    return int(found) if found else 2**31
+    return int(next((found for name in names if (found := getattr(inner, name, None))), 2**31))

@@ -1,12 +1,12 @@
 """The most memory that a process has held, pages of mapped files and GPU memory included."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,48 +38,42 @@ def peak_resident(pid: int | None = None) -> int:
     return int(getattr(info, "peak_wset", 0) or info.rss)
 
 
+@dataclass(slots=True)
 class GpuPeak:
-    """A context manager that watches how much memory this process takes on all NVIDIA GPUs.
+    """The most memory that was seen; 0 where there is no GPU or its driver's Python binding."""
 
-    ``nbytes`` is the most that was seen; 0 where there is no GPU or its driver's Python binding.
-    """
+    nbytes: int = 0
 
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._nvml: Any = None
 
-    def __enter__(self) -> GpuPeak:
-        try:
-            import pynvml
+@contextlib.contextmanager
+def gpu_peak() -> Iterator[GpuPeak]:
+    """Watch how much memory this process takes on all NVIDIA GPUs while the block runs."""
+    peak, done = GpuPeak(), threading.Event()
+    try:
+        import pynvml
 
-            pynvml.nvmlInit()
-        except Exception:  # no binding, or no driver: there is nothing to watch
-            return self
-        self._nvml = pynvml
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="gpu-peak")
-        self._thread.start()
-        return self
+        pynvml.nvmlInit()
+    except Exception:  # no binding, or no driver: there is nothing to watch
+        yield peak
+        return
 
-    def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._stop.set()
-            self._thread.join()
-            self._nvml.nvmlShutdown()
+    def watch() -> None:
+        while not done.wait(_EVERY):
+            with contextlib.suppress(pynvml.NVMLError):
+                peak.nbytes = max(peak.nbytes, _used(pynvml))
 
-    def _watch(self) -> None:
-        while not self._stop.wait(_EVERY):
-            self.nbytes = max(self.nbytes, self._used())
+    thread = threading.Thread(target=watch, daemon=True, name="gpu-peak")
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
+        pynvml.nvmlShutdown()
 
-    def _used(self) -> int:
-        nvml, total = self._nvml, 0
-        try:
-            for index in range(nvml.nvmlDeviceGetCount()):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    if process.pid == os.getpid():
-                        total += int(process.usedGpuMemory or 0)
-        except nvml.NVMLError:
-            return 0
-        return total
+
+def _used(nvml: Any) -> int:
+    """Bytes of this process on all GPUs now."""
+    gpus = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    running = (p for gpu in gpus for p in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
+    return sum(int(p.usedGpuMemory or 0) for p in running if p.pid == os.getpid())

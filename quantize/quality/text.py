@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from quantize.errors import UsageError
 
 BUNDLED = Path(__file__).resolve().parents[1] / "data" / "evaluation.txt"
@@ -37,6 +40,11 @@ class Windows:
 
     ids: tuple[tuple[int, ...], ...]
     first: int
+
+    @property
+    def targets(self) -> list[npt.NDArray[np.int64]]:
+        """The ids of each piece that are scored."""
+        return [np.array(ids[self.first + 1 :], np.int64) for ids in self.ids]
 
     @property
     def length(self) -> int:

@@ -3,19 +3,23 @@
 Fresh vocabularies fail silently otherwise: the file loads, answers, and is a little worse.
 """
 
+import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from quantize.children.child import report_step
 from quantize.children.process import Progress, run_child
 from quantize.errors import TokenMismatchError
 from quantize.manifest import TokenParity
-from quantize.quality import tokens_child
+from quantize.quality.lines import parity_conversations, parity_lines
 from quantize.recipes.recipe import Format
 from runtimes.models.gguf import read_header
 
+_WITH_SPECIAL = 40  # lines that are also encoded with the model's BOS and EOS
 _SHOWN = 3  # differing lines in an error
 _LINE = 100  # characters of such a line
 _BEFORE, _AFTER = 3, 8  # ids of it that are shown, from its first other id on
@@ -69,23 +73,19 @@ def make_reference(
     progress: Progress | None = None,
 ) -> Reference:
     """Run the original tokenizer. Raises ToolError when it does not load."""
-    answer = run_child(
-        partial(tokens_child.reference, model, trust_remote_code=trust_remote_code),
+    return run_child(
+        partial(_reference, model, trust_remote_code=trust_remote_code),
         what="loading the original tokenizer",
         work=work,
         progress=progress,
         torch=True,
     )
-    return Reference(**answer)
 
 
 def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> Comparison:
     """Compare the tokenizer of a GGUF file or ONNX folder with the original."""
-    special = len(reference.special_ids)
-    answer = run_child(
-        partial(tokens_child.built, path, reference.lines, reference.chats, special),
-        what=f"tokenizing with {path.name}",
-        work=work,
+    built, found = run_child(
+        partial(_built, path, reference), what=f"tokenizing with {path.name}", work=work
     )
     texts = [
         *reference.lines,
@@ -93,11 +93,10 @@ def compare_built(path: Path, reference: Reference, kind: Format, work: Path) ->
         *(f"chat: {messages}" for messages in reference.chats),
     ]
     original = [*reference.ids, *reference.special_ids, *reference.chat_ids]
-    built = [*answer["ids"], *answer["special_ids"], *answer["chat_ids"]]
     normal_form = reference.normal_form if kind == "gguf" else None
     return replace(
         _compare(texts, original, built, normal_form),
-        texts=(reference.texts, answer["texts"]),
+        texts=(reference.texts, found),
         split=(reference.pre_tokenizer, _named_pre_tokenizer(path) if kind == "gguf" else ""),
     )
 
@@ -105,7 +104,7 @@ def compare_built(path: Path, reference: Reference, kind: Format, work: Path) ->
 def compare_vocabulary(path: Path, reference: Reference, work: Path) -> Comparison:
     """Compare a GGUF file that holds the vocabulary alone."""
     built = run_child(
-        partial(tokens_child.vocabulary, path, reference.lines),
+        partial(_vocabulary, path, reference.lines),
         what="tokenizing with the converted vocabulary",
         work=work,
     )
@@ -173,24 +172,107 @@ def _compare(
     texts: Sequence[str],
     original: Sequence[list[int]],
     built: Sequence[list[int]],
-    normal_form: str | None,
+    form: str | None,
 ) -> Comparison:
-    """``normal_form`` leaves out lines that the original tokenizer rewrites first.
+    """The Unicode normal ``form`` leaves out lines that the original tokenizer rewrites first.
 
-    llama.cpp's vocabulary has no normalizer, so that text in another Unicode form than the one a
-    tokenizer was trained on is split differently whatever the file says.
+    llama.cpp's vocabulary has no normalizer, so that text in another form than the one a tokenizer
+    was trained on is split differently whatever the file says.
     """
     kept = [
-        (text, want, got)
+        Difference(text, want, got)
         for text, want, got in zip(texts, original, built, strict=True)
-        if normal_form is None or unicodedata.normalize(normal_form, text) == text  # type: ignore[arg-type]
+        if form is None or unicodedata.is_normalized(form, text)  # type: ignore[arg-type]
     ]
     left_out = len(texts) - len(kept)
     return Comparison(
         compared=len(kept),
-        differences=tuple(Difference(*item) for item in kept if item[1] != item[2]),
-        note=f"{left_out} lines that are not in Unicode form {normal_form} were not compared:"
+        differences=tuple(line for line in kept if line.original != line.built),
+        note=f"{left_out} lines that are not in Unicode form {form} were not compared:"
         " llama.cpp does not normalize text"
         if left_out
         else None,
     )
+
+
+# What follows runs in child processes.
+
+
+def _reference(model: Path, *, trust_remote_code: bool) -> Reference:
+    """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``."""
+    from transformers import AutoTokenizer
+
+    report_step("loading the tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(
+        model, local_files_only=True, trust_remote_code=trust_remote_code
+    )
+    report_step("encoding the test lines")
+    added = {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items()}
+    lines = parity_lines(list(dict.fromkeys([*tokenizer.all_special_tokens, *added])))
+    chats, chat_ids = [], []
+    for messages in parity_conversations() if tokenizer.chat_template else []:
+        try:
+            ids = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        except Exception:  # the template refuses the conversation, say for its system message
+            continue
+        chats.append(messages)
+        chat_ids.append([int(token) for token in ids])
+    plain_ids = [tokenizer(line, add_special_tokens=False).input_ids for line in lines]
+    special_ids = [tokenizer(line).input_ids for line in lines[:_WITH_SPECIAL]]
+    used = {token for row in (*plain_ids, *special_ids, *chat_ids) for token in row}
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    normalizer = repr(getattr(backend, "normalizer", None))
+    split = json.loads(backend.to_str())["pre_tokenizer"] if backend else None
+    return Reference(
+        lines,
+        plain_ids,
+        special_ids,
+        chats,
+        chat_ids,
+        next((form for form in ("NFKC", "NFKD", "NFC", "NFD") if form in normalizer), None),
+        _whole((token, tokenizer.decode([token])) for token in used),
+        _step(split) if split else "none",
+    )
+
+
+def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str, str]]:
+    """The same ids, in the order of `compare_built`, and what they stand for, by the tokenizer that
+    the runtime uses for the GGUF file or ONNX folder ``path``."""
+    from runtimes.engine.tokenizer import encode_chat, load_tokenizer
+    from runtimes.models.modelfile import ModelFile
+
+    tokenizer = load_tokenizer(path)
+    template = ModelFile.read(path).chat_template if reference.chats else None
+    special = reference.lines[: len(reference.special_ids)]
+    found = [
+        *(tokenizer.encode(line) for line in reference.lines),
+        *(tokenizer.encode(line, add_special=True) for line in special),
+        *(encode_chat(tokenizer, template, messages) for messages in reference.chats),
+    ]
+    used = {token for row in found for token in row}
+    texts = ((token, tokenizer.token_bytes(token).decode(errors="replace")) for token in used)
+    return found, _whole(texts)
+
+
+def _vocabulary(path: Path, lines: list[str]) -> list[list[int]]:
+    """Ids by a GGUF file that holds a vocabulary and no weights."""
+    from runtimes.llamacpp.tokenizer import LlamaTokenizer
+
+    tokenizer = LlamaTokenizer.load(path)
+    return [tokenizer.encode(line) for line in lines]
+
+
+def _whole(texts: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """Those of the tokens that stand for whole characters, by their id."""
+    return {str(token): text for token, text in texts if text and "\ufffd" not in text}
+
+
+def _step(step: dict[str, Any]) -> str:
+    """A step of tokenizer.json, such as "Sequence[Digits(individual_digits=true), ByteLevel]"."""
+    parts = step.get("pretokenizers")
+    if parts is not None:
+        return f"{step['type']}[{', '.join(map(_step, parts))}]"
+    options = (f"{name}={json.dumps(value)}" for name, value in step.items() if name != "type")
+    return f"{step['type']}({', '.join(options)})"

@@ -15,7 +15,7 @@ from quantize.cli import exit_code
 from quantize.errors import QualityError, SourceError, UnfinishedError
 from quantize.manifest import Fidelity, FileEntry, Perplexity, Source
 from quantize.progress.events import JsonReporter
-from quantize.quality.gates import require_quality
+from quantize.quality.fidelity import require_quality
 from quantize.recipes.recipe import RECIPES
 
 RECIPE_NAMES = ("q8_0", "q4_0", "onnx-int4", "onnx-int4-rtn")

@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from quantize.children.process import run_child
 from quantize.errors import QualityError
 from quantize.fromjson import from_json
-from quantize.manifest import Speed
-from quantize.options import MeasureOptions, SourceOptions
+from quantize.manifest import Fidelity, Speed
+from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
-from quantize.quality.children import built_speed, fidelity, float_reference
-from quantize.quality.gates import require_quality
-from quantize.quality.store import FloatReference
+from quantize.quality import built_child, float_child
+from quantize.quality.fidelity import require_quality
+from quantize.quality.reference import FloatReference, load_reference
 from quantize.quality.text import WINDOW, read_text
 from quantize.recipes.recipe import find_recipe
 from quantize.resolve import resolve
 from quantize.source import open_source
-from quantize.source.model import SourceModel
 from quantize.source.synthetic import make_random_model
 from runtimes.engine.engine import Engine
 from runtimes.models.gguf import read_header
@@ -52,10 +53,15 @@ def reference(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> FloatRe
     source = open_source(SourceOptions(str(pebble)), Reporter())
     heard = Heard()
     work = tmp_path_factory.mktemp("reference")
-    found = float_reference(source, MeasureOptions(limit=LIMIT), work, heard)
+    call = partial(float_child.from_checkpoint, source, work / "out", None, LIMIT)
+    run_child(call, what="the float model", work=work, progress=heard, torch=True)
     assert heard.last == (3, 3, "windows")
     assert "loading the float model" in heard.steps
-    return found
+    return load_reference(work / "out")
+
+
+def fidelity(path: Path, reference: FloatReference, work: Path) -> Fidelity:
+    return run_child(partial(built_child.fidelity, path, reference), what="comparing", work=work)
 
 
 def test_the_float_model_is_transformers(pebble: Path, reference: FloatReference):
@@ -76,7 +82,7 @@ def test_the_float_model_is_transformers(pebble: Path, reference: FloatReference
     assert reference.perplexity.tokens == LIMIT
     assert reference.precision == "float32"
     assert reference.perplexity.value == pytest.approx(np.exp(np.mean(nll[:LIMIT])), rel=1e-4)
-    tops = np.concatenate([tops for _, _, tops in reference.blocks()])
+    tops = np.concatenate([tops for _, tops in reference.blocks()])
     assert (tops == likeliest[:LIMIT]).mean() > 0.998
 
 
@@ -113,8 +119,9 @@ def test_a_file_with_damaged_scales_is_caught(
 
 def test_a_gguf_source_is_its_own_float_model(pebble_built: Path, tmp_path: Path):
     path = resolve(pebble_built, recipe="q8_0")
-    source = SourceModel(path.parent, "llama", (path,), 1, kind="gguf")
-    itself = float_reference(source, MeasureOptions(limit=300), tmp_path)
+    call = partial(built_child.from_gguf, path, tmp_path / "out", None, 300)
+    run_child(call, what="running it", work=tmp_path)
+    itself = load_reference(tmp_path / "out")
     found = fidelity(path, itself, tmp_path)
     assert found.kl_mean < 1e-6
     assert found.same_top == 1
@@ -128,7 +135,6 @@ def test_weights_kept_in_16_bits_give_the_logits_of_single_precision(
     import torch
     from transformers import AutoModelForCausalLM
 
-    from quantize.quality import float_child
     from quantize.quality.float_child import describe_precision, load_network
 
     monkeypatch.setattr(float_child, "_SMALL", 1000)  # all matrices of so small a model are small
@@ -138,7 +144,7 @@ def test_weights_kept_in_16_bits_give_the_logits_of_single_precision(
     ids = torch.arange(64)[None] + 5
     logits = {}
     for wide in (True, False):
-        network = load_network(str(tmp_path / "model"), wide=wide)
+        network = load_network(tmp_path / "model", wide=wide)
         with torch.inference_mode():
             logits[wide] = [network(ids).logits for _ in range(2)]
         assert ("bfloat16" in describe_precision(network)) is not wide
@@ -151,7 +157,7 @@ def test_weights_kept_in_16_bits_give_the_logits_of_single_precision(
 
 def test_speed_has_every_figure(pebble_built: Path, tmp_path: Path):
     path = resolve(pebble_built, recipe="q8_0")
-    speed = built_speed(path, tmp_path)
+    speed = run_child(partial(built_child.speed, path), what="measuring", work=tmp_path)
     assert speed.decode_tps_16 > speed.decode_tps_1 > 0
     assert speed.prefill_tps_16 is not None
     assert speed.prefill_tps_16 > 0

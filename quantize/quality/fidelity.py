@@ -1,0 +1,145 @@
+"""How far a file's next-token distributions are from the float model's, and how far they may be.
+
+Positions are worked on in blocks, so that little memory is needed beside the logits themselves.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quantize.errors import QualityError
+from quantize.manifest import Fidelity, Perplexity
+from quantize.recipes.recipe import Recipe
+
+Floats = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
+Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_FLOOR = np.float32(-65504.0)  # stands for minus infinity: exp() of it is 0, and 0 times it is 0
+_BLOCK = 2**22  # logits that are worked on at once
+
+
+class Scores(NamedTuple):
+    """What each scored position of a text gave, in order."""
+
+    nll: Doubles  # minus the natural log-probability of the id that follows
+    kl: Doubles  # the divergence from the float model in nats
+    same: npt.NDArray[np.bool_]  # whether both find the same id the most likely
+
+
+def shifted(logits: Floats) -> Halves:
+    """Logits less the largest of their row, in half precision: [rows, vocab].
+
+    The softmax of what comes out is the float model's distribution with each probability p off by
+    a factor of at most 1 + 2^-11 |log p - log max p|: a divergence of about 1e-7 nats, a thousandth
+    of what 8-bit weights make.
+    """
+    with np.errstate(over="ignore"):
+        blocks = (block - block.max(axis=1, keepdims=True) for _, block in _blocks(logits))
+        return np.concatenate([block.astype(np.float16) for block in blocks])
+
+
+def negative_log_likelihood(logits: Floats, targets: Ints) -> Doubles:
+    """Minus the log-softmax of each row at its target: [rows]."""
+    parts = [
+        _log_total(block) - block[np.arange(len(block)), targets[rows]]
+        for rows, block in _blocks(logits)
+    ]
+    return np.concatenate(parts)
+
+
+def compare(base: Halves, tops: Ints, logits: Floats, targets: Ints) -> Scores:
+    """Score ``logits`` [rows, vocab] against what ``shifted`` made of the float model's.
+
+    ``tops`` are the float model's likeliest ids. Where one of the two has more columns (rows that
+    only fill up a vocabulary), both are taken over the ids that they share.
+    """
+    width = min(base.shape[1], logits.shape[1])
+    parts = []
+    for rows, block in _blocks(logits[:, :width]):
+        p, q = np.maximum(base[rows, :width].astype(np.float32), _FLOOR), np.maximum(block, _FLOOR)
+        q_total = _log_total(q)
+        weights = np.exp(p)
+        mass = weights.sum(axis=1, dtype=np.float64)
+        # The sum over ids of p (log p - log q), with log p = p - log(mass), log q = q - q_total.
+        apart = (weights * (p - q)).sum(axis=1, dtype=np.float64) / mass
+        nll = q_total - q[np.arange(len(q)), targets[rows]]
+        parts.append(Scores(nll, apart - np.log(mass) + q_total, q.argmax(axis=1) == tops[rows]))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Scores]) -> Scores:
+    """The positions of all ``parts``, one part after the other."""
+    return Scores(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def mean(values: Doubles) -> tuple[float, float]:
+    """Mean and standard error, taking positions as independent, as llama.cpp's tool does."""
+    count = len(values)
+    return float(values.mean()), float(values.std() / math.sqrt(max(count - 1, 1)))
+
+
+def perplexity(nll: Doubles) -> tuple[float, float]:
+    """The exponential of the mean, and its error by first-order propagation."""
+    log, error = mean(nll)
+    value = math.exp(min(log, 700.0))  # beyond, a double ends
+    return value, value * error
+
+
+def summed_up(scores: Scores, of: Perplexity) -> Fidelity:
+    """The figures of a file that scored so on the text of the float model's perplexity ``of``."""
+    value, error = perplexity(scores.nll)
+    return Fidelity(
+        replace(of, value=value, error=error),
+        *mean(scores.kl),
+        kl_p99=float(np.percentile(scores.kl, 99)),
+        same_top=float(scores.same.mean()),
+    )
+
+
+def require_quality(recipe: Recipe, fidelity: Fidelity) -> None:
+    """Raise QualityError when a file is worse than ``recipe.limits``, or gives no probabilities.
+
+    A recipe without limits takes any finite figures.
+    """
+    problems, limits, of = [], recipe.limits, fidelity.perplexity
+    if not (math.isfinite(fidelity.kl_mean) and math.isfinite(of.value)):
+        problems.append("it gives no finite probabilities")
+    elif limits is not None:
+        if fidelity.kl_mean > limits.kl_mean:
+            problems.append(
+                f"mean KL divergence {fidelity.kl_mean:.4g} (error {fidelity.kl_error:.2g}), the"
+                f" limit is {limits.kl_mean:.4g}"
+            )
+        if fidelity.same_top < limits.same_top:
+            problems.append(
+                f"the same most likely token at {fidelity.same_top:.1%} of the positions, the limit"
+                f" is {limits.same_top:.1%}"
+            )
+    if problems:
+        raise QualityError(
+            f"{recipe.name} is too far from the float model: {'; '.join(problems)}.\n"
+            f"Measured on {of.tokens:,} tokens of the {of.text} (perplexity {of.value:.4g}).\n"
+            "Nothing was published for it. If the text does not suit the model (another language,"
+            " say), measure with one that does: --measure-text FILE. Otherwise choose a recipe with"
+            f" more bits than {recipe.name}, for GGUF an importance matrix (--imatrix FILE), or"
+            " publish it all the same with --no-gates"
+        )
+
+
+def _blocks(logits: Floats) -> list[tuple[slice, Floats]]:
+    rows = max(1, _BLOCK // logits.shape[1])
+    starts = range(0, len(logits), rows)
+    return [(slice(at, at + rows), logits[at : at + rows]) for at in starts]
+
+
+def _log_total(logits: Floats) -> Doubles:
+    """log(sum(exp(logits))) of each row."""
+    top = logits.max(axis=1)
+    total: Doubles = top + np.log(np.exp(logits - top[:, None]).sum(axis=1, dtype=np.float64))
+    return total
