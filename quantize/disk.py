@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ def human(count: int) -> str:
             value = count / scale
             return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
     return f"{count} B"
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file's bytes, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def require_room(folder: Path, needed: int, what: str) -> None:

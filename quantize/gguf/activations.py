@@ -60,13 +60,12 @@ class Collector:
 
     def entries(self) -> dict[str, Entry]:
         """What was seen, by the name of the weight tensor. Raises ModelError for infinities."""
+        found = {}
         for name, sums in self._sums.items():
             if not np.isfinite(sums).all():
                 raise ModelError(f"the input of {name} is not finite: the model is damaged")
-        return {
-            name: Entry(sums.astype(np.float32), self._counts[name].astype(np.float32))
-            for name, sums in self._sums.items()
-        }
+            found[name] = Entry(sums.astype(np.float32), self._counts[name].astype(np.float32))
+        return found
 
     def raise_error(self) -> None:
         """Raise what went wrong in the callback, if anything did."""
@@ -77,10 +76,10 @@ class Collector:
         # ctypes would print an exception and go on.
         try:
             tensor = _Tensor.from_address(address)
-            if not ask:
-                self._collect(tensor)
-                return True
-            return self._wants(tensor, address)
+            if ask:
+                return self._wants(tensor, address)
+            self._collect(tensor)
+            return True
         except Exception as error:
             self._error = error
             return False
@@ -132,18 +131,15 @@ def _functions() -> Any:
     from llama_cpp._ctypes_extensions import load_shared_library
 
     base = load_shared_library("ggml-base", _ggml.libggml_base_path)
-    for name, result, arguments in (
-        ("ggml_op_name", ctypes.c_char_p, [ctypes.c_int]),
-        ("ggml_get_name", ctypes.c_void_p, [ctypes.c_void_p]),
-        ("ggml_get_data", ctypes.c_void_p, [ctypes.c_void_p]),
-        ("ggml_tensor_overhead", ctypes.c_size_t, []),
-        ("ggml_nbytes", ctypes.c_size_t, [ctypes.c_void_p]),
-        (
-            "ggml_backend_tensor_get",
-            None,
-            [ctypes.c_void_p, ctypes.c_void_p] + [ctypes.c_size_t] * 2,
-        ),
-    ):
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "ggml_op_name": (ctypes.c_char_p, [ctypes.c_int]),
+        "ggml_get_name": (ctypes.c_void_p, [ctypes.c_void_p]),
+        "ggml_get_data": (ctypes.c_void_p, [ctypes.c_void_p]),
+        "ggml_tensor_overhead": (ctypes.c_size_t, []),
+        "ggml_nbytes": (ctypes.c_size_t, [ctypes.c_void_p]),
+        "ggml_backend_tensor_get": (None, [ctypes.c_void_p] * 2 + [ctypes.c_size_t] * 2),
+    }
+    for name, (result, arguments) in signatures.items():
         function = getattr(base, name)
         function.restype, function.argtypes = result, arguments
     return base
@@ -151,13 +147,13 @@ def _functions() -> Any:
 
 def _check_layout(ggml: Any, tensor: _Tensor, address: int) -> None:
     """Raise ModelError unless the installed library's tensors are laid out as ours."""
-    name = address + _Tensor.name.offset
-    same_size = ggml.ggml_tensor_overhead() == _OBJECT_BYTES + ctypes.sizeof(_Tensor)
-    if (
-        not same_size
-        or ggml.ggml_get_name(address) != name
-        or ggml.ggml_get_data(address) != tensor.data
-    ):
+    ours = (
+        _OBJECT_BYTES + ctypes.sizeof(_Tensor),
+        address + _Tensor.name.offset,
+        tensor.data,
+    )
+    theirs = ggml.ggml_tensor_overhead(), ggml.ggml_get_name(address), ggml.ggml_get_data(address)
+    if ours != theirs:
         raise ModelError(
             "the installed llama.cpp is of another version than importance matrices are computed"
             " with here; compute one with its llama-imatrix tool and give that file"

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from quantize.children.child import report_step
 from quantize.children.process import Progress, run_child
-from quantize.gguf.amended import load_converter
-from quantize.gguf.converter import converter_folder
-from quantize.quality.tokens import Reference, compare_vocabulary
+from quantize.gguf.converter import converter_folder, load_converter
+from quantize.quality.tokens import Comparison, Reference, compare_vocabulary
 from runtimes.models.modelfile import ModelFile, read_json
 
 # Pre-tokenizers to try for a byte-level vocabulary whose hash the converter does not know; between
@@ -39,35 +38,32 @@ def _convert(
     know the hash, the vocabulary alone is written with each candidate, and the one whose tokens are
     nearest to the original's is taken; the first without a difference ends the search.
     """
-    half = ("--outtype", "f16")
+    report_step("loading the converter")
+    run = load_converter(converter)
     try:
-        report_step("loading the converter")
-        run = load_converter(converter)
         report_step("converting")
-        run(model, out, *half)
+        run(model, out, "--outtype", "f16")
     except NotImplementedError as error:
         if "pre-tokenizer" not in str(error):
             raise
     else:
         return None
-    best: tuple[int, str, int] | None = None
+    tried: dict[str, Comparison] = {}
     for name in _CANDIDATES:
         report_step(f"trying the pre-tokenizer {name}")
         path = work / f"vocabulary-{name}.gguf"
-        load_converter(converter, name)(model, path, "--vocab-only")
-        comparison = compare_vocabulary(path, reference, work)
+        run(model, path, "--vocab-only", pre=name)
+        tried[name] = compare_vocabulary(path, reference, work)
         path.unlink()
-        different = len(comparison.differences)
-        if best is None or different < best[0]:
-            best = different, name, comparison.compared
-        if not different:
+        if not tried[name].differences:
             break
-    assert best is not None
-    different, name, compared = best
+    best = min(tried, key=lambda name: len(tried[name].differences))
     report_step("converting")
-    load_converter(converter, name)(model, out, *half)
+    run(model, out, "--outtype", "f16", pre=best)
+    found = tried[best].parity
     return (
-        f"pre-tokenizer {name!r} chosen by comparing tokens: {different} of {compared} lines differ"
+        f"pre-tokenizer {best!r} chosen by comparing tokens: {found.differences} of {found.lines}"
+        " lines differ"
     )
 
 

@@ -1,17 +1,22 @@
-"""The converter of exactly the llama.cpp that the installed llama-cpp-python was built from.
+"""The converter of exactly the llama.cpp that the installed llama-cpp-python was built from, with
+amendments.
 
 The wheel leaves it out and the registry's `gguf` package lags behind it, so both parts are taken
 from that version's source distribution.
 """
 
-import hashlib
 import importlib.metadata
-import shutil
+import json
+import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from quantize.disk import sha256_of
 from quantize.errors import ToolError
+from quantize.source.tensors import read_tensors
 from runtimes.errors import IngotError, RuntimeMissingError
 from runtimes.llamacpp.source import sdist_path
 from runtimes.paths import cache_dir
@@ -33,9 +38,7 @@ def converter_folder() -> Path:
             " install it with: make native"
         ) from error
     archive = sdist_path(version)
-    with archive.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    target = cache_dir() / "converter" / f"{version}-{digest[:16]}"
+    target = cache_dir() / "converter" / f"{version}-{sha256_of(archive)[:16]}"
     if not (target / _SCRIPT).is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         _unpack(archive, target)
@@ -57,10 +60,118 @@ def _unpack(archive: Path, target: Path) -> None:
             found.parent.rename(target)
         except OSError as error:
             if not (target / _SCRIPT).is_file():  # else another run was faster
-                shutil.rmtree(target, ignore_errors=True)
                 raise IngotError(f"cannot write {target}: {error.strerror}") from error
 
 
 def _is_wanted(name: str) -> bool:
     parts = Path(name).parts
     return len(parts) > 3 and parts[1:3] == ("vendor", "llama.cpp") and parts[3] in _PARTS
+
+
+def load_converter(converter: Path) -> Callable[..., None]:
+    """The command line of the converter in that folder as a function ``(model, out, *arguments)``;
+    ``pre`` forces the name of the pre-tokenizer. To be called once in a child process."""
+    sys.path[:0] = [str(converter), str(converter / "gguf-py")]
+    import convert_hf_to_gguf  # type: ignore[import-not-found]
+    import gguf
+    from conversion.base import ModelBase, TextModel  # type: ignore[import-not-found]
+    from conversion.gptneox import GPTNeoXModel  # type: ignore[import-not-found]
+    from conversion.granite import GraniteHybridModel  # type: ignore[import-not-found]
+
+    _amend_byte_fallback(gguf)
+    _amend_settings(ModelBase)
+    _amend_rope_base(GPTNeoXModel)
+    _amend_layer_names(GraniteHybridModel)
+    recognised = TextModel.get_vocab_base_pre
+
+    def run(model: Path, out: Path, *arguments: str, pre: str | None = None) -> None:
+        TextModel.get_vocab_base_pre = recognised if pre is None else lambda *_: pre
+        command = (_SCRIPT, str(model), "--outfile", str(out), *arguments)
+        sys.argv = [*command, *_without_draft(model)]
+        convert_hf_to_gguf.main()
+
+    return run
+
+
+def _without_draft(model: Path) -> list[str]:
+    """The converter asserts that a Qwen3-Next has its draft layers; transformers saves none."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    if config.get("model_type") != "qwen3_next":
+        return []
+    names = (name for path in model.glob("*.safetensors") for name in read_tensors(path))
+    return [] if any(name.startswith(("mtp.", "model.mtp.")) for name in names) else ["--no-mtp"]
+
+
+def _amend_settings(base: Any) -> None:
+    """What the converter looks for in config.json, and transformers 5 writes in another way or
+    leaves to the architecture's class."""
+    load = base.load_hparams
+
+    def load_hparams(*arguments: Any, **named: Any) -> dict[str, Any]:
+        found: dict[str, Any] = load(*arguments, **named)
+        kind, rope = found.get("model_type"), found.get("rope_parameters") or {}
+        older = {
+            "n_ctx": found.get("n_positions"),
+            "rotary_pct": rope.get("partial_rotary_factor", 1.0 if kind == "cohere2" else None),
+            "scoring_func": "sigmoid" if kind == "deepseek_v3" else None,
+        }
+        return {name: value for name, value in older.items() if value is not None} | found
+
+    base.load_hparams = staticmethod(load_hparams)
+
+
+def _amend_rope_base(gpt_neox: Any) -> None:
+    """The converter leaves out the base of the rotary embedding; llama.cpp then takes 10,000."""
+    original = gpt_neox.set_gguf_parameters
+
+    def set_gguf_parameters(self: Any) -> None:
+        original(self)
+        rope = self.hparams.get("rope_parameters") or {}
+        theta = rope.get("rope_theta", self.hparams.get("rotary_emb_base"))
+        if theta is not None:
+            self.gguf_writer.add_rope_freq_base(theta)
+
+    gpt_neox.set_gguf_parameters = set_gguf_parameters
+
+
+def _amend_layer_names(granite: Any) -> None:
+    """Transformers 5 writes "full_attention" where Granite's hybrids said "attention"."""
+    original = granite.get_attn_layers
+
+    def get_attn_layers(self: Any) -> list[int]:
+        kinds = self.hparams.get("layer_types") or []
+        found = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
+        return found or list(original(self))
+
+    granite.get_attn_layers = get_attn_layers
+
+
+def _amend_byte_fallback(gguf: Any) -> None:
+    """Two amendments for a byte-fallback BPE with a tokenizer.json and no tokenizer.model.
+
+    The converter scores all its tokens -1000, and llama.cpp, which merges the pair with the best
+    score first, then merges in another order than the original tokenizer: each token's score
+    becomes the rank of its merge. And it takes added tokens that lie within the vocabulary for
+    plain text: they become control tokens, or user-defined ones when they are not special.
+    """
+
+    class RankedVocab(gguf.LlamaHfVocab):  # type: ignore[misc]
+        def __init__(self, base_path: Path) -> None:
+            super().__init__(base_path)
+            state = json.loads(self.fname_tokenizer.read_text(encoding="utf-8"))
+            self.merge_rank: dict[int, int] = {}
+            for rank, merge in enumerate(state["model"].get("merges", [])):
+                # Older files write a merge as one string, newer ones as a pair.
+                merged = merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)
+                self.merge_rank.setdefault(self.tokenizer.convert_tokens_to_ids(merged), rank)
+
+        def get_token_score(self, token_id: int) -> float:
+            return -float(self.merge_rank.get(token_id, 1000))
+
+        def get_token_type(self, token_id: int, text: bytes, special_ids: set[int]) -> Any:
+            added = self.tokenizer.added_tokens_decoder.get(token_id)
+            if added is None or token_id in special_ids:
+                return super().get_token_type(token_id, text, special_ids)
+            return gguf.TokenType.CONTROL if added.special else gguf.TokenType.USER_DEFINED
+
+    gguf.LlamaHfVocab = RankedVocab

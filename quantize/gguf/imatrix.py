@@ -8,21 +8,35 @@ no mapping of names.
 
 import hashlib
 import importlib.metadata
-import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from quantize.children.child import report_progress
 from quantize.children.process import run_child
+from quantize.disk import sha256_of
 from quantize.errors import UsageError
-from quantize.gguf.imatrix_child import compute
+from quantize.gguf.activations import Collector
 from quantize.gguf.imatrixfile import ImportanceMatrix, is_matrix, read_matrix, write_matrix
 from quantize.progress.console import Reporter
 from quantize.source import SourceModel
+from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.llamacpp.batch import Batch
+from runtimes.llamacpp.context import load_model
+from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.omp_wait import OmpWaitPolicy
+from runtimes.llamacpp.tokenizer import LlamaTokenizer
+from runtimes.machine.cpu import available_cores
 from runtimes.models.gguf import TensorInfo, read_header
+from runtimes.models.modelfile import ModelFile
 from runtimes.paths import cache_dir
+from runtimes.settings import RunnerSettings
 
+CHUNK = 512  # tokens that see each other, as llama-imatrix has it
+_STEP = 128  # tokens at once: bounds the logits, which must be computed for every token
 _FEWEST = 256  # tokens; with less, most channels have hardly been seen
 _FEW = 10_000  # tokens below which the user is told
 _METHOD = "1"  # to be raised whenever the same text gives another matrix
@@ -44,20 +58,34 @@ def prepare_imatrix(
             progress.note(note)
         write_matrix(out, matrix)
         return out
-    kept = cache_dir() / "imatrix" / f"{_key(given, model)}.gguf"
+    parts = _METHOD, importlib.metadata.version("llama-cpp-python"), model.fingerprint().hash
+    key = hashlib.sha256("\n".join((*parts, sha256_of(given))).encode()).hexdigest()
+    kept = cache_dir() / "imatrix" / f"{key}.gguf"
     if _usable(kept, export):
         progress.note(f"the importance matrix of {given.name} is the one computed before")
         shutil.copyfile(kept, out)
         return out
     with progress.stage(f"computing the importance matrix from {given.name}"):
-        tokens = _compute(given, export, out, work, progress)
+        tokens = run_child(
+            partial(compute, export, given, out, _FEWEST),
+            what="computing the importance matrix",
+            work=work,
+            progress=progress,
+        )
+    if tokens < _FEWEST:
+        raise UsageError(
+            f"{given} has {tokens} tokens, too few for an importance matrix: give some hundred kB"
+            " of text like that which the model is for"
+        )
     if tokens < _FEW:
         progress.note(
             f"{given.name} has {tokens:,} tokens; an importance matrix is better for some ten"
             " thousand more"
         )
     try:
-        _keep(out, kept)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=kept.parent) as scratch:
+            Path(shutil.copyfile(out, Path(scratch) / "made")).replace(kept)
     except OSError as error:
         progress.note(f"the importance matrix is not kept for later runs: {error}")
     return out
@@ -67,15 +95,14 @@ def check_fit(matrix: ImportanceMatrix, export: Path, given: Path) -> list[str]:
     """Raise UsageError unless ``matrix`` is of the model in ``export``; what the user should know
     of the tensors on which it says nothing."""
     tensors = {info.name: info for info in read_header(export).tensors}
-    if not any(name in tensors for name in matrix.entries):
-        raise UsageError(
-            f"{given} is another model's importance matrix: it names no tensor of this one"
-        )
+    other = f"{given} is another model's importance matrix"
+    if not matrix.entries.keys() & tensors.keys():
+        raise UsageError(f"{other}: it names no tensor of this one")
     for name, entry in matrix.entries.items():
         if name in tensors and entry.sums.size != _channels(tensors[name]):
             raise UsageError(
-                f"{given} is another model's importance matrix: {name} has {entry.sums.size} values"
-                f" there, and {_channels(tensors[name])} here"
+                f"{other}: {name} has {entry.sums.size} values there, and"
+                f" {_channels(tensors[name])} here"
             )
     weights = [
         name
@@ -96,46 +123,72 @@ def _channels(info: TensorInfo) -> int:
     return info.shape[0] * (info.shape[2] if len(info.shape) > 2 else 1)
 
 
-def _key(text: Path, model: SourceModel) -> str:
-    with text.open("rb") as file:
-        words = hashlib.file_digest(file, "sha256").hexdigest()
-    parts = _METHOD, importlib.metadata.version("llama-cpp-python"), model.fingerprint().hash, words
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
 def _usable(kept: Path, export: Path) -> bool:
-    if not kept.is_file():
-        return False
     try:
         check_fit(read_matrix(kept), export, kept)
-    except UsageError:  # damaged: compute it again
+    except (OSError, UsageError):  # not there, or damaged: compute it again
         return False
     return True
 
 
-def _compute(text: Path, export: Path, out: Path, work: Path, progress: Reporter) -> int:
-    tokens = run_child(
-        partial(compute, export, text, out, _FEWEST),
-        what="computing the importance matrix",
-        work=work,
-        progress=progress,
-    )
-    if tokens < _FEWEST:
-        raise UsageError(
-            f"{text} has {tokens} tokens, too few for an importance matrix: give some hundred kB of"
-            " text like that which the model is for"
-        )
-    return tokens
+def compute(model: Path, text: Path, out: Path, fewest: int) -> int:
+    """Runs in a child process: write the importance matrix of the GGUF file ``model`` over the file
+    ``text`` to ``out``.
+
+    Each chunk begins with BOS where the model's vocabulary says so. Returns the number of the
+    text's tokens; with fewer than ``fewest`` nothing is computed.
+    """
+    lib, file = library(), ModelFile.read(model)
+    # Weights in their plain layout, on the processor: nothing is gained from other kernels here.
+    native = load_model(file, RunnerSettings(gpu_layers=0, extra_buffers=False))
+    tokens = LlamaTokenizer(native).encode(text.read_text(encoding="utf-8", errors="replace"))
+    if len(tokens) < fewest:
+        return len(tokens)
+    vocab = lib.llama_model_get_vocab(native)
+    bos = int(lib.llama_vocab_bos(vocab)) if lib.llama_vocab_get_add_bos(vocab) else None
+    chunks = chunked(tokens, min(CHUNK, file.context_length), bos)
+    collector = Collector()
+    context = _context(native, collector, len(chunks[0]))
+    memory, batch = lib.llama_get_memory(context), Batch(_STEP)
+    omp_wait = OmpWaitPolicy(available_cores())
+    omp_wait.begin()
+    done = 0
+    for chunk in chunks:
+        if memory:
+            lib.llama_memory_clear(memory, True)
+        for start in range(0, len(chunk), _STEP):
+            # Logits for each token: llama.cpp leaves the others out of the last layer.
+            batch.fill_scored(chunk[start : start + _STEP], start)
+            code = lib.llama_decode(context, batch.native)
+            collector.raise_error()
+            if code != 0:
+                raise ModelError(f"llama.cpp failed in a step: {recent_errors() or f'code {code}'}")
+        done += len(chunk)
+        report_progress(done, sum(map(len, chunks)), "tokens")
+    omp_wait.close()
+    matrix = ImportanceMatrix(collector.entries(), text.name, len(chunks), len(chunks[0]))
+    write_matrix(out, matrix)
+    return len(tokens)
 
 
-def _keep(made: Path, kept: Path) -> None:
-    """Into the cache in one step: another run may be reading there."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".partial-", dir=kept.parent)
-    os.close(handle)
-    partial = Path(name)
-    try:
-        shutil.copyfile(made, partial)
-        partial.replace(kept)
-    finally:
-        partial.unlink(missing_ok=True)
+def chunked(tokens: Sequence[int], size: int, bos: int | None) -> list[list[int]]:
+    """``tokens`` in pieces of ``size`` at most, each with ``bos`` in front."""
+    front = [] if bos is None else [bos]
+    step = size - len(front)
+    return [[*front, *tokens[i : i + step]] for i in range(0, len(tokens), step)]
+
+
+def _context(model: Any, collector: Collector, length: int) -> Any:
+    lib = library()
+    params = lib.llama_context_default_params()
+    params.n_ctx = length
+    params.n_batch = params.n_ubatch = params.n_outputs_max = _STEP
+    params.n_threads = params.n_threads_batch = available_cores()
+    params.n_seq_max = 1
+    params.no_perf = True
+    params.op_offload = params.offload_kqv = False
+    params.cb_eval = collector.callback
+    context = lib.llama_init_from_model(model, params)
+    if not context:
+        raise OutOfMemoryError(f"no memory for a context of {length} tokens: {recent_errors()}")
+    return context

@@ -75,70 +75,49 @@ def _copy(source: Path, out: Path, work: Path) -> None:
         shutil.copyfile(source, out)
 
 
-class _Log:
-    """What llama.cpp says: kept, shown, and turned into progress."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.errors: list[str] = []
-
-    def __call__(self, level: int, text: bytes | None, _user: Any) -> None:
-        line = (text or b"").decode("utf-8", errors="replace")
-        self.lines.append(line)
-        if level == _ERROR and line.strip("=\n "):
-            self.errors.append(line.strip())
-        sys.stderr.write(line)
-        if step := _STEP.match(line):
-            report_progress(int(step[1]) - 1, int(step[2]), "tensors")
-
-
 def _quantize(
     source: Path, out: Path, ftype: int, imatrix: Path | None, types: Mapping[str, int]
 ) -> list[str]:
     """Runs in a child process; returns what the user should know. ``types`` maps tensor names to a
     ggml_type of their own."""
-    from llama_cpp import llama_cpp as lib
+    from llama_cpp import llama_cpp
 
-    log = _Log()
-    callback = lib.llama_log_callback(log)
-    lib.llama_log_set(callback, ctypes.c_void_p(0))
+    lib: Any = llama_cpp
+    lines: list[str] = []
+    errors: list[str] = []
+
+    @lib.llama_log_callback  # type: ignore[untyped-decorator]
+    def log(level: int, text: bytes | None, _user: Any) -> None:
+        line = (text or b"").decode("utf-8", errors="replace")
+        lines.append(line)
+        if level == _ERROR and line.strip("=\n "):
+            errors.append(line.strip())
+        sys.stderr.write(line)
+        if step := _STEP.match(line):
+            report_progress(int(step[1]) - 1, int(step[2]), "tensors")
+
+    lib.llama_log_set(log, ctypes.c_void_p(0))
     lib.llama_backend_init()
     params = lib.llama_model_quantize_default_params()
     params.ftype = ftype
-    keep: list[Any] = []  # what the pointers in `params` point at
+    # Arrays of structures; an empty one ends each.
     if imatrix is not None:
-        params.imatrix = _matrix(lib, imatrix, keep)
-    if types:
-        params.tt_overrides = _overrides(lib, types)
+        entries = read_matrix(imatrix).entries
+        means = {name: np.ascontiguousarray(entry.means) for name, entry in entries.items()}
+        params.imatrix = (lib.llama_model_imatrix_data * (len(means) + 1))(
+            *(
+                (name.encode(), array.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), array.size)
+                for name, array in means.items()
+            )
+        )
+    if types:  # one pattern a tensor: the user's are Python's, llama.cpp's another dialect
+        params.tt_overrides = (lib.llama_model_tensor_override * (len(types) + 1))(
+            *((f"^{re.escape(name)}$".encode(), kind) for name, kind in types.items())
+        )
     code = lib.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(params))
     if code != 0:
-        raise ModelError("; ".join(log.errors) or f"llama_model_quantize returned {code}")
-    return _fallbacks("".join(log.lines))
-
-
-def _matrix(lib: Any, path: Path, keep: list[Any]) -> Any:
-    """A ``llama_model_imatrix_data`` array that ends with an entry without a name."""
-    entries = read_matrix(path).entries
-    array = (lib.llama_model_imatrix_data * (len(entries) + 1))()
-    for item, (name, entry) in zip(array, entries.items(), strict=False):
-        means = np.ascontiguousarray(entry.means)
-        keep.append(means)
-        item.name = name.encode()
-        item.data = means.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        item.size = means.size
-    return array
-
-
-def _overrides(lib: Any, types: Mapping[str, int]) -> Any:
-    """A ``llama_model_tensor_override`` array that ends with an entry without a pattern.
-
-    One pattern a tensor: the user's patterns are Python's, llama.cpp's another dialect.
-    """
-    array = (lib.llama_model_tensor_override * (len(types) + 1))()
-    for item, (name, kind) in zip(array, types.items(), strict=False):
-        item.pattern = f"^{re.escape(name)}$".encode()
-        item.type = kind
-    return array
+        raise ModelError("; ".join(errors) or f"llama_model_quantize returned {code}")
+    return _fallbacks("".join(lines))
 
 
 def _fallbacks(log: str) -> list[str]:

@@ -185,7 +185,7 @@ def pebble_matrix(
 ) -> Path:
     """The demo model's importance matrix over the first of the two files."""
     from quantize.children.process import run_child
-    from quantize.gguf.imatrix_child import compute
+    from quantize.gguf.imatrix import compute
 
     work = tmp_path_factory.mktemp("imatrix")
     out = work / "m.gguf"

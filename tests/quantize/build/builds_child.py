@@ -11,11 +11,11 @@ from quantize.source.synthetic import Shape
 
 def gguf(models: dict[Path, Path], pre: dict[Path, str], type: str = "q8_0") -> None:
     """Each Hugging Face folder (key) to a GGUF file (value), with weights of ``type``."""
-    from quantize.gguf.amended import load_converter
-    from quantize.gguf.converter import converter_folder
+    from quantize.gguf.converter import converter_folder, load_converter
 
+    run = load_converter(converter_folder())
     for model, out in models.items():
-        load_converter(converter_folder(), pre.get(model))(model, out, "--outtype", type)
+        run(model, out, "--outtype", type, pre=pre.get(model))
 
 
 def onnx(jobs: list[tuple[SourceModel, Path, str, Target]]) -> None:

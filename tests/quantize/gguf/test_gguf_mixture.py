@@ -10,8 +10,7 @@ import pytest
 
 from quantize.children.process import run_child
 from quantize.gguf.convert import export_f16
-from quantize.gguf.imatrix import check_fit
-from quantize.gguf.imatrix_child import compute
+from quantize.gguf.imatrix import check_fit, compute
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.quality.tokens import Reference

@@ -13,8 +13,7 @@ import pytest
 
 from quantize.errors import UsageError
 from quantize.gguf.converter import converter_folder
-from quantize.gguf.imatrix import check_fit, prepare_imatrix
-from quantize.gguf.imatrix_child import CHUNK, chunked
+from quantize.gguf.imatrix import CHUNK, check_fit, chunked, prepare_imatrix
 from quantize.gguf.imatrixfile import Entry, ImportanceMatrix, read_matrix, write_matrix
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
