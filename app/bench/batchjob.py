@@ -8,104 +8,134 @@ last.
 import json
 import random
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.bench.harness import BenchOptions, Result, Samples, in_turn, tail
 from app.bench.llama_server import LlamaServer
-from app.bench.options import BenchOptions, Result, in_turn, median, rounded
 from app.bench.prompts import read_texts
-from app.bench.tools import tail
-from app.bench.work import TOGETHER, loaded, lockstep
+from app.bench.work import TOGETHER, loaded, lockstep, native_loop
 from runtimes.errors import IngotError
 from runtimes.machine import processes
-from runtimes.machine.linechild import LineChild
 from runtimes.settings import RunnerSettings
 
-_WARM_UP = [[7] * 8]
 _WORDS = (
     "river stone window paper garden music winter letter engine number silver forest bridge "
     "morning answer question market island colour summer kitchen doctor shadow village machine"
 ).split()
+_BY_SECONDS = {
+    "llama_loop": "one row after another through llama_cpp.Llama",
+    "llama_server": "llama-server",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What every side does."""
+    """What every side does. Each gives the seconds for all rows, and decoded tokens a second."""
 
     path: Path
     settings: RunnerSettings
     texts: list[str]
     prompts: list[list[int]]  # the texts' tokens
     tokens: int  # made for each
-    server: Path | None
+    program: Path | None  # llama-server
+
+    def batch(self, _: int) -> tuple[float, float]:
+        """The command as a user types it, on OpenAI completion requests: they can ignore the end.
+        The speed is that of decode steps."""
+        with tempfile.TemporaryDirectory(prefix="ingot-bench-") as folder:
+            rows, report = Path(folder) / "rows.jsonl", Path(folder) / "report.json"
+            with rows.open("w", encoding="utf-8") as file:
+                for number, text in enumerate(self.texts):
+                    body = {"prompt": text, "max_tokens": self.tokens, "ignore_eos": True}
+                    row = {"custom_id": f"{number}", "method": "POST", "url": "/v1/completions"}
+                    file.write(json.dumps({**row, "body": body}) + "\n")
+            command: list[object] = ["-m", "app", "batch", rows, Path(folder) / "out.jsonl"]
+            command += ["--model", self.path, "--report", report, "--quiet", "--split-kv"]
+            command += ["--slots", self.settings.slots, "--context", self.settings.context]
+            command += ["--threads", self.settings.threads, "--profile", "throughput"]
+            done = processes.run(*command, capture_output=True)
+            if done.returncode != 0:
+                raise IngotError(f"ingot batch failed:\n{tail(done.stderr)}")
+            summary = json.loads(report.read_text())["summary"]
+        made, wanted = summary["completion_tokens"], len(self.texts) * self.tokens
+        if made != wanted:
+            raise IngotError(f"the batch made {made} tokens instead of {wanted}")
+        return summary["run_s"], summary["decode_tps"]
+
+    def lockstep(self, _: int) -> tuple[float, float]:
+        """Only as many rows as there are slots, with prompts of the mean length."""
+        mean = round(sum(map(len, self.prompts)) / len(self.prompts))
+        together = [(prompt * mean)[:mean] for prompt in self.prompts[: self.settings.slots]]
+        with loaded(self.path, self.settings, TOGETHER) as engine:
+            window = lockstep(engine, together, self.tokens)
+        return window.wall_s, window.wall_tps
+
+    def llama_loop(self, _: int) -> tuple[float, float]:
+        """One row after another."""
+        settings = self.settings
+        numbers = (settings.threads or 1, settings.context or 0, settings.batch)
+        with native_loop("llama_cpp.Llama", self.path, *numbers) as loop:
+            loop([[7] * 8], 3)
+            return self._all(loop(self.prompts, self.tokens))
+
+    def llama_server(self, _: int) -> tuple[float, float]:
+        """Two requests a slot at a time."""
+        assert self.program is not None
+        with LlamaServer(self.program, self.path, self.settings) as server:
+            return self._all(server.seconds(self.prompts, self.tokens))
+
+    def _all(self, seconds: float) -> tuple[float, float]:
+        return seconds, len(self.prompts) * self.tokens / seconds
 
 
 def batch_job(path: Path, options: BenchOptions) -> Result:
-    """Every side in turn, ``options.repeats`` rounds."""
+    """Every side in turn. Ratios are those of the rounds; above 1, the command is faster: tokens a
+    second of decode steps against lockstep, else seconds for all rows."""
     texts = _texts(options)
     with loaded(path, options.settings(8, rows=1)) as engine:
         prompts = [engine.encode(text) for text in texts]
     settings = options.settings(max(map(len, prompts)) + options.decode_tokens + 1)
     work = _Work(path, settings, texts, prompts, options.decode_tokens, options.llama_server)
-    sides: dict[str, Callable[[_Work], float]] = {"lockstep": _lockstep}
-    if path.suffix == ".gguf":
-        sides["llama_loop"] = _loop
-        if options.llama_server is not None:
-            sides["llama_server"] = _server
-    batch_s: list[float] = []
-    batch_tps: list[float] = []
-    theirs: dict[str, list[float]] = {"lockstep": [], "llama_loop": [], "llama_server": []}
-    for _, side in in_turn(["batch", *sides], options.repeats):
-        if side == "batch":
-            seconds, tps = _batch(work)
-            batch_s.append(seconds)
-            batch_tps.append(tps)
-        else:
-            theirs[side].append(sides[side](work))
-    return _result(work, batch_s, batch_tps, theirs)
-
-
-def _result(
-    work: _Work, batch_s: list[float], batch_tps: list[float], theirs: dict[str, list[float]]
-) -> Result:
-    """Above 1, the command is faster: tokens a second of decode steps, or seconds for all rows."""
-    rows, settings = len(work.prompts), work.settings
-    prompt_tokens = sum(map(len, work.prompts))
-    sides = {
-        "lockstep": "rows in lockstep {:.1f} tok/s",
-        "llama_loop": "one row after another through llama_cpp.Llama {:.1f} s",
-        "llama_server": "llama-server {:.1f} s",
+    sides: dict[str, Callable[[int], tuple[float, float]]] = {
+        "batch": work.batch,
+        "lockstep": work.lockstep,
     }
-    ratios: dict[str, list[float]] = {}
+    if path.suffix == ".gguf":
+        sides["llama_loop"] = work.llama_loop
+        if options.llama_server is not None:
+            sides["llama_server"] = work.llama_server
+    taken = in_turn(sides, options.repeats)
+    seconds = {side: Samples(took for took, _ in samples) for side, samples in taken.items()}
+    tps = {side: Samples(speed for _, speed in samples) for side, samples in taken.items()}
+    ratios = {"of_lockstep": tps["batch"] / tps["lockstep"]}
+    titles = [f"rows in lockstep {tps['lockstep']:.1f} tok/s"]
+    for side, title in _BY_SECONDS.items():
+        if side in sides:
+            ratios[f"of_{side}"] = seconds[side] / seconds["batch"]
+            titles.append(f"{title} {seconds[side]:.1f} s")
+    prompt_tokens = sum(map(len, prompts))
     lines = [
-        f"{rows} rows, {prompt_tokens} prompt tokens in all, {work.tokens} "
+        f"{len(prompts)} rows, {prompt_tokens} prompt tokens in all, {work.tokens} "
         f"generated for each, {settings.slots} slots, {settings.threads} threads: "
-        f"ingot batch {median(batch_s):.1f} s, decode {median(batch_tps):.1f} tok/s"
+        f"ingot batch {seconds['batch']:.1f} s, decode {tps['batch']:.1f} tok/s"
     ]
-    for side, title in sides.items():
-        if not (samples := theirs[side]):
-            continue
-        over, under = (batch_tps, samples) if side == "lockstep" else (samples, batch_s)
-        values = [a / b for a, b in zip(over, under, strict=True)]
-        ratios[f"of_{side}"] = rounded(values)
-        lines.append(
-            f"  {title.format(median(samples))}: {median(values):.3f} times that "
-            f"(rounds: {', '.join(f'{value:.3f}' for value in values)})"
-        )
+    for title, values in zip(titles, ratios.values(), strict=True):
+        rounds = ", ".join(f"{value:.3f}" for value in values)
+        lines.append(f"  {title}: {values:.3f} times that (rounds: {rounds})")
     figures = {
-        "rows": rows,
+        "rows": len(prompts),
         "slots": settings.slots,
         "context": settings.context,
         "threads": settings.threads,
         "prompt_tokens": prompt_tokens,
         "decode_tokens": work.tokens,
-        "batch_seconds": rounded(batch_s),
-        "batch_decode_tps": rounded(batch_tps),
-        "lockstep_decode_tps": rounded(theirs["lockstep"]),
-        "llama_loop_seconds": rounded(theirs["llama_loop"]),
-        "llama_server_seconds": rounded(theirs["llama_server"]),
+        "batch_seconds": seconds["batch"],
+        "batch_decode_tps": tps["batch"],
+        "lockstep_decode_tps": tps["lockstep"],
+        "llama_loop_seconds": seconds.get("llama_loop", Samples()),
+        "llama_server_seconds": seconds.get("llama_server", Samples()),
         "ratios": ratios,
     }
     return Result(figures, lines)
@@ -117,61 +147,3 @@ def _texts(options: BenchOptions) -> list[str]:
     dice = random.Random(options.requests)
     words = max(1, options.prompt_tokens // 2)
     return [" ".join(dice.choices(_WORDS, k=words)) for _ in range(options.requests)]
-
-
-def _batch(work: _Work) -> tuple[float, float]:
-    """The command as a user types it, on OpenAI completion requests: they can ignore the end.
-
-    Seconds for all rows, and decoded tokens a second of decode steps.
-    """
-    settings = work.settings
-    with tempfile.TemporaryDirectory(prefix="ingot-bench-") as folder:
-        rows = Path(folder) / "rows.jsonl"
-        with rows.open("w", encoding="utf-8") as file:
-            for number, text in enumerate(work.texts):
-                body = {"prompt": text, "max_tokens": work.tokens, "ignore_eos": True}
-                row = {"custom_id": f"{number}", "method": "POST", "url": "/v1/completions"}
-                file.write(json.dumps({**row, "body": body}) + "\n")
-        report = Path(folder) / "report.json"
-        command: list[object] = ["-m", "app", "batch", rows]
-        command += [Path(folder) / "out.jsonl", "--model", work.path, "--report", report, "--quiet"]
-        command += ["--slots", settings.slots, "--context", settings.context]
-        command += ["--threads", settings.threads, "--split-kv", "--profile", "throughput"]
-        done = processes.run(*command, capture_output=True)
-        if done.returncode != 0:
-            raise IngotError(f"ingot batch failed:\n{tail(done.stderr)}")
-        summary = json.loads(report.read_text())["summary"]
-    made = len(work.texts) * work.tokens
-    if summary["completion_tokens"] != made:
-        raise IngotError(f"the batch made {summary['completion_tokens']} tokens instead of {made}")
-    return summary["run_s"], summary["decode_tps"]
-
-
-def _lockstep(work: _Work) -> float:
-    """Decoded tokens a second."""
-    mean = round(sum(map(len, work.prompts)) / len(work.prompts))
-    together = [(prompt * mean)[:mean] for prompt in work.prompts[: work.settings.slots]]
-    with loaded(work.path, work.settings, TOGETHER) as engine:
-        return lockstep(engine, together, work.tokens).wall_tps
-
-
-def _loop(work: _Work) -> float:
-    """Seconds for all rows."""
-    settings = work.settings
-    words = (work.path, settings.threads, settings.context, settings.batch)
-    with LineChild("app.bench.llama_loop_child", *words, name="llama_cpp.Llama") as child:
-        child.answer()
-        child.ask({"prompts": _WARM_UP, "tokens": 3})
-        answer = child.ask({"prompts": work.prompts, "tokens": work.tokens})
-    return float(answer["seconds"])
-
-
-def _server(work: _Work) -> float:
-    """Seconds for all rows."""
-    assert work.server is not None
-    slots = work.settings.slots
-    with LlamaServer(work.server, work.path, work.settings) as server:
-        server.complete(_WARM_UP * slots, 3, slots)
-        begin = time.perf_counter()
-        server.complete(work.prompts, work.tokens, 2 * slots)
-        return time.perf_counter() - begin

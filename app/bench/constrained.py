@@ -1,18 +1,11 @@
 """What keeping every row within a JSON schema costs beside the step."""
 
 import json
+from functools import partial
 from pathlib import Path
 
-from app.bench.options import BenchOptions, Result, median, paired, rounded
-from app.bench.work import (
-    TOGETHER,
-    Window,
-    host_shares,
-    loaded,
-    lockstep,
-    random_prompts,
-    wall_tps,
-)
+from app.bench.harness import BenchOptions, Result, in_turn
+from app.bench.work import TOGETHER, host_shares, loaded, lockstep_rows, wall_tps
 from runtimes.request import Constraint, SamplingParams
 
 # Objects without end, so that no row is done before the others: numbers, texts, choices.
@@ -34,36 +27,30 @@ _SCHEMA = {
 
 
 def constrained(path: Path, options: BenchOptions) -> Result:
-    """Rows in lockstep, free and within the schema in turn, ``options.repeats`` rounds."""
-    need = options.prompt_tokens + options.decode_tokens + 1
+    """Rows in lockstep, free and within the schema in turn; the warm-up compiles the schema."""
     within = SamplingParams(constraint=Constraint("json_schema", json.dumps(_SCHEMA)))
-    free: list[Window] = []
-    held: list[Window] = []
-    with loaded(path, options.settings(need), TOGETHER) as engine:
-        for seed in range(-1, options.repeats):
-            prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
-            if seed < 0:  # the first one compiles the schema
-                lockstep(engine, prompts, 2, within)
-                continue
-            free.append(lockstep(engine, prompts, options.decode_tokens))
-            held.append(lockstep(engine, prompts, options.decode_tokens, within))
+    with loaded(path, options.settings(), TOGETHER) as engine:
+        sides = {
+            "free": partial(lockstep_rows, engine, options),
+            "constrained": partial(lockstep_rows, engine, options, params=within),
+        }
+        free, held = in_turn(sides, options.repeats, warm_up=True).values()
     free_tps, held_tps = wall_tps(free), wall_tps(held)
-    cost = 1 - paired(held_tps, free_tps)  # the share of the speed that is lost
+    cost = 1 - (held_tps / free_tps).median  # the share of the speed that is lost
     # How much more of a step is outside the native library: steadier than the speed.
-    host_cost = median(host_shares(held)) - median(host_shares(free))
+    host_cost = host_shares(held).median - host_shares(free).median
     figures = {
         "rows": options.rows,
         "decode_tokens": options.decode_tokens,
-        "free_tps": rounded(free_tps),
-        "constrained_tps": rounded(held_tps),
-        "free_host_share": rounded(host_shares(free)),
-        "constrained_host_share": rounded(host_shares(held)),
-        "cost": round(cost, 4),
-        "host_cost": round(host_cost, 4),
+        "free_tps": free_tps,
+        "constrained_tps": held_tps,
+        "free_host_share": host_shares(free),
+        "constrained_host_share": host_shares(held),
+        "cost": cost,
+        "host_cost": host_cost,
     }
     line = (
-        f"{options.rows} rows: {median(free_tps):.1f} tok/s free, "
-        f"{median(held_tps):.1f} within a JSON schema: {100 * cost:.1f}% slower; "
-        f"{100 * host_cost:.2f}% more of a step is outside the native library"
+        f"{options.rows} rows: {free_tps:.1f} tok/s free, {held_tps:.1f} within a JSON schema: "
+        f"{cost:.1%} slower; {host_cost:.2%} more of a step is outside the native library"
     )
     return Result(figures, [line])

@@ -1,10 +1,11 @@
 """llama.cpp looking for the likeliest tokens itself, against whole logits copied from it."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from app.bench.options import BenchOptions, Result, in_turn, median, paired, rounded
-from app.bench.work import TOGETHER, loaded, lockstep, random_prompts
+from app.bench.harness import BenchOptions, Result, in_turn
+from app.bench.work import TOGETHER, Window, loaded, lockstep_rows, wall_tps
 from runtimes.machine.gpus import find_gpus
 from runtimes.request import SamplingParams
 
@@ -16,29 +17,23 @@ _PARAMS: dict[str, SamplingParams] = {
 
 def device(path: Path, options: BenchOptions) -> Result:
     """Rows in lockstep, in turn on an engine of either kind. Raises as ``Engine.load``."""
-    settings = options.settings(options.prompt_tokens + options.decode_tokens + 1)
-    on_device: dict[str, list[float]] = {name: [] for name in _PARAMS}
-    on_host: dict[str, list[float]] = {name: [] for name in _PARAMS}
-    for seed, chosen in in_turn((True, False), options.repeats):
-        with loaded(path, replace(settings, device_sampling=chosen), TOGETHER) as engine:
-            prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
-            for name, params in _PARAMS.items():
-                window = lockstep(engine, prompts, options.decode_tokens, params)
-                (on_device if chosen else on_host)[name].append(window.wall_tps)
+
+    def side(on_device: bool, seed: int) -> dict[str, Window]:
+        settings = replace(options.settings(), device_sampling=on_device)
+        with loaded(path, settings, TOGETHER) as engine:
+            return {
+                name: lockstep_rows(engine, options, seed, params)
+                for name, params in _PARAMS.items()
+            }
+
+    taken = in_turn({kind: partial(side, kind) for kind in (True, False)}, options.repeats)
     gpus = [gpu.name for gpu in find_gpus()]
-    figures = {
-        name: {
-            "device_tps": rounded(on_device[name]),
-            "host_tps": rounded(on_host[name]),
-            "ratio": round(paired(on_device[name], on_host[name]), 4),
-        }
-        for name in _PARAMS
-    }
     where = ", ".join(gpus) or "the processor: there is no GPU"
     lines = [f"tokens chosen by llama.cpp on {where}, against whole logits, {options.rows} rows:"]
+    figures = {}
     for name in _PARAMS:
-        lines.append(
-            f"  {name:26s} {median(on_device[name]):.1f} : {median(on_host[name]):.1f} tok/s, "
-            f"ratio {paired(on_device[name], on_host[name]):.3f}"
-        )
+        theirs, ours = (wall_tps(one[name] for one in taken[kind]) for kind in (True, False))
+        ratio = theirs / ours
+        figures[name] = {"device_tps": theirs, "host_tps": ours, "ratio": ratio.median}
+        lines.append(f"  {name:26s} {theirs:.1f} : {ours:.1f} tok/s, ratio {ratio:.3f}")
     return Result({"rows": options.rows, "gpus": gpus, "sampling": figures}, lines)

@@ -1,24 +1,28 @@
 """A `llama-server` process on the loopback interface, and requests to it."""
 
-import http.client
 import json
 import re
 import socket
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
-from app.bench.tools import tail
+from app.bench.harness import tail, tool_arguments
 from runtimes.errors import IngotError
 from runtimes.settings import RunnerSettings
 
 _HOST = "127.0.0.1"
 _START_S, _ANSWER_S, _STOP_S = 120.0, 900.0, 10.0
 _SLOTS = re.compile(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'")
+_WARM_UP = [7] * 8
+# Not by way of a proxy that the environment names.
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 class LlamaServer:
@@ -27,33 +31,17 @@ class LlamaServer:
     Raises IngotError with its last lines when it does not come up.
     """
 
-    def __init__(
-        self,
-        program: Path,
-        model: Path,
-        settings: RunnerSettings,
-    ) -> None:
-        self.port = _free_port()
+    def __init__(self, program: Path, model: Path, settings: RunnerSettings) -> None:
+        with socket.socket() as probe:
+            probe.bind((_HOST, 0))
+            port = probe.getsockname()[1]
+        self._url, self._rows = f"http://{_HOST}:{port}", settings.slots
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        slots, context = settings.slots, settings.context or 0
-        options: dict[str, object] = {
-            "-m": model,
-            "-np": slots,
-            "-c": slots * context,
-            "-b": settings.batch,
-            "-ub": settings.batch,
-            "-t": settings.threads,
-            "-tb": settings.threads,
-            "--host": _HOST,
-            "--port": self.port,
-        }
-        command = [str(program), *(str(word) for pair in options.items() for word in pair)]
+        command = tool_arguments(program, model, settings)
+        command += ["-np", str(settings.slots), "--host", _HOST, "--port", str(port)]
         try:
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=subprocess.STDOUT,
+                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT
             )
         except OSError as error:
             self._log.close()
@@ -87,37 +75,38 @@ class LlamaServer:
         """What it says of its slots: ``slots``, ``context`` of each, ``unified_kv``."""
         return parse_slots(self._said())
 
+    def seconds(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
+        """How long so many greedy tokens of each prompt take it, after a warm-up, two requests a
+        slot at a time. Raises IngotError when it made others."""
+        self.complete([_WARM_UP] * self._rows, 3, self._rows)
+        begin = time.perf_counter()
+        made = self.complete(prompts, tokens, 2 * self._rows)
+        seconds = time.perf_counter() - begin
+        if made != tokens * len(prompts):
+            raise IngotError(f"llama-server made {made} tokens instead of {tokens * len(prompts)}")
+        return seconds
+
     def complete(self, prompts: Sequence[Sequence[int]], tokens: int, clients: int) -> int:
         """Greedy completions of ``tokens`` tokens each, ``clients`` requests at a time.
 
         Returns how many tokens it made. Raises IngotError for an answer that is not a completion.
         """
-        with ThreadPoolExecutor(clients) as pool:
-            return sum(pool.map(lambda prompt: self._complete(prompt, tokens), prompts))
-
-    def _complete(self, prompt: Sequence[int], tokens: int) -> int:
         # Token ids, so that both sides compute the same; everything else is the server's default.
-        body = {
-            "prompt": list(prompt),
-            "n_predict": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-        }
-        answer = self._request("POST", "/completion", body)
-        return int(answer["tokens_predicted"])
+        asked = {"n_predict": tokens, "temperature": 0, "ignore_eos": True}
+        bodies = [{"prompt": list(prompt), **asked} for prompt in prompts]
+        with ThreadPoolExecutor(clients) as pool:
+            answers = pool.map(lambda body: self._ask("/completion", body), bodies)
+            return sum(int(answer["tokens_predicted"]) for answer in answers)
 
-    def _request(self, method: str, path: str, body: object = None) -> Any:
-        connection = http.client.HTTPConnection(_HOST, self.port, timeout=_ANSWER_S)
+    def _ask(self, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        kind = {"Content-Type": "application/json"}
         try:
-            text = None if body is None else json.dumps(body)
-            connection.request(method, path, text, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            data = response.read()
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise IngotError(f"llama-server answered {response.status}: {data[:300]!r}")
-        return json.loads(data)
+            with _open(urllib.request.Request(self._url + path, data, kind), None, _ANSWER_S) as it:
+                return json.load(it)
+        except urllib.error.HTTPError as error:
+            said = error.read()[:300]
+            raise IngotError(f"llama-server answered {error.code}: {said!r}") from error
 
     def _wait_until_ready(self) -> None:
         limit = time.monotonic() + _START_S
@@ -126,8 +115,8 @@ class LlamaServer:
             if code is not None:
                 raise IngotError(f"llama-server ended with exit code {code}:\n{tail(self._said())}")
             try:
-                self._request("GET", "/health")
-            except (OSError, http.client.HTTPException, IngotError):
+                self._ask("/health")
+            except (OSError, IngotError):
                 time.sleep(0.05)  # it loads, and says 503 while it does
             else:
                 return
@@ -146,9 +135,3 @@ def parse_slots(log: str) -> dict[str, Any]:
         return {}
     slots, context, unified = found.groups()
     return {"slots": int(slots), "context": int(context), "unified_kv": unified == "true"}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])

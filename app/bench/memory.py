@@ -4,10 +4,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from app.bench.options import BenchOptions, Result
-from app.bench.table import aligned
+from app.bench.harness import BenchOptions, Result, aligned
 from runtimes.errors import RequestError
 from runtimes.machine.linechild import LineChild
 from runtimes.models.memory import MemoryEstimate, estimate
@@ -25,13 +23,14 @@ SETTINGS = (
     RunnerSettings(slots=16, context=1024, gpu_layers=0, kv_type="q8_0"),
     RunnerSettings(slots=16, context=1024, gpu_layers=0, kv_type="q4_0"),
 )
+_TOLD = ("slots", "context", "batch", "kv_type", "unified_kv")  # of the settings, for programs
+_HEAD = ("file", "slots x context", "kv", "weights", "kv", "compute", "other", "total")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
     """One file at one setting, bytes. ``resident`` also has pages that steps no longer read."""
 
-    file: str
     settings: RunnerSettings
     estimate: MemoryEstimate
     measured: int
@@ -42,27 +41,29 @@ class MemoryRow:
         """How far the estimate is off, as a part of what was measured; above 0 when too high."""
         return self.estimate.total / self.measured - 1
 
-    def to_json(self) -> dict[str, Any]:
-        """Figures for programs."""
-        asked = self.settings
-        return {
-            "file": self.file,
-            "slots": asked.slots,
-            "context": asked.context,
-            "batch": asked.batch,
-            "kv_type": asked.kv_type,
-            "unified_kv": asked.unified_kv,
-            "estimate": self.estimate.to_json(),
-            "measured": self.measured,
-            "resident": self.resident,
-            "error": round(self.error, 4),
-        }
-
 
 def memory(path: Path, _options: BenchOptions) -> Result:
-    """One file at several settings, as ``memory_check``."""
-    rows = memory_check(path)
-    return Result({"settings": [row.to_json() for row in rows]}, aligned(table(rows), left=3))
+    """One file at several settings, as ``memory_check``; the table is in MiB."""
+    figures = []
+    lines = [[*_HEAD, "measured", "off by", "resident"]]
+    for row in memory_check(path):
+        asked, parts = row.settings, row.estimate
+        figures.append(
+            {
+                "file": path.name,
+                **{name: getattr(asked, name) for name in _TOLD},
+                "estimate": parts.to_json(),
+                "measured": row.measured,
+                "resident": row.resident,
+                "error": row.error,
+            }
+        )
+        sizes = (parts.weights, parts.kv, parts.compute, parts.overhead, parts.total, row.measured)
+        words = [path.name, f"{asked.slots} x {asked.context}"]
+        words.append(asked.kv_type + (" unified" if asked.unified_kv else ""))
+        numbers = [f"{size / _MIB:,.1f}" for size in (*sizes, row.resident)]
+        lines.append([*words, *numbers[:-1], f"{row.error:+.1%}", numbers[-1]])
+    return Result({"settings": figures}, aligned(lines, left=3))
 
 
 def memory_check(
@@ -80,42 +81,8 @@ def memory_check(
     for asked in settings:
         if "kv_type" not in model.backend.knows and (asked.kv_type != "f16" or asked.unified_kv):
             continue
-        found = _measure(path, asked, timeout_s)
-        rows.append(
-            MemoryRow(
-                file=path.name,
-                settings=asked,
-                estimate=estimate(model, asked),
-                measured=found["used"],
-                resident=found["resident"],
-            )
-        )
+        words = (path, json.dumps(asdict(asked)))
+        with LineChild("runtimes.planner.memory_child", *words, name=f"measuring {path}") as child:
+            found = child.answer(timeout_s)
+        rows.append(MemoryRow(asked, estimate(model, asked), found["used"], found["resident"]))
     return rows
-
-
-def table(rows: Sequence[MemoryRow]) -> list[list[str]]:
-    """Header and lines for people, MiB."""
-    head = ["file", "slots x context", "kv", "weights", "kv", "compute", "other", "total"]
-    lines = [[*head, "measured", "off by", "resident"]]
-    for row in rows:
-        asked, parts = row.settings, row.estimate
-        layout = " unified" if asked.unified_kv else ""
-        sizes = (parts.weights, parts.kv, parts.compute, parts.overhead, parts.total, row.measured)
-        lines.append(
-            [
-                row.file,
-                f"{asked.slots} x {asked.context}",
-                asked.kv_type + layout,
-                *(f"{size / _MIB:,.1f}" for size in sizes),
-                f"{row.error:+.1%}",
-                f"{row.resident / _MIB:,.1f}",
-            ]
-        )
-    return lines
-
-
-def _measure(path: Path, settings: RunnerSettings, timeout_s: float) -> dict[str, int]:
-    words = (path, json.dumps(asdict(settings)))
-    with LineChild("runtimes.planner.memory_child", *words, name=f"measuring {path}") as child:
-        found: dict[str, int] = child.answer(timeout_s)
-    return found

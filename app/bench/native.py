@@ -1,135 +1,147 @@
 """Rows in lockstep: the engine against `llama-batched-bench` of the same llama.cpp."""
 
+import json
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from app.bench.batched_bench import BatchedBench, run_batched_bench
-from app.bench.options import BATCH, BenchOptions, Result, in_turn, median, rounded
-from app.bench.tools import require_tool
-from app.bench.work import (
-    TOGETHER,
-    Window,
-    host_shares,
-    loaded,
-    lockstep,
-    random_prompts,
-    wall_tps,
+from app.bench.harness import (
+    BATCH,
+    LAYOUTS,
+    BenchOptions,
+    Result,
+    against,
+    in_turn,
+    require_tool,
+    tail,
+    tool_arguments,
 )
+from app.bench.work import TOGETHER, Window, host_shares, loaded, lockstep_rows, wall_tps
 from runtimes.errors import IngotError
 from runtimes.settings import RunnerSettings
 
-_LAYOUTS = {"split": False, "unified": True}
-_DEFAULT = "split"  # RunnerSettings.unified_kv
+_LIMIT_S = 900.0
+# Its log thread is not waited for when it ends, so that now and then a run prints nothing
+# (common/log.cpp: "logs to be lost if not flushed before the program exits").
+_TRIES = 5
 
 
 def native(path: Path, options: BenchOptions) -> Result:
-    """Both layouts of both sides in turn, ``options.repeats`` rounds."""
+    """Both layouts of both sides in turn: decode tok/s of all rows."""
     program = require_tool(options.batched_bench, "--batched-bench", "llama-batched-bench")
-    # One token more than is timed comes with the prefill.
-    need = options.prompt_tokens + options.decode_tokens + 1
     # Every prompt in one step, on both sides: with one cache for all, rows would otherwise begin to
     # decode while others prefill, and end as much earlier.
     batch = max(BATCH, options.rows * options.prompt_tokens)
-    settings = {
-        name: replace(options.settings(need, unified=kvu), batch=batch)
-        for name, kvu in _LAYOUTS.items()
+    sides: dict[tuple[str, str], Callable[[int], Window]] = {}
+    for name, unified in LAYOUTS.items():
+        settings = replace(options.settings(unified=unified), batch=batch)
+        sides["ours", name] = partial(_ours, path, settings, options)
+        sides["theirs", name] = partial(_theirs, program, path, settings, options)
+    taken = in_turn(sides, options.repeats)
+    ours = {name: taken["ours", name] for name in LAYOUTS}
+    speeds = {
+        who: {name: wall_tps(taken[who, name]) for name in LAYOUTS} for who in ("ours", "theirs")
     }
-    ours: dict[str, list[Window]] = {name: [] for name in _LAYOUTS}
-    theirs: dict[str, list[float]] = {name: [] for name in _LAYOUTS}
-    for seed, (tool, layout) in in_turn(
-        [(tool, layout) for layout in _LAYOUTS for tool in (False, True)], options.repeats
-    ):
-        if tool:
-            line = run_batched_bench(
-                program,
-                path,
-                settings[layout],
-                prompt_tokens=options.prompt_tokens,
-                decode_tokens=options.decode_tokens,
-            )
-            _require_same(line, settings[layout])
-            theirs[layout].append(line.decode_tps)
-            continue
-        with loaded(path, settings[layout], TOGETHER) as engine:
-            prompts = random_prompts(engine, [options.prompt_tokens] * options.rows, seed)
-            ours[layout].append(lockstep(engine, prompts, options.decode_tokens))
-    return _result(options, settings[_DEFAULT], ours, theirs)
-
-
-def _result(
-    options: BenchOptions,
-    settings: RunnerSettings,
-    ours: dict[str, list[Window]],
-    theirs: dict[str, list[float]],
-) -> Result:
-    """Decode tok/s of all rows; ratios of our better layout, and of the one that Ingot takes
-    unasked, to the best of theirs.
-    """
-    our_tps = {name: wall_tps(windows) for name, windows in ours.items()}
-    their_best = max(map(median, theirs.values()))
-    best = max(map(median, our_tps.values())) / their_best
-    default = median(our_tps[_DEFAULT]) / their_best
-    # Of each round, whose runs lie within a minute: a machine that is faster now than ten minutes
-    # ago changes both sides of it.
-    rounds = [
-        max(mine) / max(others)
-        for mine, others in zip(
-            zip(*our_tps.values(), strict=True), zip(*theirs.values(), strict=True), strict=True
-        )
-    ]
+    ratios, verdict = against(speeds["ours"], speeds["theirs"])
+    settings = options.settings()
     figures = {
-        "rows": settings.slots,
+        "rows": options.rows,
         "context": settings.context,
-        "batch": settings.batch,
+        "batch": batch,
         "threads": settings.threads,
         "prompt_tokens": options.prompt_tokens,
         "decode_tokens": options.decode_tokens,
         "ingot": {
             name: {
-                "decode_tps": rounded(our_tps[name]),
-                "decode_tps_of_steps": rounded([window.step_tps for window in windows]),
-                "rows_per_step": rounded([w.tokens / w.steps for w in windows]),
-                "host_share": rounded(host_shares(windows)),
+                "decode_tps": wall_tps(windows),
+                "decode_tps_of_steps": [window.step_tps for window in windows],
+                "rows_per_step": [window.tokens / window.steps for window in windows],
+                "host_share": host_shares(windows),
                 "graphs_reused": [window.graphs_reused for window in windows],
                 "steps": [window.steps for window in windows],
             }
             for name, windows in ours.items()
         },
-        "llama_batched_bench": {name: rounded(samples) for name, samples in theirs.items()},
-        "ratio_of_best": round(best, 4),
-        "ratio_of_rounds": rounded(rounds),
-        "ratio_of_default": round(default, 4),
+        "llama_batched_bench": speeds["theirs"],
+        **ratios,
     }
     lines = [
-        f"{settings.slots} rows in lockstep, {options.prompt_tokens} prompt and "
-        f"{options.decode_tokens} decoded tokens, {settings.threads} threads: decode tok/s",
-        *(
-            f"  ingot, {name}: {median(our_tps[name]):.1f} ({_spread(our_tps[name])}), "
-            f"{100 * median(host_shares(windows)):.2f}% of it outside llama.cpp"
-            for name, windows in ours.items()
-        ),
-        *(
-            f"  llama-batched-bench, {name}: {median(samples):.1f} ({_spread(samples)})"
-            for name, samples in theirs.items()
-        ),
-        f"  better of ours : best of theirs = {best:.3f}; "
-        f"our default ({_DEFAULT}) : best of theirs = {default:.3f}; "
-        f"median of the rounds' ratios {median(rounds):.3f} ({_spread(rounds, 3)})",
+        f"{options.rows} rows in lockstep, {options.prompt_tokens} prompt and "
+        f"{options.decode_tokens} decoded tokens, {settings.threads} threads: decode tok/s"
     ]
-    return Result(figures, lines)
+    for name, windows in ours.items():
+        tps = speeds["ours"][name]
+        share = f"{100 * host_shares(windows).median:.2f}% of it outside llama.cpp"
+        lines.append(f"  ingot, {name}: {tps:.1f} ({tps.spread('.1f')}), {share}")
+    for name, tps in speeds["theirs"].items():
+        lines.append(f"  llama-batched-bench, {name}: {tps:.1f} ({tps.spread('.1f')})")
+    return Result(figures, [*lines, verdict])
 
 
-def _require_same(line: BatchedBench, settings: RunnerSettings) -> None:
-    """A tool that took other settings than it was told would make the ratio meaningless."""
-    have = (line.threads, line.cells, line.batch, line.ubatch, line.rows)
+def _ours(path: Path, settings: RunnerSettings, options: BenchOptions, seed: int) -> Window:
+    with loaded(path, settings, TOGETHER) as engine:
+        return lockstep_rows(engine, options, seed)
+
+
+def _theirs(
+    program: Path, path: Path, settings: RunnerSettings, options: BenchOptions, _: int
+) -> Window:
+    """Raises IngotError with the tool's last lines when it fails, or ran with other settings."""
+    # Flash attention: "auto" is both sides' default, written out so that it stays equal.
+    words = ("-fa", "auto", "-npp", options.prompt_tokens, "-ntg", options.decode_tokens)
+    command = tool_arguments(program, path, settings)
+    command += map(str, (*words, "-npl", settings.slots, "--output-format", "jsonl"))
+    command += ["-kvu"] * settings.unified_kv
+    for _ in range(_TRIES):
+        if (output := _run(command)).strip():
+            break
+    line = parse(output)
+    # A tool that took other settings than it was told would make the ratio meaningless.
+    have = [line[name] for name in ("n_threads", "n_kv_max", "n_batch", "n_ubatch", "pl")]
     cells = (settings.context or 0) * settings.slots
-    want = (settings.threads, cells, settings.batch, settings.batch, settings.slots)
+    want = [settings.threads, cells, settings.batch, settings.batch, settings.slots]
     if have != want:
         raise IngotError(
             "llama-batched-bench ran with other (threads, cells, batch, ubatch, rows) than asked: "
             f"{have} instead of {want}"
         )
+    return Window.timed(line["tg"], line["t_tg"], rows=line["pl"])
 
 
-def _spread(samples: list[float], digits: int = 1) -> str:
-    return f"{min(samples):.{digits}f}-{max(samples):.{digits}f}"
+def _run(command: list[str]) -> str:
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise IngotError(
+            f"{name} did not end within {_LIMIT_S:.0f} s; is the machine busy?"
+        ) from error
+    except OSError as error:
+        raise IngotError(f"{command[0]} cannot be started: {error}") from error
+    if done.returncode != 0:
+        said = tail(done.stderr + done.stdout)
+        raise IngotError(f"{name} failed with exit code {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def parse(output: str) -> dict[str, Any]:
+    """The figures in what `--output-format jsonl` prints: one line of JSON, with ``t_tg`` seconds
+    of decode and ``speed_tg`` tokens a second. Raises IngotError if there are none."""
+    found = [line for line in output.splitlines() if line.startswith('{"n_kv_max"')]
+    if len(found) != 1:
+        raise IngotError(
+            f"llama-batched-bench gave {len(found)} results instead of one:\n{tail(output)}"
+        )
+    line: dict[str, Any] = json.loads(found[0])
+    return line

@@ -5,9 +5,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-from app.bench.options import BenchOptions
+from app.bench.harness import BenchOptions
+from app.bench.work import about, random_prompts
+from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError
-from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 
@@ -22,21 +23,13 @@ def bench_prompts(path: Path, options: BenchOptions) -> list[list[int]]:
     template if there is one, or ``options.requests`` random prompts of half to one and a half
     ``options.prompt_tokens``.
     """
-    from runtimes.engine.engine import Engine
-
     with Engine.load(path, RunnerSettings(slots=1, context=8, threads=1)) as engine:
         if options.prompts is None:
             dice = random.Random(options.requests)
-            mean = options.prompt_tokens
-            return [
-                [
-                    dice.randrange(engine.vocab_size)
-                    for _ in range(dice.randint(max(1, mean // 2), max(1, 3 * mean // 2)))
-                ]
-                for _ in range(options.requests)
-            ]
+            lengths = [about(options.prompt_tokens, dice) for _ in range(options.requests)]
+            return random_prompts(engine, lengths, options.requests)
         texts = read_texts(options.prompts)
-        if ModelFile.read(path).chat_template is None:
+        if engine.model.chat_template is None:
             return [engine.encode(text) for text in texts]
         return [engine.encode_chat([{"role": "user", "content": text}]) for text in texts]
 

@@ -1,7 +1,6 @@
 """What choosing the tokens costs beside the decode step that makes their logits."""
 
 import random
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.options import BenchOptions, Result
+from app.bench.harness import BenchOptions, Result, Samples
 from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import ModelFile
@@ -22,18 +21,13 @@ _PROMPT = 32  # tokens behind which decode is timed
 _SEEN = 500  # tokens that penalties count from the start
 _WARM_UP = 3
 
+_TOP_P: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95}
 PARAMETERS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "temperature": {"temperature": 0.8},
     "temperature, top-p": {"temperature": 0.8, "top_p": 0.95},
-    "temperature, top-k, top-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
-    "the same with penalties": {
-        "temperature": 0.8,
-        "top_k": 40,
-        "top_p": 0.95,
-        "repetition_penalty": 1.1,
-        "frequency_penalty": 0.1,
-    },
+    "temperature, top-k, top-p": _TOP_P,
+    "the same with penalties": {**_TOP_P, "repetition_penalty": 1.1, "frequency_penalty": 0.1},
 }
 
 
@@ -58,74 +52,62 @@ def sampling(path: Path, options: BenchOptions) -> Result:
         step_s, real, flat = _measure(runner, rows, repeats)
     finally:
         runner.close()
-    figures = {
-        name: {
-            "real_s": float(f"{real[name]:.5g}"),
-            "flat_s": float(f"{flat[name]:.5g}"),
-            "share": round(real[name] / step_s, 4),
-            "flat_share": round(flat[name] / step_s, 4),
-        }
-        for name in PARAMETERS
-    }
+    figures = {}
     lines = [
         f"{rows} rows, {vocabulary:,} tokens: a decode step takes "
-        f"{1e3 * step_s:.2f} ms; sampling of it:",
-        *(
-            f"  {name:26s} {real[name] / step_s:7.2%}   (flat logits {flat[name] / step_s:.2%})"
-            for name in PARAMETERS
-        ),
+        f"{1e3 * step_s:.2f} ms; sampling of it:"
     ]
-    step = float(f"{step_s:.5g}")
-    sizes = {"rows": rows, "vocabulary": vocabulary, "step_s": step}
+    for name in PARAMETERS:
+        real_s, flat_s = real[name].median, flat[name].median
+        share, flat_share = real_s / step_s, flat_s / step_s
+        figures[name] = {
+            "real_s": real_s,
+            "flat_s": flat_s,
+            "share": share,
+            "flat_share": flat_share,
+        }
+        lines.append(f"  {name:26s} {share:7.2%}   (flat logits {flat_share:.2%})")
+    sizes = {"rows": rows, "vocabulary": vocabulary, "step_s": step_s}
     return Result({**sizes, "sampling": figures}, lines)
 
 
 def _measure(
     runner: Runner, rows: int, repeats: int
-) -> tuple[float, dict[str, float], dict[str, float]]:
-    """Seconds, medians: of a decode step of all rows in the native library, and by ``PARAMETERS``
+) -> tuple[float, dict[str, Samples], dict[str, Samples]]:
+    """Seconds: of the median decode step of all rows in the native library, and by ``PARAMETERS``
     of one call of ``sample`` for all rows, on the model's own logits, and on normally distributed
     ones of the same size, the worst case of a search for the likeliest.
     """
     vocabulary = runner.capabilities.vocab_size
     dice = random.Random(rows)
-    tokens = [_prefill(runner, slot, dice) for slot in range(rows)]
+    seen = [dice.randrange(vocabulary) for _ in range(_SEEN)]
+    states = {
+        name: [SamplerState(SamplingParams(seed=row, **fields), seen) for row in range(rows)]
+        for name, fields in PARAMETERS.items()
+    }
+    prompts = [[dice.randrange(vocabulary) for _ in range(_PROMPT)] for _ in range(rows)]
+    tokens = [int(_step(runner, [StepRow(i, 0, prompts[i], 1)]).argmax()) for i in range(rows)]
     flat = np.random.default_rng(rows).normal(0, 1, (rows, vocabulary)).astype(np.float32)
-    states = {name: _states(fields, rows, vocabulary) for name, fields in PARAMETERS.items()}
-    steps: list[float] = []
-    real: dict[str, list[float]] = {name: [] for name in PARAMETERS}
-    even: dict[str, list[float]] = {name: [] for name in PARAMETERS}
+    steps = Samples()
+    real = {name: Samples() for name in PARAMETERS}
+    even = {name: Samples() for name in PARAMETERS}
     turns = [*list(PARAMETERS)[:_WARM_UP], *list(PARAMETERS) * repeats]
-    for position, name in enumerate(turns, _PROMPT):
-        plan = StepPlan(
-            tuple(StepRow(slot, position, [token], 1) for slot, token in enumerate(tokens))
-        )
+    for turn, name in enumerate(turns):
+        if turn == _WARM_UP:
+            for samples in (steps, *real.values(), *even.values()):
+                samples.clear()
+        plan = [StepRow(slot, _PROMPT + turn, [token], 1) for slot, token in enumerate(tokens)]
         begin = time.perf_counter()
-        logits = require_full_logits(runner.execute(plan))
+        logits = _step(runner, plan)
         steps.append(time.perf_counter() - begin)
         real[name].append(_timed(logits, states[name]))
         tokens = _tokens(sample(logits, states["greedy"]))
         even[name].append(_timed(flat, states[name]))
-    # The first turns have warmed up what they used.
-    medians = [
-        {name: statistics.median(taken[-repeats:]) for name, taken in costs.items()}
-        for costs in (real, even)
-    ]
-    return statistics.median(steps[_WARM_UP:]), medians[0], medians[1]
+    return steps.median, real, even
 
 
-def _prefill(runner: Runner, slot: int, dice: random.Random) -> int:
-    """Put a random prompt into the slot; return a token to continue with."""
-    vocabulary = runner.tokenizer.vocab_size
-    prompt = [dice.randrange(vocabulary) for _ in range(_PROMPT)]
-    logits = require_full_logits(runner.execute(StepPlan((StepRow(slot, 0, prompt, 1),))))
-    return int(logits[0].argmax())
-
-
-def _states(fields: dict[str, Any], rows: int, vocabulary: int) -> list[SamplerState]:
-    dice = random.Random(1)
-    seen = [dice.randrange(vocabulary) for _ in range(_SEEN)]
-    return [SamplerState(SamplingParams(seed=row, **fields), seen) for row in range(rows)]
+def _step(runner: Runner, rows: Sequence[StepRow]) -> Logits:
+    return require_full_logits(runner.execute(StepPlan(tuple(rows))))
 
 
 def _timed(logits: Logits, states: Sequence[SamplerState]) -> float:

@@ -9,15 +9,13 @@ from app.bench.churn import churn
 from app.bench.constrained import constrained
 from app.bench.device import device
 from app.bench.genai import genai
+from app.bench.harness import BenchOptions, Result
+from app.bench.jobs import prefix, reproducible, strategies
 from app.bench.memory import memory
 from app.bench.native import native
-from app.bench.options import BenchOptions, Result
 from app.bench.plan import plan
-from app.bench.prefix import prefix
-from app.bench.reproducible import reproducible
 from app.bench.sampling import sampling
 from app.bench.server import server
-from app.bench.strategies import strategies
 from app.bench.tui import tui
 from app.bench.worker import worker_overhead
 

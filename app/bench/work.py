@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
+from app.bench.harness import BenchOptions, Samples
 from runtimes.api import EngineApi
 from runtimes.engine.engine import Engine
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError
+from runtimes.machine.linechild import LineChild
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
@@ -41,6 +44,11 @@ class Window:
     host_s: float
     graphs_reused: int | None
 
+    @classmethod
+    def timed(cls, tokens: int, seconds: float, *, rows: int = 1) -> Self:
+        """Of a side that tells only how long its rows took to decode so many tokens each."""
+        return cls(rows * tokens, 0, tokens, seconds, seconds, 0.0, None)
+
     @property
     def wall_tps(self) -> float:
         """Decoded tokens a second of all the time."""
@@ -57,14 +65,14 @@ class Window:
         return self.host_s / self.step_s
 
 
-def wall_tps(windows: Iterable[Window]) -> list[float]:
+def wall_tps(windows: Iterable[Window]) -> Samples:
     """A sample a window, as ``Window.wall_tps``."""
-    return [window.wall_tps for window in windows]
+    return Samples(window.wall_tps for window in windows)
 
 
-def host_shares(windows: Iterable[Window]) -> list[float]:
+def host_shares(windows: Iterable[Window]) -> Samples:
     """A sample a window, as ``Window.host_share``."""
-    return [window.host_share for window in windows]
+    return Samples(window.host_share for window in windows)
 
 
 def greedy(tokens: int, *, top_logprobs: int = 0) -> SamplingParams:
@@ -105,23 +113,15 @@ def loaded(
             raise IngotError(
                 f"{path.name} runs with {engine.slots} slots instead of {settings.slots}"
             )
-        warm_up(engine)
+        run(engine, random_prompts(engine, [8] * engine.slots, seed=-1), [greedy(3)] * engine.slots)
         yield engine
-
-
-def warm_up(engine: EngineApi) -> None:
-    """A short run on every slot."""
-    run(engine, random_prompts(engine, [8] * engine.slots, seed=-1), [greedy(3)] * engine.slots)
 
 
 def run(
     engine: EngineApi, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
 ) -> list[Completion]:
     """Submit everything at once and wait for the end. Raises IngotError if a request fails."""
-    streams = [
-        engine.submit(Request(prompt, wanted))
-        for prompt, wanted in zip(prompts, params, strict=True)
-    ]
+    streams = [engine.submit(Request(*each)) for each in zip(prompts, params, strict=True)]
     return finished(streams)
 
 
@@ -174,6 +174,14 @@ def lockstep(
     )
 
 
+def lockstep_rows(
+    engine: EngineApi, options: BenchOptions, seed: int, params: SamplingParams | None = None
+) -> Window:
+    """``lockstep`` on a random prompt for every slot, in the sizes that were asked for."""
+    prompts = random_prompts(engine, [options.prompt_tokens] * engine.slots, seed)
+    return lockstep(engine, prompts, options.decode_tokens, params)
+
+
 def first_tokens(stats: EngineStats) -> int:
     """How many requests have had a token since the engine started."""
     return stats.completion_tokens - stats.decode_tokens
@@ -204,20 +212,30 @@ def timed_run(
 
 def between(before: EngineStats, begin: float, after: EngineStats, end: float) -> Window:
     """What happened from one snapshot to the next."""
+    reused = None
+    if before.graphs_reused is not None and after.graphs_reused is not None:
+        reused = after.graphs_reused - before.graphs_reused
+    host_us = after.host_us_per_step * after.steps - before.host_us_per_step * before.steps
     return Window(
         tokens=after.decode_tokens - before.decode_tokens,
         prompt_tokens=after.prompt_tokens - before.prompt_tokens,
         steps=after.steps - before.steps,
         wall_s=end - begin,
         step_s=after.decode_s - before.decode_s,
-        host_s=1e-6 * (_host_us(after) - _host_us(before)),
-        graphs_reused=_difference(after.graphs_reused, before.graphs_reused),
+        host_s=1e-6 * host_us,
+        graphs_reused=reused,
     )
 
 
-def _host_us(stats: EngineStats) -> float:
-    return stats.host_us_per_step * stats.steps
+@contextmanager
+def native_loop(
+    library: str, path: Path, *numbers: int
+) -> Iterator[Callable[[Sequence[Sequence[int]], int], float]]:
+    """``app.bench.loops_child`` with a model that is loaded: seconds by prompts and tokens of each.
 
-
-def _difference(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before
+    Raises IngotError when the library is not installed or cannot load it.
+    """
+    words, quiet = (library, path, *numbers), {"ORT_DISABLE_TELEMETRY": "1"}
+    with LineChild("app.bench.loops_child", *words, name=library, environment=quiet) as child:
+        child.answer()
+        yield lambda prompts, tokens: child.ask({"prompts": prompts, "tokens": tokens})["seconds"]

@@ -2,22 +2,20 @@
 this process."""
 
 import time
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from app.bench.options import BenchOptions, Result, in_turn, median, paired, rounded
-from app.bench.work import finished, greedy, loaded, random_prompts, warm_up
+from app.bench.harness import BenchOptions, Result, Samples, in_turn
+from app.bench.work import finished, greedy, loaded, random_prompts
 from runtimes.api import EngineApi
 from runtimes.request import Request
-from runtimes.worker.engine import WorkerEngine
 
 _PROMPT = 16  # tokens; what is compared is decoding and the way of the first token
 _PROBES = 5  # requests for a single token; their median is a sample's
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class _Sample(NamedTuple):
     """What a caller sees."""
 
     tps: float  # tokens of all rows over the time from the first submission to the last row's end
@@ -25,42 +23,39 @@ class Sample:
 
 
 def worker_overhead(path: Path, options: BenchOptions) -> Result:
-    """Decode greedily with 1 row and with ``options.rows``, in turn on both engines.
-
-    Raises as ``Engine.load``; IngotError if a request fails.
-    """
+    """Decode greedily with 1 row and with ``options.rows``, in turn on both engines."""
     figures: dict[str, Any] = {}
     lines = []
     for rows in (1, options.rows):
         settings = options.settings(_PROMPT + options.decode_tokens + 1, rows=rows)
-        here: list[Sample] = []
-        worker: list[Sample] = []
-        with loaded(path, settings) as engine, WorkerEngine.load(path, settings) as other:
-            warm_up(other)
-            sides: list[tuple[EngineApi, list[Sample]]] = [(engine, here), (other, worker)]
-            for number, (side, samples) in in_turn(sides, options.repeats):
-                samples.append(_sample(side, rows, options.decode_tokens, number))
-        ratio = paired([one.tps for one in worker], [one.tps for one in here])
-        more_ms = 1e3 * median(b.ttft_s - a.ttft_s for a, b in zip(here, worker, strict=True))
+        with loaded(path, settings) as engine, loaded(path, settings, worker=True) as other:
+            sides = {
+                "here": partial(_sample, engine, options.decode_tokens),
+                "worker": partial(_sample, other, options.decode_tokens),
+            }
+            taken = in_turn(sides, options.repeats)
+        tps = {side: Samples(one.tps for one in samples) for side, samples in taken.items()}
+        ttft = {side: Samples(one.ttft_s for one in samples) for side, samples in taken.items()}
+        ratio = tps["worker"] / tps["here"]
+        more = Samples(1e3 * (b - a) for a, b in zip(ttft["here"], ttft["worker"], strict=True))
         figures[str(rows)] = {
-            "tps_ratio": round(ratio, 4),
-            "ttft_more_ms": round(more_ms, 3),
-            "here_tps": rounded(sample.tps for sample in here),
-            "worker_tps": rounded(sample.tps for sample in worker),
-            "here_ttft_s": rounded(sample.ttft_s for sample in here),
-            "worker_ttft_s": rounded(sample.ttft_s for sample in worker),
+            "tps_ratio": ratio.median,
+            "ttft_more_ms": more.median,
+            **{f"{side}_tps": samples for side, samples in tps.items()},
+            **{f"{side}_ttft_s": samples for side, samples in ttft.items()},
         }
         lines.append(
             f"{path.name}: {rows} row{'s' if rows > 1 else ''} through the worker: "
-            f"{100 * (ratio - 1):+.1f}% tok/s, {more_ms:+.1f} ms to the first token"
+            f"{ratio.median - 1:+.1%} tok/s, {more:+.1f} ms to the first token"
         )
     return Result({"decode_tokens": options.decode_tokens, "rows": figures}, lines)
 
 
-def _sample(engine: EngineApi, rows: int, tokens: int, seed: int) -> Sample:
+def _sample(engine: EngineApi, tokens: int, seed: int) -> _Sample:
+    rows = engine.slots
     prompts = random_prompts(engine, [_PROMPT] * (rows + _PROBES), seed)
     engine.trim()  # else a prompt's second use would skip its prefill
-    first_s = []
+    first_s = Samples()
     for prompt in prompts[rows:]:
         begin = time.perf_counter()
         # Not a longer answer's first piece: a random model's first tokens may give no text.
@@ -73,4 +68,4 @@ def _sample(engine: EngineApi, rows: int, tokens: int, seed: int) -> Sample:
             pass
     end = time.perf_counter()
     finished(streams)
-    return Sample(rows * tokens / (end - begin), median(first_s))
+    return _Sample(rows * tokens / (end - begin), first_s.median)

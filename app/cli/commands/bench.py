@@ -14,8 +14,7 @@ from app.cli.options import MODEL_HELP, ModelGroup
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from app.bench.options import BenchOptions
-    from app.bench.speed import FileSpeed
+    from app.bench.harness import BenchOptions
     from app.options import ModelOptions
 
 _SPEED = "speed"
@@ -89,7 +88,7 @@ def bench(
     Every file in the folder, or the one that --recipe or --file names; run it on a quiet machine.
     docs/benchmarks.md says what each comparison is, and how to build the programs it needs.
     """
-    from app.bench.options import BenchOptions
+    from app.bench.harness import BenchOptions, rounded
 
     names = _names(what)
     sizes = _sizes(batch_sizes)
@@ -116,7 +115,7 @@ def bench(
     if as_json:
         if names != (_SPEED,):
             report = [{"what": _SPEED, **entry} for entry in report]
-        console.emit_json(report, indent=2)
+        console.emit_json(rounded(report), indent=2)
 
 
 def _compare(
@@ -154,28 +153,16 @@ def _speed(
     as_json: bool,
 ) -> list[dict[str, Any]]:
     """Prefill and decode of every file, as one table."""
-    from app.bench.speed import bench_file, table
-    from app.bench.table import aligned
-    from runtimes.planner.measure import Workload
+    from app.bench.speed import measure_file, speed_report
 
-    results: list[FileSpeed] = []
+    measured = []
     for path in files:
         console.note(f"measuring {path.name}")
-        work = Workload(sizes, options.prompt_tokens, options.decode_tokens)
-        results.append(
-            bench_file(
-                path, work, repeats=options.repeats, threads=options.threads, kernels=kernels
-            )
-        )
+        measured.append(measure_file(path, options, sizes, kernels=kernels))
+    report, lines = speed_report(measured, sizes)
     if not as_json:
-        console.emit("\n".join(aligned(table(results, sizes))) + "\n")
-        for result in results:
-            if result.fast_over_safe is not None:
-                console.emit(
-                    f"{result.name}: prefill with the fast kernels is "
-                    f"{result.fast_over_safe:.2f}x that with the safe ones\n"
-                )
-    return [result.to_json() for result in results]
+        console.emit("\n".join(lines) + "\n")
+    return report
 
 
 def _names(what: list[str] | None) -> tuple[str, ...]:

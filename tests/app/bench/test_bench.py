@@ -6,24 +6,22 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.bench import options as bench_options
-from app.bench.batched_bench import parse
 from app.bench.genai import genai
+from app.bench.harness import BATCH, BenchOptions, Samples, ToolMissingError, in_turn, rounded
+from app.bench.jobs import compare
 from app.bench.llama_server import LlamaServer, parse_slots
 from app.bench.memory import SETTINGS, memory
-from app.bench.options import BenchOptions
+from app.bench.native import parse
 from app.bench.prompts import PromptFileError, bench_prompts, read_texts
-from app.bench.strategies import compare
 from app.bench.suite import BENCHMARKS
-from app.bench.tools import ToolMissingError
-from app.bench.work import greedy, loaded, lockstep, random_prompts, run
+from app.bench.work import greedy, loaded, lockstep, native_loop, random_prompts, run
 from runtimes.errors import IngotError
-from runtimes.machine.linechild import LineChild
 from runtimes.request import Completion, FinishReason, Timings, Usage
 from runtimes.settings import SchedulerSettings
 
@@ -138,9 +136,9 @@ def test_a_folder_that_genai_cannot_load(tmp_path: Path) -> None:
         pytest.raises(
             IngotError, match=r"onnxruntime-genai ended with exit code 1: .*genai_config"
         ),
-        LineChild("app.bench.genai_child", tmp_path, 1, name="onnxruntime-genai") as child,
+        native_loop("onnxruntime-genai", tmp_path, 1),
     ):
-        child.answer()
+        pass
 
 
 def test_rows_are_in_lockstep(pebble_file: Path) -> None:
@@ -229,10 +227,8 @@ def with_tools(**programs: Path) -> BenchOptions:
 
 def test_what_the_native_tools_print() -> None:
     line = parse(BATCHED_BENCH)
-    assert (line.rows, line.prompt_tokens, line.decode_tokens) == (16, 128, 64)
-    assert (line.threads, line.cells, line.batch, line.ubatch) == (2, 8192, 512, 512)
-    assert line.decode_tps == pytest.approx(16 * 64 / 0.261132, rel=1e-4)
-    assert line.prefill_tps == pytest.approx(16 * 128 / 0.209263, rel=1e-4)
+    assert (line["pl"], line["pp"], line["tg"]) == (16, 128, 64)
+    assert line["speed_tg"] == pytest.approx(16 * 64 / line["t_tg"], rel=1e-4)
     with pytest.raises(IngotError, match="0 results"):
         parse("\n")
     with pytest.raises(IngotError, match="2 results"):
@@ -241,10 +237,33 @@ def test_what_the_native_tools_print() -> None:
     assert parse_slots("") == {}
 
 
+def test_sides_take_turns() -> None:
+    order: list[tuple[str, int]] = []
+
+    def side(name: str, number: int) -> int:
+        order.append((name, number))
+        return number
+
+    taken = in_turn({name: partial(side, name) for name in "ab"}, 3, warm_up=True)
+    assert taken == {"a": [0, 1, 2], "b": [0, 1, 2]}
+    numbers = [("b", -1), ("a", -1), ("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2)]
+    assert order == numbers
+
+
+def test_samples_are_compared_round_by_round() -> None:
+    # The machine was half as fast in the last round.
+    ours, theirs = Samples([4.0, 4.2, 2.0]), Samples([2.0, 2.0, 1.0])
+    assert f"{ours:.1f}" == "4.0"
+    assert (ours / theirs).median == 2
+    assert ours.spread(".1f") == "2.0-4.2"
+    found = rounded({"a": ours, "b": (1.23456789, None), "c": {4: 1234567.0}})
+    assert found == {"a": [4.0, 4.2, 2.0], "b": [1.2346, None], "c": {4: 1234600.0}}
+
+
 def test_both_sides_hold_as_many_cells() -> None:
     # llama.cpp rounds up by itself; asked for less, the two sides would differ.
     assert [TINY.settings(n).context for n in (1, 256, 257)] == [256, 256, 512]
-    assert TINY.settings(1).batch == bench_options.BATCH
+    assert TINY.settings(1).batch == BATCH
 
 
 @pytest.mark.parametrize("name", ["native", "server"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.bench.options import BenchOptions
+from app.bench.harness import BenchOptions
 from app.bench.sampling import PARAMETERS, sampling
 from runtimes.errors import RequestError
 

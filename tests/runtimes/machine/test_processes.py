@@ -29,8 +29,8 @@ PATH = "import sys; print(*sys.path, sep='\\n')"
 HOME = "runtimes/machine/processes.py"
 # Start programs that are not Python.
 OTHERS = {
-    "app/bench/batched_bench.py",
     "app/bench/llama_server.py",
+    "app/bench/native.py",
     "runtimes/machine/cpu.py",
     "runtimes/llamacpp/toolchain.py",
     "quantize/children/forkserver.py",  # forks itself
