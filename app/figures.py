@@ -1,4 +1,6 @@
-"""Token counts and times of a completion, for programs and for people."""
+"""Token counts and times of a completion, for programs and for people; tables of figures."""
+
+from collections.abc import Sequence
 
 from runtimes.request import Completion, Timings, Usage
 
@@ -58,6 +60,18 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def aligned(lines: Sequence[Sequence[str]], left: int = 2) -> list[str]:
+    """Lines of cells as text; the first ``left`` columns are words, the others numbers."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from app.bench.harness import BenchOptions, Result, aligned
+from app.bench.harness import BenchOptions, Result
+from app.figures import aligned
 from runtimes.errors import RequestError
 from runtimes.machine.linechild import LineChild
 from runtimes.models.memory import MemoryEstimate, estimate

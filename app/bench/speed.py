@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.bench.harness import BenchOptions, Samples, aligned
+from app.bench.harness import BenchOptions, Samples
+from app.figures import aligned
 from runtimes.engine.engine import Engine
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.measure import SpeedFigures, Workload, measure_speed, prefill_tps

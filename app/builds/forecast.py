@@ -5,7 +5,7 @@ not downloaded for this, the list of files does.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +21,9 @@ from quantize.build.preflight import (
 from quantize.build.workspace import WORK
 from quantize.disk import human
 from quantize.gguf.imatrixfile import is_matrix
-from quantize.hub.client import Hub, RemoteFile
+from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store
-from quantize.options import Options
 from quantize.recipes.recipe import require_matrix
 from quantize.source import SourceModel, open_source
 from quantize.source.files import wanted
@@ -41,10 +40,7 @@ _WEIGHTS = (".safetensors", ".bin")
 class Forecast:
     """What the model is, what the run needs against what there is, and where it goes; in bytes."""
 
-    name: str
-    architecture: str
-    parameters: int
-    bytes: int
+    source: SourceModel
     out: Path
     disk: Mapping[str, int]  # written at most, by what it is for
     disk_free: int  # on the disk of ``out``
@@ -68,9 +64,9 @@ class Forecast:
 
     def lines(self) -> list[str]:
         """For people."""
-        count = self.parameters
+        model, count = self.source, self.source.parameters
         weights = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
-        lines = [f"{self.name}: {self.architecture}, {weights} weights, {human(self.bytes)}"]
+        lines = [f"{model.name}: {model.architecture}, {weights} weights, {human(model.bytes)}"]
         if self.download:
             free = human(self.download_free)
             lines.append(f"Download {human(self.download)} first; its disk has {free} free")
@@ -101,20 +97,28 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
     disk = space_parts(source, recipes, options) if recipes else {}
     memory = memory_parts(source, recipes, options) if recipes else {}
     reusable = stages_size(out / WORK)
-    builder = holder_of(out)
-    problems = _problems(options, source, out, disk, memory, reusable)
+    builder, problems = holder_of(out), []
     if builder is not None:
         # Nothing else is certain while that run fills the disk and frees it again.
         problems = [
             f"process {builder} builds into {out} now: wait for it, or choose another folder"
         ]
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: require_matrix(options.recipes, options.imatrix),
+        lambda: options.imatrix is not None and is_matrix(options.imatrix),
+        lambda: require_fitting(options, source, out),
+        lambda: require_space(out, disk, reusable=reusable),
+        lambda: require_memory(memory),
+    )
+    for check in checks if builder is None else ():
+        try:
+            check()
+        except IngotError as error:
+            problems.append(str(error))
     return Forecast(
-        name=source.name,
-        architecture=source.architecture,
-        parameters=source.parameters,
-        bytes=source.bytes,
-        out=out,
-        disk=disk,
+        source,
+        out,
+        disk,
         disk_free=_free(out) + reusable,
         memory=memory,
         memory_free=memory_now()[1],
@@ -126,29 +130,6 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
     )
 
 
-def _problems(
-    options: Options,
-    source: SourceModel,
-    out: Path,
-    disk: Mapping[str, int],
-    memory: Mapping[str, int],
-    reusable: int,
-) -> list[str]:
-    found = []
-    for check in (
-        lambda: require_matrix(options.recipes, options.imatrix),
-        lambda: options.imatrix is not None and is_matrix(options.imatrix),
-        lambda: require_fitting(options, source, out),
-        lambda: require_space(out, disk, reusable=reusable),
-        lambda: require_memory(memory),
-    ):
-        try:
-            check()
-        except IngotError as error:
-            found.append(str(error))
-    return found
-
-
 def _remote(settings: Settings, hub: Hub) -> tuple[SourceModel, int]:
     """A model on the hub by its list of files, and the bytes that are still to be downloaded. Its
     weights are taken to have 16 bits, as nearly all have."""
@@ -157,7 +138,7 @@ def _remote(settings: Settings, hub: Hub) -> tuple[SourceModel, int]:
     store = Store(name, hub=hub)
     listing = store.listing()
     names = wanted((file.path for file in listing.files), pickle=False, code=False)
-    files: list[RemoteFile] = [file for file in listing.files if file.path in names]
+    files = [file for file in listing.files if file.path in names]
     weights = sum(file.bytes for file in files if file.path.endswith(_WEIGHTS))
     if not weights:
         raise ModelError(f"{name} has no weights in safetensors; it cannot be built from")

@@ -7,20 +7,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from app.figures import duration
+from quantize.disk import human
+from quantize.progress.pace import amount, clock
+
 _STOPPED_CODES = (130, 143)  # by SIGINT, by SIGTERM
 _KEPT_BACK = (" is too far from the float model: ", " is not built: ")
 
 
-class StageState(StrEnum):
-    """Of one stage."""
-
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-
-
 class State(StrEnum):
-    """Of a run, and of each of its recipes."""
+    """Of a run, of each of its recipes, and of each of its stages."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -40,7 +36,7 @@ class Stage:
     begin: float  # in seconds since 1970
     depth: int = 0
     recipe: str | None = None  # the one that it works for; None for all of them
-    state: StageState = StageState.RUNNING
+    state: State = State.RUNNING  # or DONE, or FAILED
     seconds: float | None = None  # once it has ended
     done: float = 0.0
     total: float | None = None
@@ -94,7 +90,7 @@ class QuantizeRun:
             case "step" if stage is not None:
                 stage.step = text
             case "stage_end" if stage is not None:
-                stage.state = StageState.DONE if event.get("ok", True) else StageState.FAILED
+                stage.state = State.DONE if event.get("ok", True) else State.FAILED
                 stage.seconds = float(event["seconds"])
             case "note":
                 self._take_note(text)
@@ -112,7 +108,7 @@ class QuantizeRun:
         ``stopped`` says that the user wanted it."""
         self.exit_code = code
         for stage in self.running():
-            stage.state = StageState.FAILED
+            stage.state = State.FAILED
         self.state = State.STOPPED if stopped else self.outcome or State.FAILED
         if self.state is State.STOPPED:
             self.error = ""
@@ -123,7 +119,7 @@ class QuantizeRun:
 
     def running(self) -> list[Stage]:
         """Open stages, the outermost first."""
-        return [stage for stage in self.stages if stage.state is StageState.RUNNING]
+        return [stage for stage in self.stages if stage.state is State.RUNNING]
 
     def state_of(self, recipe: str) -> State:
         """How far a recipe's file is."""
@@ -179,3 +175,68 @@ def recipe_in(text: str, recipes: Iterable[str]) -> str | None:
         if re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_-])", text):
             return name
     return None
+
+
+# A run in lines for people; colour alone says nothing
+
+_BAR = 12  # characters
+_SIGNS = {State.RUNNING: "▶", State.DONE: "✓", State.FAILED: "✗"}
+_ENDS = {
+    State.DONE: "done",
+    State.PARTLY: "done, but not every file could be made or is good enough",
+    State.STOPPED: "stopped; starting it again resumes from what is finished",
+    State.FAILED: "failed; starting it again resumes from what is finished",
+}
+
+
+def headline(run: QuantizeRun, now: float) -> str:
+    """The run in one line. ``now`` is in seconds since 1970."""
+    files = f"{run.finished} of {len(run.recipes)} file{'s' * (len(run.recipes) > 1)} ready"
+    if run.state is State.RUNNING:
+        since = f"running {clock(now - run.begin)}" if run.begin else "starting"
+        return f"{since}, {files}"
+    return f"{_ENDS[run.state]} ({duration(run.seconds)}, {files})"
+
+
+def recipe_lines(run: QuantizeRun) -> list[str]:
+    """Each recipe with its state, and what is known of its file."""
+    width = max(map(len, run.recipes), default=0)
+    lines = []
+    for recipe in run.recipes:
+        state = run.state_of(recipe)
+        more = ""
+        if state is State.RUNNING:
+            more = next(s.text for s in reversed(run.running()) if s.recipe == recipe)
+        elif state is State.KEPT_BACK:
+            more = run.kept_back[recipe]
+        elif state is State.DONE and recipe in run.sizes:
+            more = human(run.sizes[recipe])
+        lines.append(f"  {recipe:<{width}}  {state.value}{f': {more}' if more else ''}")
+    return lines
+
+
+def stage_line(stage: Stage, now: float) -> str:
+    """A stage: its sign, and its time, or while it runs how far it is and what is left."""
+    text = f"{'  ' * stage.depth}{_SIGNS[stage.state]} {stage.text}"
+    if stage.state is not State.RUNNING:
+        return f"{text} · {duration(stage.seconds or 0.0)}"
+    parts = []
+    if stage.share is not None and stage.done:
+        parts.append(f"{bar(stage.share, _BAR)} {stage.share:.0%}")
+    elif stage.done:
+        parts.append(amount(stage.done, stage.unit))
+    elif stage.step:
+        parts.append(stage.step)
+    if stage.rate is not None:
+        parts.append(f"{amount(stage.rate, stage.unit)}/s")
+    if stage.seconds_left is not None:
+        parts.append(f"{clock(stage.seconds_left)} left")
+    else:
+        parts.append(clock(now - stage.begin))
+    return f"{text} · {', '.join(parts)}"
+
+
+def bar(share: float, width: int) -> str:
+    """``share`` (0 to 1) as a bar of ``width`` characters."""
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return "█" * full + "░" * (width - full)

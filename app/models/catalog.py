@@ -1,12 +1,13 @@
 """Every model file that can be chosen: pulled ones, folders that `quantize` wrote, loose files.
 
-Fast on purpose: manifests and the library's records are read, the files themselves are not; what
-takes longer is in ``app.models.fitting``. A file that cannot be used is listed with the reason.
+``catalog`` is fast on purpose: manifests and the library's records are read, the files themselves
+are not. ``fit`` reads one. A file that cannot be used is listed with the reason.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from app.models import library
@@ -16,11 +17,15 @@ from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import FileEntry, entry_path, load_manifest
 from quantize.resolve import format_of, model_files
 from runtimes.backend import Backend
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, ModelError
 from runtimes.load import backends
+from runtimes.machine.hardware import memory_now
 from runtimes.machine.installed import find_installed
 from runtimes.models.gguf_split import named_parts
+from runtimes.models.memory import DEFAULT_CONTEXT, estimate
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner.known import MadePlan, made_plans
+from runtimes.settings import RunnerSettings
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DEMO = Path("assets") / "pebble-built"  # where `make demo` puts it
@@ -192,3 +197,41 @@ def _unusable(runtime: Backend) -> str | None:
     if len(runtime.distributions) == 1:
         name += f" ({runtime.distributions[0].replace('_', '-')})"
     return f"{name} is not installed; `ingot doctor` says how to install it"
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Bytes that one conversation of ``context`` tokens needs, and bytes that are free."""
+
+    file: ModelFile
+    context: int
+    needs: int
+    free: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be loaded without swapping."""
+        return self.needs <= self.free
+
+
+def fit(entry: Entry, free: int | None = None) -> Fit:
+    """What ``entry`` needs, against ``free`` bytes (None: what is free now).
+
+    Reading the header of a GGUF file with a large vocabulary takes up to half a second the first
+    time. Raises ModelError for a file that cannot be read.
+    """
+    path = entry.path
+    try:
+        file = _header(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    context = min(DEFAULT_CONTEXT, file.context_length)
+    if free is None:
+        free = memory_now()[1]
+    return Fit(file, context, estimate(file, RunnerSettings(slots=1)).total, free)
+
+
+@lru_cache(maxsize=256)
+def _header(path: Path, changed: int) -> ModelFile:
+    """``changed`` makes a file that was replaced another one."""
+    return ModelFile.read(path)

@@ -3,8 +3,8 @@
 import time
 
 from app.figures import rate
+from app.models.catalog import Fit
 from app.models.entries import Entry, Origin
-from app.models.fitting import Fit
 from quantize.disk import human
 from quantize.report.facts import is_steady
 

@@ -11,6 +11,7 @@ A build is listed after its files are in place, and unlisted before they go.
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import os
@@ -19,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from app.models.ready import Build, pick
 from quantize.disk import human, write_atomically
 from quantize.fromjson import from_json
 from quantize.hub.names import parse_hub_name
@@ -31,6 +31,15 @@ from runtimes.paths import data_dir
 logger = logging.getLogger(__name__)
 
 _RECORD = "library.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One model that a runtime can load."""
+
+    label: str  # what the user calls it: Q4_K_M, a folder's name
+    kind: str  # a format
+    main: str  # what is loaded: a file (the first part of a split one) or a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,10 @@ class Model:
         """Whether all files are there with their sizes."""
         files = ((self.folder / name, size) for name, size in build.bytes.items())
         return all(path.is_file() and path.stat().st_size == size for path, size in files)
+
+    def has(self, build: Kept) -> bool:
+        """Whether ``build`` is there, whole and of this commit."""
+        return build in self.builds and self.is_whole(build)
 
     def without(self, build: Kept) -> Model:
         """A copy that does not list ``build``."""
@@ -120,7 +133,7 @@ def find(text: str) -> tuple[Model, Kept | None] | None:
     model = read(found[0])
     if what and not model.builds:
         raise RequestError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
-    return model, _pick(model, what) if what else None
+    return model, pick(model.builds, what, model.repo) if what else None
 
 
 def locate(text: str) -> str:
@@ -140,12 +153,12 @@ def locate(text: str) -> str:
             )
         return text
     model, build = found
-    if build is None and (model.folder / MANIFEST).is_file() and len(model.builds) > 1:
-        return str(model.folder)
-    if build is None and not model.builds:
-        raise ModelError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
     if build is None:
-        build = _pick(model, None)
+        if (model.folder / MANIFEST).is_file() and len(model.builds) > 1:
+            return str(model.folder)
+        if not model.builds:
+            raise ModelError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
+        build = pick(model.builds, None, model.repo)
     if not model.is_whole(build):
         raise ModelError(
             f"{model.path(build)} is not what was pulled: a file is missing or has another size;"
@@ -175,15 +188,32 @@ def remove(model: Model, build: Kept | None = None) -> None:
         folder.rmdir()
 
 
-def _pick(model: Model, what: str | None) -> Kept:
-    listing = table([(b.label, b.size, b.main) for b in model.builds])
-    return pick(model.builds, what, model.repo, listing)
-
-
-def table(rows: Sequence[tuple[str, int, str]]) -> str:
-    """Lines of label, size and path."""
-    wide = max((len(label) for label, _, _ in rows), default=0)
-    return "\n".join(f"  {label:<{wide}}  {human(size):>7}  {path}" for label, size, path in rows)
+def pick(builds: Sequence[Kept], what: str | None, name: str) -> Kept:
+    """The build that ``what`` names: by label, by path, or by a path's last part; without it the
+    only one. Raises RequestError that lists what there is."""
+    wide = max((len(build.label) for build in builds), default=0)
+    listing = "\n".join(f"  {b.label:<{wide}}  {human(b.size):>7}  {b.main}" for b in builds)
+    if what is None:
+        if len(builds) == 1:
+            return builds[0]
+        raise RequestError(
+            f"{name} has {len(builds)} models; say which as {name}:{builds[0].label}\n{listing}"
+        )
+    asked = what.strip("/").lower()
+    by_label = [b for b in builds if b.label.lower() == asked]
+    by_path = [b for b in builds if asked in (b.main.lower(), b.main.split("/")[-1].lower())]
+    # A path names one file; a label may stand for several.
+    found = by_path if len(by_path) == 1 else by_label or by_path
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RequestError(
+            f"{name} has {len(found)} models called {what}; give a file's name\n{listing}"
+        )
+    names = {build.label.lower(): build.label for build in builds}
+    near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+    hint = f" (did you mean {names[near[0]]}?)" if near else ""
+    raise RequestError(f"{name} has no {what!r}{hint}\n{listing}")
 
 
 def _repos() -> list[str]:

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import re
 import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.models import library
-from app.models.ready import Build, ReadyBuild, find_builds, pick
+from app.models.library import Build, Kept
 from quantize.hub.client import Hub, Listing, RemoteFile, Repository
 from quantize.hub.names import HubName, parse_hub_name
 from quantize.hub.transfer import arrived, fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
+from runtimes.backend import Backend
 from runtimes.errors import ModelError, RequestError
+from runtimes.load import backends
 
 if TYPE_CHECKING:
     from quantize.progress.console import Reporter
+
+_PART = re.compile(r"(.+)-\d{5}-of-\d{5}")
+_TYPE = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32))(?=[-._]|$)",
+    re.IGNORECASE,
+)
+# Parts of other things: image encoders, importance matrices.
+_NO_MODEL = re.compile(r"(?:^|[-._/])(?:mmproj|imatrix)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +43,15 @@ class PullRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyBuild(Build):
+    """A model in a repository; ``main`` is empty for one at its root."""
+
+    files: tuple[str, ...]  # by their paths in the repository
+
+
+@dataclass(frozen=True, slots=True)
 class Offer(Build):
-    """A model of a repository."""
+    """A model of a repository, as it will be called here."""
 
     bytes: int
     arrived: int  # of them, from an interrupted download
@@ -55,105 +75,86 @@ def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Pa
     HubError, DiskFullError.
     """
     repo = Repository(request.name, progress, hub or Hub())
-    listing, builds, manifest = _look(repo)
-    there = {file.path: file for file in listing.files}
-    rows = [(b.label, sum(there[f].bytes for f in b.files), b.main or ".") for b in builds]
-    build = pick(builds, request.what, str(request.name), library.table(rows))
+    listing, manifest, ready = _look(repo)
+    kept = library.pick([kept for kept, _ in ready], request.what, str(request.name))
+    files = next(files for one, files in ready if one is kept)
     model = library.read(listing.repo)
-    files = [there[path] for path in build.files]
-    kept = _kept(build, files, listing)
-    if kept in model.builds and model.is_whole(kept):
-        progress.note(f"{request.name}:{build.label} is in the library already")
+    if model.has(kept):
+        progress.note(f"{request.name}:{kept.label} is in the library already")
         return model.path(kept)
-    waiting = _waiting(listing.repo)
-    fetch_files(repo, listing, files, waiting, "pulling")
-    return _publish(model, build, kept, files, manifest)
+    fetch_files(repo, listing, files, _waiting(listing.repo), "pulling")
+    return _publish(model, kept, files, manifest)
 
 
 def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Offer]:
     """What ``pull`` could bring of ``name``. Raises HubError, or ModelError when nothing is ready
     to run."""
-    listing, builds, _ = _look(Repository(name, progress, hub or Hub()))
-    there = {file.path: file for file in listing.files}
+    listing, _, ready = _look(Repository(name, progress, hub or Hub()))
     model, waiting = library.read(listing.repo), _waiting(listing.repo)
-    found = []
-    for build in builds:
-        files = [there[path] for path in build.files]
-        kept = _kept(build, files, listing)
-        found.append(
-            Offer(
-                build.label,
-                build.kind,
-                build.main or ".",
-                kept.size,
-                arrived(waiting, files),
-                kept in model.builds and model.is_whole(kept),
-            )
-        )
-    return found
+    return [
+        Offer(k.label, k.kind, k.main, k.size, arrived(waiting, files), model.has(k))
+        for k, files in ready
+    ]
 
 
-def _look(repo: Repository) -> tuple[Listing, list[ReadyBuild], Manifest | None]:
-    """What a repository holds, the models in it, and its manifest if `quantize` wrote it."""
-    name = repo.name
-    with repo.progress.stage(f"looking at {name}"):
+def _look(
+    repo: Repository,
+) -> tuple[Listing, Manifest | None, list[tuple[Kept, list[RemoteFile]]]]:
+    """What a repository holds, its manifest if `quantize` wrote it, and the models in it with their
+    files, as the library will have them."""
+    with repo.progress.stage(f"looking at {repo.name}"):
         listing = repo.look()
     there = {file.path: file for file in listing.files}
-    manifest = _manifest(repo, listing) if MANIFEST in there else None
-    builds = _from_manifest(manifest, there) if manifest else find_builds(there)
-    if not builds:
+    manifest = _manifest(repo, listing, there[MANIFEST]) if MANIFEST in there else None
+    ready = []
+    for build in _from_manifest(manifest, there) if manifest else find_builds(there):
+        files = [there[path] for path in build.files]
+        places = {_place(build, file.path): file for file in files}
+        kept = Kept(
+            build.label,
+            build.kind,
+            _place(build, build.main),
+            listing.commit,
+            bytes={place: file.bytes for place, file in places.items()},
+            sha256={place: file.key for place, file in places.items()},
+        )
+        ready.append((kept, files))
+    if not ready:
         original = any(path.endswith(".safetensors") for path in there)
-        hint = f"; `quantize {name}` builds them from it" if original else ""
-        raise ModelError(f"{name} holds no ready files, GGUF or ONNX{hint}")
-    return listing, builds, manifest
+        hint = f"; `quantize {repo.name}` builds them from it" if original else ""
+        raise ModelError(f"{repo.name} holds no ready files, GGUF or ONNX{hint}")
+    return listing, manifest, ready
+
+
+def _place(build: ReadyBuild, path: str) -> str:
+    """Where a file of the repository goes: a model at the root of it gets a folder of its own."""
+    return path if build.main else f"{build.kind}/{path}".rstrip("/")
 
 
 def _publish(
-    model: library.Model,
-    build: ReadyBuild,
-    kept: library.Kept,
-    files: list[RemoteFile],
-    manifest: Manifest | None,
+    model: library.Model, kept: Kept, files: list[RemoteFile], manifest: Manifest | None
 ) -> Path:
     """Unlist an older copy, move the files to their places, list them."""
     model = model.without(kept)
     library.write(model)
     placed: dict[str, Path] = {}
-    for file in files:
-        target = model.folder / _place(build, file.path)
+    for place, file in zip(kept.bytes, files, strict=True):
+        target = model.folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         if file.key in placed:  # two files with the same content
             shutil.copyfile(placed[file.key], target)
         else:
             (_waiting(model.repo) / file.key).replace(target)
         placed[file.key] = target
+    model = replace(model, builds=(*model.builds, kept))
     if manifest:
-        labels = {build.label for build in (*model.builds, kept)}
+        labels = {build.label for build in model.builds}
         entries = tuple(entry for entry in manifest.files if entry.recipe in labels)
         write_manifest(model.folder, replace(manifest, files=entries))
-    library.write(replace(model, builds=(*model.builds, kept)))
+    library.write(model)
     with contextlib.suppress(OSError):  # other downloads may be under way there
         _waiting(model.repo).rmdir()
     return model.path(kept)
-
-
-def _kept(build: ReadyBuild, files: list[RemoteFile], listing: Listing) -> library.Kept:
-    places = {_place(build, file.path): file for file in files}
-    return library.Kept(
-        label=build.label,
-        kind=build.kind,
-        main=_place(build, build.main),
-        commit=listing.commit,
-        bytes={place: file.bytes for place, file in places.items()},
-        sha256={place: file.key for place, file in places.items()},
-    )
-
-
-def _place(build: ReadyBuild, path: str) -> str:
-    """Where a file of the repository goes: a model at the root of it gets a folder of its own."""
-    if build.main == "":
-        return f"{build.kind}/{path}" if path else build.kind
-    return path
 
 
 def _waiting(repo: str) -> Path:
@@ -161,10 +162,9 @@ def _waiting(repo: str) -> Path:
     return library.library_dir() / ".arriving" / repo.replace("/", "--")
 
 
-def _manifest(repo: Repository, listing: Listing) -> Manifest | None:
+def _manifest(repo: Repository, listing: Listing, file: RemoteFile) -> Manifest | None:
     """The manifest of a repository that `quantize --push` wrote; None when it is something else's
     of the same name."""
-    file = next(file for file in listing.files if file.path == MANIFEST)
     folder = (_waiting(listing.repo) / file.key).with_suffix(".manifest")
     fetch(repo, listing, file, folder / MANIFEST)
     try:
@@ -172,17 +172,48 @@ def _manifest(repo: Repository, listing: Listing) -> Manifest | None:
     except ModelError:
         return None
     finally:
-        (folder / MANIFEST).unlink(missing_ok=True)
-        folder.rmdir()
+        shutil.rmtree(folder)
 
 
-def _from_manifest(manifest: Manifest, there: dict[str, RemoteFile]) -> list[ReadyBuild]:
-    found = []
+def _from_manifest(manifest: Manifest, there: Iterable[str]) -> Iterator[ReadyBuild]:
+    """The models of which every file is there."""
     for entry in manifest.files:
         main = entry.path.strip("/")
         files = tuple(sorted(p for p in there if p == main or p.startswith(f"{main}/")))
-        if files and {Path(main).parent.joinpath(name).as_posix() for name in entry.sha256} <= set(
-            files
-        ):
-            found.append(ReadyBuild(entry.recipe, entry.format, main, files))
-    return found
+        listed = {Path(main).parent.joinpath(name).as_posix() for name in entry.sha256}
+        if files and listed <= set(files):
+            yield ReadyBuild(entry.recipe, entry.format, main, files)
+
+
+def find_builds(paths: Iterable[str]) -> list[ReadyBuild]:
+    """The models among ``paths``, by runtime and then in the order of their names."""
+    everything = sorted(paths)
+    return [
+        build
+        for one in backends()
+        for build in (*_single_files(one, everything), *_folders(one, everything))
+    ]
+
+
+def _single_files(runtime: Backend, paths: Sequence[str]) -> Iterator[ReadyBuild]:
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        stem, _, suffix = path.rpartition(".")
+        if f".{suffix.lower()}" in runtime.suffixes and not _NO_MODEL.search(path):
+            part = _PART.fullmatch(stem)
+            groups.setdefault(part[1] if part else stem, []).append(path)
+    for stem, files in groups.items():
+        name = stem.split("/")[-1]
+        types = _TYPE.findall(name)  # the last one counts, as llama.cpp writes it
+        label = types[-1].upper().replace("FP", "F") if types else name
+        yield ReadyBuild(label, runtime.format, files[0], tuple(files))
+
+
+def _folders(runtime: Backend, paths: Sequence[str]) -> Iterator[ReadyBuild]:
+    inside: dict[str, list[str]] = {}
+    for path in paths:
+        inside.setdefault(path.rpartition("/")[0], []).append(path)
+    for folder, files in inside.items() if runtime.folder else ():
+        names = [path.rpartition("/")[2] for path in files]
+        if all(fnmatch.filter(names, pattern) for pattern in runtime.folder):
+            yield ReadyBuild(folder or runtime.format, runtime.format, folder, tuple(files))

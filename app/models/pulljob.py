@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ class _CancelledError(BaseException):
 class PullState:
     """How far it is; at the end with ``offers``, ``path``, ``error`` or ``cancelled``."""
 
-    stage: str
-    done: int  # bytes
-    total: int | None  # None: not known yet
-    rate: float | None  # bytes a second
-    seconds_left: float | None
+    stage: str = ""
+    done: int = 0  # bytes
+    total: int | None = None  # None: not known yet
+    rate: float | None = None  # bytes a second
+    seconds_left: float | None = None
     note: str | None = None
     offers: tuple[Offer, ...] | None = None
     path: Path | None = None
@@ -64,12 +64,10 @@ class PullJob(Reporter):
         self.request = request
         patience = hub.patience if hub is not None else Patience()
         self._hub = _CancellableHub(patience, self._check)
-        self._lock = threading.Lock()
         self._pace = Pace()
-        self._stages: list[str] = []
-        self._note: str | None = None
+        self._stages = [""]
         self._cancel = threading.Event()
-        self._ended: dict[str, Any] = {}
+        self._state = PullState()  # replaced whole, by the job's thread alone
         self._thread = threading.Thread(target=self._run, daemon=True, name="pull")
 
     def start(self) -> None:
@@ -83,37 +81,27 @@ class PullJob(Reporter):
 
     def poll(self) -> PullState:
         """How far it is now. A cancelled job has ended for its user at once."""
-        with self._lock:
-            ended = dict(self._ended)
-            if self._cancel.is_set() and not ended:
-                ended = {"cancelled": True}
-            return PullState(
-                self._stages[-1] if self._stages else "",
-                int(self._pace.done),
-                None if self._pace.total is None else int(self._pace.total),
-                self._pace.rate,
-                self._pace.seconds_left,
-                self._note,
-                **ended,
-            )
+        state = self._state
+        return (
+            replace(state, cancelled=True) if self._cancel.is_set() and not state.ended else state
+        )
 
     def _run(self) -> None:
         try:
             if self.request.what is None:
-                ended: dict[str, Any] = {
-                    "offers": tuple(offers(self.request.name, self, self._hub))
-                }
+                self._now(offers=tuple(offers(self.request.name, self, self._hub)))
             else:
-                ended = {"path": pull(self.request, self, self._hub)}
+                self._now(path=pull(self.request, self, self._hub))
         except _CancelledError:
-            ended = {"cancelled": True}
+            self._now(cancelled=True)
         except (IngotError, OSError) as error:
-            ended = {"error": str(error) or type(error).__name__}
+            self._now(error=str(error) or type(error).__name__)
         except Exception as error:
             logger.exception("the download failed")
-            ended = {"error": f"internal error: {type(error).__name__}: {error}"}
-        with self._lock:
-            self._ended = ended
+            self._now(error=f"internal error: {type(error).__name__}: {error}")
+
+    def _now(self, **changes: Any) -> None:
+        self._state = replace(self._state, **changes)
 
     # What it is told on its thread, as every quantize.progress.console.Reporter
 
@@ -121,24 +109,25 @@ class PullJob(Reporter):
     def stage(self, text: str) -> Iterator[None]:
         """Begin a part of the work."""
         self._check()
-        with self._lock:
-            self._stages.append(text)
+        self._stages.append(text)
+        self._now(stage=text)
         try:
             yield
         finally:
-            with self._lock:
-                self._stages.pop()
+            self._stages.pop()
+            self._now(stage=self._stages[-1])
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
         """Note how many bytes there are."""
         self._check()
-        with self._lock:
-            self._pace.update(done, total, unit)
+        pace = self._pace
+        pace.update(done, total, unit)
+        whole = None if total is None else int(total)
+        self._now(done=int(done), total=whole, rate=pace.rate, seconds_left=pace.seconds_left)
 
     def note(self, text: str) -> None:
         """Keep what the user should know."""
-        with self._lock:
-            self._note = text
+        self._now(note=text)
 
     def _check(self) -> None:
         if self._cancel.is_set():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from app.models.catalog import catalog
-from app.models.ready import find_builds
+from app.models.pulling import find_builds
 from quantize.resolve import resolve
 from runtimes import load
 from runtimes.engine.engine import Engine

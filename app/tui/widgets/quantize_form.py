@@ -96,7 +96,7 @@ class QuantizeForm(Form):
                 lines = forecast.lines()
             except (IngotError, OSError) as error:
                 lines = [f"✗ {error}"]
-        self.query_one(RecipeTable).set_parameters(forecast.parameters if forecast else None)
+        self.query_one(RecipeTable).set_parameters(forecast.source.parameters if forecast else None)
         self.query_one("#forecast", Static).update("\n".join(lines))
         self.post_message(self.Foreseen(forecast))
         if forecast is not None and forecast.builder is not None:

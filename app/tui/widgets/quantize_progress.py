@@ -5,8 +5,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.builds.progress import QuantizeRun, State
-from app.builds.text import headline, recipe_lines, stage_line
+from app.builds.progress import QuantizeRun, State, headline, recipe_lines, stage_line
 
 _NOTHING = "Nothing runs. Choose a model and recipes, and press Build."
 

@@ -26,7 +26,7 @@ def test_it_is_what_the_command_will_check(pebble: Path, tmp_path: Path) -> None
     source = open_source(str(pebble))
     assert found.disk == space_parts(source, recipes, options)
     assert found.memory == memory_parts(source, recipes, options)
-    assert (found.parameters, found.bytes) == (source.parameters, source.bytes)
+    assert (found.source.parameters, found.source.bytes) == (source.parameters, source.bytes)
     assert found.problems == ()
     assert 0 < found.disk_needed < found.disk_free
     assert 0 < found.memory_needed < found.memory_free
@@ -129,7 +129,7 @@ def test_a_model_on_the_hub_is_told_without_a_download(
         assert found.download == sum(map(len, files.values()))
         assert found.out == tmp_path / "pebble-built"
         # The header of the weights is taken for weights: a few kilobytes.
-        assert abs(found.parameters / open_source(str(pebble)).parameters - 1) < 0.01
+        assert abs(found.source.parameters / open_source(str(pebble)).parameters - 1) < 0.01
         assert f"Download {found.download / 1e6:.1f}"[:12] in "\n".join(found.lines())
     finally:
         hub.close()

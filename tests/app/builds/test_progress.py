@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from app.builds.progress import QuantizeRun, StageState, State, recipe_in
-from app.builds.text import bar, headline, recipe_lines, stage_line
+from app.builds.progress import (
+    QuantizeRun,
+    State,
+    bar,
+    headline,
+    recipe_in,
+    recipe_lines,
+    stage_line,
+)
 from quantize.cli import exit_code
 from quantize.errors import QualityError, SourceError, UnfinishedError
 from quantize.manifest import Fidelity, FileEntry, Perplexity, Source
@@ -94,7 +101,7 @@ def test_a_whole_run() -> None:
     ]
     assert [stage.depth for stage in run.stages] == [0, 1, 0]
     assert [stage.recipe for stage in run.stages] == [None, None, "q4_0"]
-    assert {stage.state for stage in run.stages} == {StageState.DONE}
+    assert {stage.state for stage in run.stages} == {State.DONE}
     assert stage_line(run.stages[2], 0.0) == "✓ quantizing to q4_0 · 1.5 s"
     assert run.notes[0] == "a note"
     assert len(run.notes) == 2  # each once
@@ -166,7 +173,7 @@ def test_a_run_that_fails_keeps_its_error() -> None:
     run.ended(3, "something on stderr")
     assert run.state is State.FAILED
     assert run.error == "the weights are cut off"
-    assert run.stages[0].state is StageState.FAILED
+    assert run.stages[0].state is State.FAILED
     assert run.state_of("q8_0") is State.STOPPED
 
 
@@ -183,7 +190,7 @@ def test_a_run_that_dies_without_a_word_says_how() -> None:
     run.ended(-9)
     assert run.state is State.FAILED
     assert "killed (signal 9)" in run.error
-    assert run.stages[0].state is StageState.FAILED
+    assert run.stages[0].state is State.FAILED
     stopped = QuantizeRun(RECIPE_NAMES)
     stopped.ended(-9, stopped=True)
     assert stopped.state is State.STOPPED

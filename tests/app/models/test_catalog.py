@@ -13,10 +13,9 @@ import pytest
 
 from app.compare.run import first_choice
 from app.models import library
-from app.models.catalog import catalog
+from app.models.catalog import catalog, fit
 from app.models.entries import Entry, Origin
 from app.models.entrytext import details, quality_of, size_of, speed_of, state_of, type_of
-from app.models.fitting import fit
 from app.models.recent import note_loaded, note_used, recently_used
 from app.models.resolve import model_file
 from quantize.manifest import Quality, Speed, load_manifest, write_manifest

@@ -10,12 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from app.cli.commands.models import models
-from app.cli.commands.pull import pull as pull_command
-from app.cli.commands.rm import rm
+from app.cli.commands.library import models, rm
+from app.cli.commands.library import pull as pull_command
 from app.models import library
-from app.models.pulling import parse_request, pull
-from app.models.ready import find_builds
+from app.models.pulling import find_builds, parse_request, pull
 from app.models.resolve import model_file
 from app.options import ModelOptions
 from quantize.hub.client import Hub

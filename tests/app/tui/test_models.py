@@ -13,8 +13,8 @@ from textual.widgets import Input, Static
 
 from app.chat.store.records import Role
 from app.models import library
+from app.models.catalog import Fit
 from app.models.entries import Entry, Measured, Origin
-from app.models.fitting import Fit
 from app.tui.app import IngotApp
 from app.tui.screens.models import ModelsScreen
 from app.tui.screens.pull import PullScreen

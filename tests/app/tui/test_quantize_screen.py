@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Input, Static, TabbedContent
 from textual.widgets._footer import FooterKey
 
 from app.builds.forecast import Forecast
-from app.builds.progress import QuantizeRun, Stage, StageState, State
+from app.builds.progress import QuantizeRun, Stage, State
 from app.builds.results import read_result
 from app.tui.app import IngotApp
 from app.tui.screens.confirm import ConfirmScreen
@@ -27,6 +27,7 @@ from app.tui.widgets.quantize_progress import QuantizeProgress
 from app.tui.widgets.quantize_recipes import RecipeTable
 from app.tui.widgets.quantize_result import QuantizeResult
 from quantize.build.workspace import Workspace
+from quantize.source import SourceModel
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
@@ -272,10 +273,11 @@ async def test_pages_turn_by_keys(app: IngotApp, pebble: Path, pebble_built: Pat
 # Pictures, with figures that stand still
 
 FORECAST = Forecast(
-    "river-7b",
-    "LlamaForCausalLM",
-    6_738_000_000,
-    13_476_000_000,
+    SourceModel(
+        *(Path("/models/river-7b"), "LlamaForCausalLM", (), 6_738_000_000),
+        name="river-7b",
+        bytes=13_476_000_000,
+    ),
     Path("/models/river-7b-built"),
     {"half-precision GGUF": 14_150_000_000, "q4_k_m": 4_330_000_000, "q8_0": 7_520_000_000},
     412_000_000_000,
@@ -286,7 +288,7 @@ FORECAST = Forecast(
 
 def run_in_the_middle() -> QuantizeRun:
     run = QuantizeRun(("q4_k_m", "q8_0", "onnx-int4", "onnx-int8"), begin=1000.0, end=1300.0)
-    done = StageState.DONE
+    done = State.DONE
     run.stages = [
         Stage(1, "reading the model", 1000.0, state=done, seconds=8.1),
         Stage(2, "converting to GGUF, half precision", 1008.0, state=done, seconds=71.0),
@@ -295,7 +297,7 @@ def run_in_the_middle() -> QuantizeRun:
             *(4, "comparing q4_k_m with the float model", 1173.0, 0, "q4_k_m", done, 62.0),
         ),
         Stage(
-            *(5, "quantizing to q8_0", 1235.0, 0, "q8_0", StageState.RUNNING, None),
+            *(5, "quantizing to q8_0", 1235.0, 0, "q8_0", State.RUNNING, None),
             *(131.0, 291.0, "tensors", 3.9, 41.0),
         ),
     ]
@@ -312,7 +314,7 @@ def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
         if name == "form":
             form = screen.query_one(QuantizeForm)
             form.query_one("#model", Input).placeholder = "river-7b"
-            form.query_one(RecipeTable).set_parameters(FORECAST.parameters)
+            form.query_one(RecipeTable).set_parameters(FORECAST.source.parameters)
             form.query_one("#forecast", Static).update("\n".join(FORECAST.lines()))
         elif name == "run":
             screen.query_one(QuantizeProgress).show(run_in_the_middle(), 1270.0)
