@@ -218,7 +218,7 @@ def _run(options: Options) -> None:
         events.done(folder / NAME)
         return
     from quantize.progress.console import ConsoleReporter, beating
-    from quantize.report import print_table
+    from quantize.report.table import print_table
 
     reporter = ConsoleReporter()
     with beating(reporter):

@@ -1,7 +1,7 @@
 """What a folder of built files amounts to: its table, and its chart of size against quality."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
@@ -12,24 +12,23 @@ from quantize.report.chart import Chart, make_chart
 from quantize.report.facts import (
     comparable_parts,
     is_steady,
-    megabytes,
     recommended,
     sentence,
 )
+from quantize.report.table import COLUMNS
 
 REPORT = "report.html"
 
-# Heading, and how an entry shows it; "" where it was not measured.
-_COLUMNS: tuple[tuple[str, Callable[[FileEntry], str]], ...] = (
-    ("MB", lambda e: megabytes(e.bytes)),
-    ("bits", lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else ""),
-    ("KL", lambda e: f"{e.fidelity.kl_mean:.2g}" if e.fidelity else ""),
-    ("same top", lambda e: f"{e.fidelity.same_top:.1%}" if e.fidelity else ""),
-    ("accuracy", lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else ""),
-    ("tok/s", lambda e: _speed(e, "decode_tps_1")),
-    ("x16 tok/s", lambda e: _speed(e, "decode_tps_16")),
-    ("peak MB", lambda e: megabytes(e.speed.peak_bytes) if e.speed and e.speed.peak_bytes else ""),
-)
+_HEADINGS = {
+    "size": "MB",
+    "bits": "bits",
+    "kl": "KL",
+    "top": "same top",
+    "accuracy": "accuracy",
+    "decode": "tok/s",
+    "decode_16": "x16 tok/s",
+    "peak": "peak MB",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,11 @@ def read_result(folder: Path) -> Result:
     order = [point.label for point in chart.points] if chart else []
     marks = dict(zip(order, ascii_uppercase, strict=False))  # from the smallest file on
     entries = sorted(manifest.files, key=lambda e: (e.bytes, e.recipe))
-    columns = [(heading, of) for heading, of in _COLUMNS if any(of(e) for e in entries)]
+    columns = [
+        (heading, COLUMNS[name].of)
+        for name, heading in _HEADINGS.items()
+        if any(map(COLUMNS[name].of, entries))
+    ]
     best = recommended(manifest.files)
     return Result(
         folder=folder,
@@ -102,10 +105,3 @@ def read_result(folder: Path) -> Result:
 def _remark(entries: Sequence[FileEntry]) -> str:
     steady = all(is_steady(entry.speed) for entry in entries if entry.speed)
     return "" if steady else "; speeds with * were measured on a busy machine and are not compared"
-
-
-def _speed(entry: FileEntry, name: str) -> str:
-    """Tokens a second, with a star where they may not be compared with others."""
-    if entry.speed is None:
-        return ""
-    return f"{getattr(entry.speed, name):,.0f}{'' if is_steady(entry.speed) else '*'}"

@@ -79,16 +79,16 @@ def is_steady(speed: Speed) -> bool:
     return wide is not None and wide <= BUSY and (speed.others or 0.0) <= _OTHERS
 
 
-def decode_speed(entry: FileEntry) -> float | None:
-    """Tokens a second with one row; None where they were measured on a busy machine."""
-    speed = entry.speed
-    return speed.decode_tps_1 if speed and speed.decode_tps_1 > 0 and is_steady(speed) else None
+def decode_speed(entry: FileEntry, rows: int = 1) -> float | None:
+    """Tokens a second with 1 or 16 rows; None where they were measured on a busy machine."""
+    if entry.speed is None or not is_steady(entry.speed):
+        return None
+    return (entry.speed.decode_tps_1 if rows == 1 else entry.speed.decode_tps_16) or None
 
 
 def batch_speed(entry: FileEntry) -> float | None:
     """Tokens a second with 16 rows; None where they were measured on a busy machine."""
-    speed = entry.speed
-    return speed.decode_tps_16 if speed and speed.decode_tps_16 > 0 and is_steady(speed) else None
+    return decode_speed(entry, 16)
 
 
 def pareto_front(entries: Sequence[FileEntry]) -> list[FileEntry]:

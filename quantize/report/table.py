@@ -1,5 +1,6 @@
 """The table at the end of a build."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quantize.manifest import FileEntry, Manifest
+from quantize.manifest import Fidelity, FileEntry, Manifest
 from quantize.report.facts import comparable_parts, is_steady, megabytes
 from quantize.report.figures import ACCURACY, BITS, PARITY, SIZE, Figure
 
@@ -16,34 +17,43 @@ _WITH_NAMES = 140  # characters from which on the files' names fit, too
 _WITH_ALL = 114  # below it, figures that matter less are left to report.html
 
 
-def _speed(entry: FileEntry, name: str) -> str:
-    if entry.speed is None:
-        return ""
-    return f"{getattr(entry.speed, name):,.0f}{'' if is_steady(entry.speed) else '*'}"
+def _fidelity(show: Callable[[Fidelity], str]) -> Callable[[FileEntry], str]:
+    return lambda entry: show(entry.fidelity) if entry.fidelity else ""
 
 
-_COLUMNS = (
-    SIZE,
-    replace(BITS, heading="bits"),
-    replace(PARITY, heading="same\ntokens", wide=True),
-    replace(ACCURACY, heading="accu-\nracy"),
-    Figure(
+def _speed(name: str) -> Callable[[FileEntry], str]:
+    """Tokens a second, with a star where they may not be compared with others."""
+
+    def text(entry: FileEntry) -> str:
+        speed = entry.speed
+        return f"{getattr(speed, name):,.0f}{'*' * (not is_steady(speed))}" if speed else ""
+
+    return text
+
+
+# Short enough for a terminal.
+COLUMNS = {
+    "size": SIZE,
+    "bits": replace(BITS, heading="bits"),
+    "parity": replace(PARITY, heading="same\ntokens", wide=True),
+    "accuracy": replace(ACCURACY, heading="accu-\nracy"),
+    "perplexity": Figure(
         "perplex-\nity",
-        lambda e: f"{e.fidelity.perplexity.value:.4g}" if e.fidelity else "",
+        _fidelity(lambda f: f"{f.perplexity.value:.4g}"),
         wide=True,
         original=lambda m: f"{m.perplexity.value:.4g}" if m.perplexity else "",
     ),
-    Figure("KL\nmean", lambda e: f"{e.fidelity.kl_mean:.2g}" if e.fidelity else ""),
-    Figure("same\ntop", lambda e: f"{e.fidelity.same_top:.1%}" if e.fidelity else ""),
-    Figure("prefill\ntok/s", lambda e: _speed(e, "prefill_tps"), wide=True),
-    Figure("decode\ntok/s", lambda e: _speed(e, "decode_tps_1")),
-    Figure("16 rows\ntok/s", lambda e: _speed(e, "decode_tps_16")),
-    Figure(
+    "kl": Figure("KL\nmean", _fidelity(lambda f: f"{f.kl_mean:.2g}")),
+    "top": Figure("same\ntop", _fidelity(lambda f: f"{f.same_top:.1%}")),
+    "prefill": Figure("prefill\ntok/s", _speed("prefill_tps"), wide=True),
+    "decode": Figure("decode\ntok/s", _speed("decode_tps_1")),
+    "decode_16": Figure("16 rows\ntok/s", _speed("decode_tps_16")),
+    "peak": Figure(
         "peak\nMB",
         lambda e: megabytes(e.speed.peak_bytes) if e.speed and e.speed.peak_bytes else "",
         wide=True,
     ),
-)
+}
 
 
 def print_table(manifest: Manifest, out: Path, recipes: tuple[str, ...]) -> None:
@@ -77,7 +87,7 @@ def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE
         title += f", {model.quality.questions} graded questions"
     table = Table(title=title, title_justify="left", title_style="bold")
     wide, full = width >= _WITH_NAMES, width >= _WITH_ALL
-    columns = [c for c in _COLUMNS if (full or not c.wide) and any(map(c.of, entries))]
+    columns = [c for c in COLUMNS.values() if (full or not c.wide) and any(map(c.of, entries))]
     if wide:
         table.add_column("file", overflow="fold")
         table.add_column("format")

@@ -1,12 +1,30 @@
-"""Put the three forms of the report beside the files."""
+"""The report beside the files: report.html, report.png, and README.md, a hub's model card."""
 
+import json
+import re
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
-from quantize.manifest import Manifest
-from quantize.report import card, page
-from quantize.report.picture import draw_png
+from quantize.manifest import FileEntry, Manifest
+from quantize.report.chart import make_chart
+from quantize.report.facts import (
+    alternatives,
+    comparable_parts,
+    outdone,
+    recommended,
+    sentence,
+    title,
+)
+from quantize.report.figures import APART, figures_of, how_measured
+from quantize.report.picture import draw_png, draw_svg
 
 FILES = ("report.html", "report.png", "README.md")
+
+_STYLE = Path(__file__).with_name("page.css")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+# Characters with a meaning to Markdown, HTML or TeX, and those that make bare addresses links.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 
 
 def write_report(folder: Path, manifest: Manifest, work: Path | None = None) -> None:
@@ -17,11 +35,155 @@ def write_report(folder: Path, manifest: Manifest, work: Path | None = None) -> 
     """
     partial = {name: (work or folder) / f".{name}.partial" for name in FILES}
     try:
-        partial["report.html"].write_text(page.render(manifest), encoding="utf-8")
-        partial["README.md"].write_text(card.render(manifest), encoding="utf-8")
+        partial["report.html"].write_text(render_page(manifest), encoding="utf-8")
+        partial["README.md"].write_text(render_card(manifest), encoding="utf-8")
         draw_png(manifest, partial["report.png"])
         for name, path in partial.items():
             path.replace(folder / name)
     finally:
         for path in partial.values():
             path.unlink(missing_ok=True)
+
+
+def _choices(manifest: Manifest) -> list[str]:
+    """What is said beside the recommended file: which others are best at what, and which at
+    nothing."""
+    found = [f"{label}: {title(entry)}" for label, entry in alternatives(manifest)]
+    return [*found, *outdone(manifest)]
+
+
+def _notes(manifest: Manifest) -> list[tuple[str, str]]:
+    return [(entry.recipe, "; ".join(entry.notes)) for entry in manifest.files if entry.notes]
+
+
+def render_page(manifest: Manifest) -> str:
+    """report.html, which needs no other file, in light and dark. All of the manifest's text is
+    escaped."""
+    model = manifest.model
+    about = f"{escape(model.architecture)}, {model.parameters / 1e6:,.1f} M parameters"
+    main, *apart = comparable_parts(manifest)
+    body = [f"<h1>{escape(model.name)}, quantized</h1>", f'<p class="soft">{about}</p>']
+    if (best := recommended(main.files)) is not None:
+        items = "".join(f"<li>{escape(text)}</li>" for text in _choices(main))
+        more = f"<ul>{items}</ul>" if items else ""
+        body.append(f'<div class="pick"><p>{escape(sentence(main, best))}</p>{more}</div>')
+    if (chart := make_chart(main.files)) is not None:
+        body += [
+            "<h2>Size against divergence</h2>",
+            '<p class="soft">Left is smaller, down is closer to the original model.</p>',
+            draw_svg(chart),
+        ]
+    if manifest.files:
+        body += ["<h2>All figures</h2>", _html_table(main, best)]
+    body += ["<h2>How it was measured</h2>", *_html_paragraphs(how_measured(main))]
+    for part in apart:
+        body += ["<h2>Measured otherwise</h2>", *_html_paragraphs([APART])]
+        body += [_html_table(part, None), *_html_paragraphs(how_measured(part))]
+    if notes := _notes(manifest):
+        items = "\n".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in notes)
+        body += ["<h2>Notes</h2>", "<ul>", items, "</ul>"]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(model.name)}, quantized</title>\n"
+        f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
+        "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _html_paragraphs(texts: Sequence[str]) -> list[str]:
+    return [f"<p>{escape(text)}</p>" for text in texts]
+
+
+def _html_table(manifest: Manifest, best: FileEntry | None) -> str:
+    columns = figures_of(manifest.files)
+    rows = [("original", "the original", [c.original(manifest.model) for c in columns])]
+    for e in manifest.files:
+        name, kind = f"{e.recipe} ({e.format.upper()})", "best" if e is best else ""
+        rows.append((kind, name, [column.of(e) for column in columns]))
+    head = "".join(f"<th>{escape(column.heading)}</th>" for column in columns)
+    body = "\n".join(
+        f'<tr class="{kind}"><td>{escape(name)}</td>'
+        + "".join(f"<td>{escape(figure) or '-'}</td>" for figure in figures)
+        + "</tr>"
+        for kind, name, figures in rows
+    )
+    return (
+        f'<div class="wide"><table><thead><tr><th>file</th>{head}</tr></thead><tbody>'
+        f"{body}</tbody></table></div>"
+    )
+
+
+def render_card(manifest: Manifest) -> str:
+    """README.md, a model card with YAML front matter. All of the manifest's text is escaped."""
+    model, entries = manifest.model, manifest.files
+    main, *apart = comparable_parts(manifest)
+    lines = [*_front_matter(manifest), "", f"# {_plain(model.name)}, quantized", ""]
+    about = f"{_plain(model.architecture)}, {model.parameters / 1e6:,.1f} M parameters."
+    lines += [f"{about} Quantized and measured with Ingot.", ""]
+    if (best := recommended(main.files)) is not None:
+        choices = [f"- {_plain(text)}" for text in _choices(main)]
+        lines += [f"**{_plain(sentence(main, best))}**", "", *choices, ""]
+    if entries:
+        lines += ["## Files", "", *_table(main), ""]
+        lines += ["## Run", "", *_commands(best or entries[0]), ""]
+    lines += ["## How it was measured", "", *_paragraphs(how_measured(main))]
+    for part in apart:
+        lines += ["## Measured otherwise", "", APART, "", *_table(part), ""]
+        lines += _paragraphs(how_measured(part))
+    if notes := _notes(manifest):
+        items = [f"- {_plain(name)}: {_plain(text)}" for name, text in notes]
+        lines += ["## Notes", "", *items, ""]
+    if entries:
+        sums = (pair for entry in entries for pair in entry.sha256.items())
+        lines += ["## Checksums (sha256)", ""]
+        lines += [
+            f"    {sha}  {name}" for name, sha in sums if name.isprintable() and sha.isalnum()
+        ]
+        lines += ["", "`ingot doctor --verify FOLDER` compares them.", ""]
+    return "\n".join(lines)
+
+
+def _paragraphs(texts: Sequence[str]) -> list[str]:
+    return [line for text in texts for line in (_plain(text), "")]
+
+
+def _front_matter(manifest: Manifest) -> list[str]:
+    """Strings in JSON's notation, which YAML shares."""
+    lines = ["---"]
+    source = next((e.source for e in manifest.files if _HUB_NAME.fullmatch(e.source.name)), None)
+    if source is not None:
+        lines += [f"base_model: {json.dumps(source.name)}", "base_model_relation: quantized"]
+    formats = sorted({entry.format for entry in manifest.files})
+    lines += ["pipeline_tag: text-generation", "tags:"]
+    lines += [f"- {tag}" for tag in ("ingot", "quantized", *formats)]
+    return [*lines, "---"]
+
+
+def _table(manifest: Manifest) -> list[str]:
+    columns = figures_of(manifest.files)
+    rows = [["file", "recipe", *(column.heading for column in columns)]]
+    rows.append(["---", "---", *("--:" for _ in columns)])
+    original = [column.original(manifest.model) or "-" for column in columns]
+    rows.append(["the original", "float", *map(_plain, original)])
+    for entry in manifest.files:
+        figures = [_plain(column.of(entry) or "-") for column in columns]
+        rows.append([_plain(entry.path), _plain(entry.recipe), *figures])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _commands(entry: FileEntry) -> list[str]:
+    """An indented block: in one, Markdown has no special characters."""
+    path = entry.path if re.fullmatch(r"[\w./-]+", entry.path) else "FILE"
+    return [
+        "In the folder that holds the files:",
+        "",
+        f'    ingot run ./{path} "What is the capital of France?"',
+        f"    ingot chat ./{path}",
+        f"    ingot bench ./{path}",
+    ]
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown and HTML show as it is, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -25,8 +25,6 @@ from quantize.manifest import (
     Speed,
     TokenParity,
 )
-from quantize.report import build_table, write_report
-from quantize.report.card import render as render_card
 from quantize.report.chart import make_chart
 from quantize.report.facts import (
     alternatives,
@@ -37,9 +35,9 @@ from quantize.report.facts import (
     sentence,
 )
 from quantize.report.figures import how_measured
-from quantize.report.page import render
 from quantize.report.picture import draw_chart
-from quantize.report.write import FILES
+from quantize.report.table import build_table
+from quantize.report.write import FILES, render_card, render_page, write_report
 
 
 def _entry(recipe: str, megabytes: float, kl: float, one: float, many: float) -> FileEntry:
@@ -114,7 +112,7 @@ def test_odd_figures():
         )
         for files in ((odd,), (odd, FILES_BUILT[1])):
             manifest = dataclasses.replace(MANIFEST, files=files)
-            ElementTree.fromstring(_body(render(manifest)))
+            ElementTree.fromstring(_body(render_page(manifest)))
             assert render_card(manifest)
 
 
@@ -143,7 +141,7 @@ def test_all_three_forms(manifest: Manifest, tmp_path: Path):
 
 
 def test_every_figure_is_in_the_page_and_the_card():
-    page, card = render(MANIFEST), render_card(MANIFEST)
+    page, card = render_page(MANIFEST), render_card(MANIFEST)
     for text in (
         "340",
         "5.5",
@@ -204,7 +202,7 @@ def test_a_failed_report_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_matplotlib_is_imported_for_the_picture_only():
-    script = "import sys, quantize.report; sys.exit('matplotlib' in sys.modules)"
+    script = "import sys, quantize.report.write; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
@@ -294,7 +292,7 @@ def test_no_ratio_comes_from_a_busy_machine(busy: Speed):
     chart = make_chart(files)
     assert chart is not None
     assert {p.label for p in chart.points if p.speed is None} == {"onnx-int4"}
-    for form in (render(manifest), render_card(manifest)):
+    for form in (render_page(manifest), render_card(manifest)):
         assert "Not compared with other speeds: onnx-int4 (laps scattered by" in form
         assert "60 (" in form
     assert "60*" in _printed(manifest, 160, ("onnx-int4",))
@@ -311,7 +309,7 @@ def test_a_file_that_is_larger_and_worse_is_named():
     best = recommended(files)
     assert best is not None
     assert best.recipe != "onnx-int4"
-    assert "onnx-int4 is larger than q4" in render(manifest)
+    assert "onnx-int4 is larger than q4" in render_page(manifest)
 
 
 def test_labels_lie_on_nothing():
@@ -335,7 +333,7 @@ def test_labels_lie_on_nothing():
 
 
 def test_the_page_says_what_its_chart_shows_and_takes_its_colours():
-    page = render(MANIFEST)
+    page = render_page(MANIFEST)
     svg = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + len("</svg>")])
     assert svg.get("aria-label") == "Size of each file against its divergence from the original"
     assert {e.text for e in svg.iter("title")} == {
@@ -348,7 +346,7 @@ def test_the_page_says_what_its_chart_shows_and_takes_its_colours():
     style = page[: page.index("</style>")]
     for name in re.findall(r"var\(--(\w+),", page):
         assert style.count(f"--{name}: #") == 2  # in light and in dark
-    assert render(MANIFEST) == page
+    assert render_page(MANIFEST) == page
 
 
 def _measured_on(entry: FileEntry, text: Perplexity) -> Fidelity | None:
