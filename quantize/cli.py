@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from quantize.errors import DiskFullError, UsageError
-from quantize.recipes.recipe import FORMATS, Recipe, choose_recipes, find_recipe
+from quantize.recipes.choose import choose_recipes, find_recipe
+from quantize.recipes.recipe import FORMATS, Recipe
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def command(
     if verbose:
         logging.getLogger().setLevel(logging.DEBUG)
     if model == "recipes":
-        from quantize.recipes.presets import print_listing
+        from quantize.recipes.choose import print_listing
 
         print_listing()
         return

@@ -24,7 +24,7 @@ from quantize.gguf.imatrixfile import is_matrix
 from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store
-from quantize.recipes.recipe import require_matrix
+from quantize.recipes.choose import require_matrix
 from quantize.source import SourceModel, open_source
 from quantize.source.files import wanted
 from quantize.stages.stages import stages_size

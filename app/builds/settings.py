@@ -6,8 +6,8 @@ from pathlib import Path
 from quantize.errors import UsageError
 from quantize.hub.names import parse_hub_name
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.recipes.presets import PRESETS
-from quantize.recipes.recipe import RECIPES, Recipe, choose_recipes, find_recipe
+from quantize.recipes.choose import choose_recipes, find_recipe
+from quantize.recipes.recipe import PRESETS, RECIPES, Recipe
 
 DEFAULT_RECIPES = tuple(recipe.name for recipe in choose_recipes())
 

@@ -18,7 +18,8 @@ from quantize.onnx.build import builder_may_know, require_builder
 from quantize.options import Options
 from quantize.quality.reference import reference_bytes
 from quantize.quality.text import read_text, scored_tokens
-from quantize.recipes.recipe import Recipe, require_matrix
+from quantize.recipes.choose import require_matrix
+from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from quantize.stages.stages import stages_size
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError

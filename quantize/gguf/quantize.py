@@ -17,7 +17,8 @@ from quantize.children.process import Progress, run_child
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.overrides import TYPES, kept_otherwise, resolve_overrides
 from quantize.recipes.bits import gguf_bits
-from quantize.recipes.recipe import Recipe, require_matrix
+from quantize.recipes.choose import require_matrix
+from quantize.recipes.recipe import Recipe
 from runtimes.errors import ModelError
 from runtimes.models.gguf import read_header
 

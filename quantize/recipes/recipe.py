@@ -1,14 +1,9 @@
-"""Named ways to build a file: what `--recipe`, `--bits` and `--to` mean."""
+"""Named ways to build a file: what `--recipe` means."""
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
-
-from quantize.errors import UsageError
-from quantize.recipes.llamatypes import ALIASES, LLAMA_TYPES, LlamaType
 
 Format = Literal["gguf", "onnx"]
 FORMATS: tuple[Format, ...] = ("gguf", "onnx")
@@ -64,16 +59,27 @@ def limits_for(published_kl: float) -> Limits:
     return Limits(kl_mean=kl, same_top=max(0.0, 1.0 - _TOP_SLACK * math.sqrt(kl)))
 
 
-def _gguf(kind: LlamaType) -> Recipe:
+def _limits(kl: float | None) -> Limits | None:
+    return limits_for(kl) if kl is not None else None
+
+
+def _gguf(
+    name: str,
+    ftype: int,
+    bits: int,
+    size: float,
+    kl: float | None,
+    advice: str,
+    needs_imatrix: bool = False,
+) -> Recipe:
+    """A type of llama.cpp. ``size`` is measured on Llama-3.1-8B where llama.cpp's
+    tools/quantize/README.md has the figure, else the type's blocks. ``kl`` is the mean divergence
+    from the half-precision Llama-3-8B on WikiText-2 (llama.cpp's tools/perplexity/README.md,
+    without importance matrix where there is such a row). It needs a matrix if it has tensors that
+    llama.cpp does not quantize without (``tensor_requires_imatrix`` in src/llama-quant.cpp)."""
+    limits = _limits(kl)
     return Recipe(
-        kind.name,
-        "gguf",
-        kind.bits,
-        kind.bits_per_weight,
-        kind.advice,
-        ftype=kind.ftype,
-        limits=limits_for(kind.kl) if kind.kl is not None else None,
-        needs_imatrix=kind.needs_imatrix,
+        name, "gguf", bits, size, advice, ftype, limits=limits, needs_imatrix=needs_imatrix
     )
 
 
@@ -85,19 +91,52 @@ _ONNX_COMMON = {"prune_lm_head": "true", "windowed_kv_cache": "false"}
 def _onnx(
     name: str, bits: int, size: float, precision: str, kl: float | None, advice: str, **options: str
 ) -> Recipe:
-    return Recipe(
-        name,
-        "onnx",
-        bits,
-        size,
-        advice,
-        precision=precision,
-        options={**_ONNX_COMMON, **options},
-        limits=limits_for(kl) if kl is not None else None,
-    )
+    own = {**_ONNX_COMMON, **options}
+    return Recipe(name, "onnx", bits, size, advice, -1, precision, own, _limits(kl))
 
 
-_ONNX: tuple[Recipe, ...] = (
+_TERNARY = "only for models that were trained with weights of three values"
+_TINY = "only to fit a large model into very little memory"
+
+# Ordered as `quantize recipes` shows them: the usual ones from large to small, then the rest.
+_ALL = (
+    _gguf("q8_0", 7, 8, 8.5, 0.001355, "8-bit: hardly any loss; when there is room"),
+    _gguf("q6_k", 18, 6, 6.6, 0.005452, "6-bit: next to no loss, a quarter smaller than q8_0"),
+    _gguf("q5_k_m", 17, 5, 5.7, 0.010762, "5-bit: when q4_k_m loses too much"),
+    _gguf("q4_k_m", 15, 4, 4.9, 0.031273, "4-bit: where to begin; the report says what is lost"),
+    _gguf("q4_0", 2, 4, 4.7, 0.071940, "4-bit, simplest: the fastest on most processors"),
+    _gguf(
+        "iq4_xs", 30, 4, 4.5, 0.036334, "4-bit, smallest: nearly q4_k_m's quality with --imatrix"
+    ),
+    _gguf("q5_k_s", 16, 5, 5.6, 0.016595, "a little smaller and worse than q5_k_m"),
+    _gguf("q5_1", 9, 5, 6.0, 0.018045, "older 5-bit type; prefer q5_k_m"),
+    _gguf("q5_0", 8, 5, 5.6, 0.022239, "older 5-bit type; prefer q5_k_m"),
+    _gguf("q4_k_s", 14, 4, 4.7, 0.043136, "a little smaller and worse than q4_k_m"),
+    _gguf("q4_1", 3, 4, 5.1, 0.071683, "older 4-bit type; prefer q4_k_m"),
+    _gguf("iq4_nl", 25, 4, 4.7, 0.035742, "like iq4_xs, for rows of any multiple of 32"),
+    _gguf("q3_k_l", 13, 3, 4.3, 0.087176, "3-bit, large; iq4_xs is little larger and better"),
+    _gguf("q3_k_m", 12, 3, 4.0, 0.101913, "3-bit: a visible loss, less with --imatrix"),
+    _gguf("iq3_m", 27, 3, 3.8, 0.102534, "3-bit: as good as q3_k_m and smaller"),
+    _gguf("iq3_s", 26, 3, 3.7, 0.111278, "3-bit: a little smaller than iq3_m"),
+    _gguf("q3_k_s", 11, 3, 3.6, 0.228217, "3-bit, small; prefer iq3_s"),
+    _gguf("iq3_xs", 22, 3, 3.5, 0.138693, "3-bit: a clear loss", needs_imatrix=True),
+    _gguf("iq3_xxs", 23, 3, 3.3, 0.183625, "3-bit, smallest: a clear loss", needs_imatrix=True),
+    _gguf("q2_k", 10, 2, 3.2, 0.445132, f"2-bit: a large loss; {_TINY}"),
+    _gguf("q2_k_s", 21, 2, 3.0, 0.403360, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq2_m", 29, 2, 2.9, 0.325989, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq2_s", 28, 2, 2.7, 0.439197, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq2_xs", 20, 2, 2.6, 0.546290, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq2_xxs", 19, 2, 2.4, 0.812022, f"2-bit: a large loss; {_TINY}", needs_imatrix=True),
+    _gguf("iq1_m", 31, 1, 2.1, 1.393084, "1-bit: answers suffer badly", needs_imatrix=True),
+    _gguf("iq1_s", 24, 1, 2.0, 2.211278, "1-bit: answers suffer badly", needs_imatrix=True),
+    _gguf("tq2_0", 37, 2, 2.1, None, _TERNARY),
+    _gguf("tq1_0", 36, 1, 1.7, None, _TERNARY),
+    _gguf("q2_0", 41, 2, 2.3, None, "only for models that were trained for this type"),
+    _gguf("q1_0", 40, 1, 1.1, None, "only for models that were trained for this type"),
+    _gguf("mxfp4_moe", 38, 4, 4.3, None, "mixtures of experts that were published in MXFP4"),
+    _gguf("f16", 1, 16, 16.0, None, "half precision: the reference for llama.cpp"),
+    _gguf("bf16", 32, 16, 16.0, None, "as f16, with bfloat16's range"),
+    _gguf("f32", 0, 32, 32.0, None, "single precision: twice f16's size for nothing"),
     _onnx("onnx-int8", 8, 9.0, "int8", 0.001355, "8-bit: hardly any loss"),
     _onnx(
         "onnx-w8a8",
@@ -127,58 +166,10 @@ _ONNX: tuple[Recipe, ...] = (
     ),
     _onnx("onnx-fp32", 32, 32.0, "fp32", None, "single precision: the reference for ONNX Runtime"),
 )
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*map(_gguf, LLAMA_TYPES), *_ONNX)}
-
-# What `--bits` means for each format.
-_BY_BITS: dict[tuple[Format, int], str] = {
-    ("gguf", 4): "q4_k_m",
-    ("gguf", 8): "q8_0",
-    ("onnx", 4): "onnx-int4",
-    ("onnx", 8): "onnx-int8",
-}
-
-
-def find_recipe(name: str) -> Recipe:
-    """The recipe of that name. Raises UsageError with near names for an unknown one."""
-    key = name.strip().lower()
-    flat = key.replace("-", "_")
-    if recipe := RECIPES.get(key) or RECIPES.get(ALIASES.get(flat, flat)):
-        return recipe
-    near = difflib.get_close_matches(flat, RECIPES, n=3, cutoff=0.5)
-    near += [n for n in difflib.get_close_matches(key, RECIPES, n=3, cutoff=0.5) if n not in near]
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else "see `quantize recipes`"
-    raise UsageError(f"unknown recipe {name!r}: {hint}")
-
-
-def choose_recipes(
-    *, formats: Sequence[str] = FORMATS, bits: Sequence[int] = (4, 8)
-) -> tuple[Recipe, ...]:
-    """The presets of ``formats`` and ``bits``; raises UsageError for one that there is not."""
-    chosen: dict[str, Recipe] = {}
-    for fmt in formats:
-        if fmt not in FORMATS:
-            raise UsageError(f"unknown format {fmt!r} for --to: choose from {', '.join(FORMATS)}")
-        for size in bits:
-            preset = _BY_BITS.get((fmt, size))
-            if preset is None:
-                known = sorted({b for _, b in _BY_BITS})
-                raise UsageError(
-                    f"no preset of {size} bits: --bits takes {' and '.join(map(str, known))};"
-                    " use --recipe for another type"
-                )
-            chosen[preset] = RECIPES[preset]
-    if not chosen:
-        raise UsageError("nothing to build: --to and --bits are empty")
-    return tuple(chosen.values())
-
-
-def require_matrix(recipes: Iterable[Recipe], imatrix: Path | None) -> None:
-    """Raise UsageError when one of ``recipes`` cannot be made without an importance matrix."""
-    needy = [recipe.name for recipe in recipes if recipe.needs_imatrix]
-    if needy and imatrix is None:
-        raise UsageError(
-            f"{', '.join(needy)} cannot be made without an importance matrix, which says which"
-            " weights matter: give --imatrix TEXT.txt to compute one from a text (some hundred kB"
-            " of what the model is for), or --imatrix FILE with one that llama-imatrix made"
-        )
+# The usual ones.
+PRESETS = (
+    *("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "iq4_xs"),
+    *("onnx-int8", "onnx-w8a8", "onnx-int4", "onnx-int4-rtn"),
+)

@@ -14,7 +14,7 @@ from quantize.gguf.imatrix import check_fit, compute
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.quality.tokens import Reference
-from quantize.recipes.recipe import find_recipe
+from quantize.recipes.choose import find_recipe
 from quantize.source.synthetic import Shape, make_random_model
 from runtimes.models.gguf import read_header
 from tests.quantize.shapes import byte_fallback

@@ -15,7 +15,8 @@ from quantize.errors import ToolError, UsageError
 from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix, write_matrix
 from quantize.gguf.overrides import check_overrides
 from quantize.gguf.quantize import quantize_gguf
-from quantize.recipes.recipe import RECIPES, find_recipe
+from quantize.recipes.choose import find_recipe
+from quantize.recipes.recipe import RECIPES
 from runtimes.engine.loading import load_runner
 from runtimes.models.gguf import read_header
 from runtimes.models.modelfile import ModelFile

@@ -21,7 +21,7 @@ from quantize.quality import built_child, float_child
 from quantize.quality.fidelity import require_quality
 from quantize.quality.reference import FloatReference, load_reference
 from quantize.quality.text import WINDOW, read_text
-from quantize.recipes.recipe import find_recipe
+from quantize.recipes.choose import find_recipe
 from quantize.resolve import resolve
 from quantize.source import open_source
 from quantize.source.synthetic import make_random_model

@@ -15,7 +15,8 @@ from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.fidelity import compare, mean, perplexity, require_quality, shifted
 from quantize.quality.reference import load_reference, record, reference_bytes
 from quantize.quality.text import DEFAULT_LIMIT, Text, cut, read_text
-from quantize.recipes.recipe import Limits, find_recipe
+from quantize.recipes.choose import find_recipe
+from quantize.recipes.recipe import Limits
 
 _TEXT = Text("a text", "", "0" * 64)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quantize.errors import UsageError
-from quantize.recipes.presets import PRESETS, print_listing
-from quantize.recipes.recipe import RECIPES, choose_recipes, find_recipe, limits_for, require_matrix
+from quantize.recipes.choose import choose_recipes, find_recipe, print_listing, require_matrix
+from quantize.recipes.recipe import PRESETS, RECIPES, limits_for
 
 
 def test_presets_are_the_four_files():
