@@ -57,68 +57,56 @@ class ConsoleReporter(Reporter):
         self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
         self._stages: list[_Stage] = []
-        self._live: Progress | None = None
+        self._live = _live(self._console)
 
     @contextlib.contextmanager
     def stage(self, text: str) -> Iterator[None]:
         """Show ``text`` while the block runs, and how long it took when it is done."""
         begin = self._clock()
-        stage = _Stage(text, begin, begin, Pace(self._clock))
-        outermost = not self._stages
-        if self._console.is_interactive:
-            if outermost:
-                self._live = _live(self._console)
-                self._live.start()
-            assert self._live is not None
-            stage.task = self._live.add_task(escape(text), total=None, figures="")
-        else:
+        task = self._live.add_task(escape(text), total=None, figures="")
+        if self._live.disable:
             self._line(f"{text} ...")
-        self._stages.append(stage)
+        elif not self._stages:
+            self._live.start()
+        self._stages.append(_Stage(text, begin, begin, Pace(self._clock), task))
         try:
             yield
         finally:
             self._stages.pop()
-            if self._live is not None and stage.task is not None:
-                self._live.remove_task(stage.task)
-            if self._live is not None and outermost:
+            self._live.remove_task(task)
+            if not self._stages and not self._live.disable:
                 self._live.stop()
-                self._live = None
-        self._line(f"{text}: {self._clock() - stage.begin:.1f} s")
+        self._line(f"{text}: {self._clock() - begin:.1f} s")
 
     def advance(self, done: float, total: float | None, unit: str) -> None:
         """Move the stage's bar, or print a line when the last one is ten seconds old."""
         if not self._stages:
             return
-        stage = self._stages[-1]
+        stage, now = self._stages[-1], self._clock()
         stage.pace.update(done, total, unit)
-        if self._live is not None and stage.task is not None:
-            text = figures(stage.pace)
-            self._live.update(stage.task, completed=done, total=total, figures=escape(text))
-        elif self._clock() - stage.said >= _PLAIN_SECONDS:
-            stage.said = self._clock()
-            self._line(f"{stage.text}: {figures(stage.pace)}")
+        text = figures(stage.pace)
+        self._live.update(stage.task, completed=done, total=total, figures=escape(text))
+        if self._live.disable and now - stage.said >= _PLAIN_SECONDS:
+            stage.said = now
+            self._line(f"{stage.text}: {text}")
 
     def step(self, text: str) -> None:
         """Show it beside the stage; where there is no live line, `beat` tells it if it lasts."""
-        if not self._stages:
-            return
-        stage = self._stages[-1]
-        stage.step = text
-        if self._live is not None and stage.task is not None:
+        for stage in self._stages[-1:]:
+            stage.step = text
             self._live.update(stage.task, figures=escape(text))
 
     def beat(self) -> None:
         """Where there is no live line: a line about what is silent, after three seconds and then
         every ten. May be called from another thread."""
-        stages = self._stages[-1:]
-        if self._live is not None or not stages:
-            return
-        stage, now = stages[0], self._clock()
-        if now - stage.said < (_FIRST_SECONDS if stage.said == stage.begin else _PLAIN_SECONDS):
-            return
-        stage.said = now
-        doing = figures(stage.pace) if stage.pace.unit else stage.step
-        self._line(f"{stage.text}: {doing}{', ' * bool(doing)}{now - stage.begin:.0f} s so far")
+        now = self._clock()
+        for stage in self._stages[-1:] if self._live.disable else ():
+            quiet = _FIRST_SECONDS if stage.said == stage.begin else _PLAIN_SECONDS
+            if now - stage.said >= quiet:
+                stage.said = now
+                doing = figures(stage.pace) if stage.pace.unit else stage.step
+                so_far = f"{', ' * bool(doing)}{now - stage.begin:.0f} s so far"
+                self._line(f"{stage.text}: {doing}{so_far}")
 
     def note(self, text: str) -> None:
         """Print one indented line."""
@@ -156,7 +144,7 @@ class _Stage:
     begin: float
     said: float  # when its last plain line was printed, or it began
     pace: Pace
-    task: TaskID | None = None
+    task: TaskID
     step: str = ""
 
 
@@ -171,6 +159,7 @@ def _live(console: Console) -> Progress:
         TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True)),
         TimeElapsedColumn(),
         console=console,
+        disable=not console.is_interactive,
         transient=True,
         expand=True,
     )
