@@ -10,10 +10,8 @@ from app.batch.input.shard import Shard
 from app.batch.input.source import open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.plan import Plan
-from app.batch.report.bar import make_progress
-from app.batch.report.events import Events
-from app.batch.report.file import check_report, report_of, write_report
-from app.batch.report.progress import Views
+from app.batch.report.progress import Progress
+from app.batch.report.summary import check_report, report_of, write_report
 from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.engines import parse_count
 from app.batch.schedule.reproducible import alike, computing
@@ -101,21 +99,16 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
 
             require_fit(plan, console.note)
         shared_terminal = (to_stdout or as_json) and sys.stdout.isatty()
-        view = make_progress(quiet=quiet, bar=not shared_terminal)
-        events = Events(console.emit) if as_json else None
-        progress = Views([view, events]) if events else view
+        emit = console.emit if as_json else None
+        progress = Progress(quiet=quiet, bar=not shared_terminal, emit=emit)
         if to_stdout:
-            outcome = run_to_stdout(plan, progress, console.emit_bytes)
+            summary = run_to_stdout(plan, progress, console.emit_bytes)
         else:
-            outcome = run_to_file(plan, Path(str(output)), progress)
-        summary = outcome.summary
+            summary = run_to_file(plan, Path(str(output)), progress)
         if out.report is not None:
-            report = report_of(
-                summary, settings, outcome.stats, input=spec.input, output=str(output or "-")
-            )
+            report = report_of(summary, settings, input=spec.input, output=str(output or "-"))
             write_report(out.report, report)
-        if events:
-            events.event("end", summary.as_json())
+        progress.event("end", summary.as_json())
         if not quiet:
             for line in summary.lines():
                 console.note(line)

@@ -2,43 +2,30 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from app.batch.checks import check_lost_settings, check_out, check_settings
 from app.batch.input.row import Row
 from app.batch.input.scan import InputScan, scan
 from app.batch.input.source import Source
-from app.batch.journal.answers import Published
 from app.batch.journal.journal import Entries, Journal, journal_path
-from app.batch.journal.lines import END, LEFT_OUT, RUN, told
-from app.batch.journal.notes import LeftNotes, end_note, run_note
+from app.batch.journal.lines import END, LEFT_OUT, RUN, end_note, run_note, told
 from app.batch.output.formats import output_format
 from app.batch.output.publish import publish
-from app.batch.output.records import OutputFormat, RecordForm
+from app.batch.output.records import RecordForm
 from app.batch.output.unordered import UnorderedOutput
 from app.batch.output.wire import dump_line
 from app.batch.plan import Plan
-from app.batch.report.progress import BaseProgress, Views
+from app.batch.report.progress import LeftNotes, Progress
 from app.batch.report.summary import Summary
 from app.batch.schedule.pending_rows import pending_rows
-from app.batch.schedule.pool_engine import Counts
-from app.batch.schedule.run_engines import Run, run_engines
+from app.batch.schedule.run_engines import run_engines
 from app.openai.answer import Answer
-from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run did."""
-
-    summary: Summary
-    stats: EngineStats | None  # of the engines; None when no row needed them
-
-
-def run_to_file(plan: Plan, out: Path, progress: BaseProgress) -> Outcome:
+def run_to_file(plan: Plan, out: Path, progress: Progress) -> Summary:
     """Answer what the journal of ``out`` lacks, then publish ``out``.
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
@@ -68,7 +55,16 @@ def run_to_file(plan: Plan, out: Path, progress: BaseProgress) -> Outcome:
 
         def begin() -> None:
             journal.begin(plan.settings.as_json())
-            journal.note(RUN, _run_note(found, source, form.format))
+            note = run_note(
+                rows=found.rows,
+                input_rows=found.input_rows,
+                invalid=found.failed,
+                reused=found.cached,
+                shard=str(source.shard) if source.shard else None,
+                format=form.format.name,
+                input=source.name,
+            )
+            journal.note(RUN, note)
             if streamed is not None and found.pending:
                 streamed.settle(source, found, errors=False)
 
@@ -82,31 +78,43 @@ def run_to_file(plan: Plan, out: Path, progress: BaseProgress) -> Outcome:
             if streamed is not None:
                 streamed.flush()
 
-        run = None
+        summary = _begun(plan, found)
         if found.pending:
             rows = pending_rows(source, journal.entries, found.priorities)
-            views = Views([progress, LeftNotes(journal)])
-            lengths = journal.lengths
-            run = run_engines(
-                plan, found, rows, deliver, views, loaded=begin, idle=idle, lengths=lengths
+            progress.listeners.append(LeftNotes(journal).update)
+            summary = run_engines(
+                plan,
+                found,
+                rows,
+                deliver,
+                progress,
+                summary,
+                loaded=begin,
+                idle=idle,
+                lengths=journal.lengths,
             )
             journal.sync()
             idle()
         else:
             begin()
-        if run is not None and run.ended:
-            published = _so_far(found, run)
-        else:
+        if not summary.ended:
             with progress.doing("writing the output"):
                 if streamed is not None:
                     published = streamed.settle(source, found, errors=True)
                 else:
                     published = publish(source, found.stamp, journal, out, form)
-        journal.note(END, end_note(published.unfinished))
-        return _outcome(plan, found, run, published)
+            summary = replace(
+                summary,
+                answered=published.answered,
+                failed=published.failed,
+                unfinished=published.unfinished,
+                errors=dict(published.errors),
+            )
+        journal.note(END, end_note(summary.unfinished))
+        return summary
 
 
-def run_to_stdout(plan: Plan, progress: BaseProgress, write: Callable[[bytes], None]) -> Outcome:
+def run_to_stdout(plan: Plan, progress: Progress, write: Callable[[bytes], None]) -> Summary:
     """Answer every row and ``write`` the records in the order of the input, each as soon as those
     before it are written. Keeps no journal."""
     with progress.doing("checking the input"):
@@ -137,9 +145,8 @@ def run_to_stdout(plan: Plan, progress: BaseProgress, write: Callable[[bytes], N
 
     if not found.pending:
         list(valid_rows())
-        return _outcome(plan, found, None, Published(failed=found.invalid))
-    run = run_engines(plan, found, valid_rows(), deliver, progress)
-    return _outcome(plan, found, run, _so_far(found, run))
+        return _begun(plan, found)
+    return run_engines(plan, found, valid_rows(), deliver, progress, _begun(plan, found))
 
 
 def _form(plan: Plan, out: Path | None, found: InputScan) -> RecordForm:
@@ -153,57 +160,20 @@ def _form(plan: Plan, out: Path | None, found: InputScan) -> RecordForm:
     return RecordForm(format, settings.model, settings.raw, asked.input_fields, lasting)
 
 
-def _run_note(found: InputScan, source: Source, format: OutputFormat) -> dict[str, Any]:
-    return run_note(
+def _begun(plan: Plan, found: InputScan) -> Summary:
+    """What there is before the first row is asked."""
+    return Summary(
         rows=found.rows,
-        input_rows=found.input_rows,
-        invalid=found.invalid + found.skipped,
-        reused=found.reusable - found.skipped,
-        shard=str(source.shard) if source.shard else None,
-        format=format.name,
-        input=source.name,
+        answered=found.cached,
+        failed=found.failed,
+        reused=found.reusable,
+        unfinished=found.pending,
+        model=plan.settings.model,
+        runtime=plan.settings.runtime,
     )
 
 
-def _tell(found: InputScan, source: Source, progress: BaseProgress) -> None:
+def _tell(found: InputScan, source: Source, progress: Progress) -> None:
     progress.begin(found)
     for line in found.notes(source.name):
         progress.note(line)
-
-
-def _so_far(found: InputScan, run: Run) -> Published:
-    counts = run.counts
-    return Published(
-        answered=found.reusable - found.skipped + counts.answered,
-        failed=found.invalid + found.skipped + counts.failed,
-        unfinished=found.pending - counts.answered - counts.failed,
-        errors=counts.errors,
-    )
-
-
-def _outcome(plan: Plan, found: InputScan, run: Run | None, published: Published) -> Outcome:
-    counts = run.counts if run else Counts()
-    summary = Summary(
-        rows=found.rows,
-        answered=published.answered,
-        failed=published.failed,
-        reused=found.reusable,
-        unfinished=published.unfinished,
-        model=plan.settings.model,
-        runtime=plan.settings.runtime,
-        retried=counts.retried,
-        crashes=counts.crashes,
-        prompt_tokens=counts.prompt_tokens,
-        cached_tokens=counts.cached_tokens,
-        completion_tokens=counts.completion_tokens,
-        slots=run.slots if run else 0,
-        load_s=run.load_s if run else 0.0,
-        run_s=run.run_s if run else 0.0,
-        prefill_tps=run.stats.prefill_tps if run else 0.0,
-        decode_tps=run.stats.decode_tps if run else 0.0,
-        memory_bytes=run.memory if run else 0,
-        ended=run.ended if run else None,
-        errors=dict(published.errors),
-        engines=run.engines if run else (),
-    )
-    return Outcome(summary, run.stats if run else None)

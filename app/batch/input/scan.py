@@ -39,6 +39,16 @@ class InputScan:
         """Rows that the model has to answer."""
         return self.rows - self.invalid - self.reusable
 
+    @property
+    def cached(self) -> int:
+        """Rows whose answer is there already."""
+        return self.reusable - self.skipped
+
+    @property
+    def failed(self) -> int:
+        """Rows that have an error already, or ask nothing."""
+        return self.invalid + self.skipped
+
     def notes(self, name: str) -> list[str]:
         """What is wrong with the input called ``name``, a line for each of the first few rows."""
         lines = [f"{name}, {where}: {problem.message}" for where, problem in self.problems]

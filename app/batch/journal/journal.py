@@ -9,7 +9,6 @@ old answers.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 import time
@@ -23,21 +22,21 @@ from app.batch.journal.lines import (
     HEADER,
     VERSION,
     VERSIONS,
-    LineReader,
     lines_of,
     sealed_line,
 )
 from app.batch.journal.state import NOT_OURS, JournalState
+from app.batch.output.wire import write_error
 from app.batch.report.answer_lengths import LengthCounts
 from app.openai.answer import Answer
-from runtimes.errors import IngotError, OutOfMemoryError, RequestError
+from runtimes.errors import IngotError, RequestError
 
 _MAGIC = b'{"ingot":"batch-journal"'
 # A group is synced when it is this large or this old: a power cut costs at most so much work,
 # and a fast job does not wait for the disk at every row.
 _GROUP_ROWS = 64
 _GROUP_SECONDS = 1.0
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_KEPT = "Every row written so far is kept"
 
 
 class JournalBusyError(RequestError):
@@ -108,14 +107,14 @@ class Journal(JournalState):
         lines count as told from here on."""
         if self._forgotten:
             os.ftruncate(self._descriptor, 0)
-            self._end, self._forgotten = 0, False
-            self._lines, self._ended = LineReader(), True
+            self._begin_file()
+            self._end, self._forgotten, self._ended = 0, False, True
         if not self._ended:
             self._write(b"\n")
             self._ended = True
         if self.settings != settings or self.version != VERSION:
-            if self._lines.sealed_from is None:
-                self._lines.sealed_from = self._end
+            if self._sealed_from is None:
+                self._sealed_from = self._end
             self._write(sealed_line({"ingot": HEADER, "version": VERSION, "settings": settings}))
             self.settings, self.version = settings, VERSION
             self._fsync()
@@ -166,14 +165,14 @@ class Journal(JournalState):
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._end)
-            raise _write_error(error, self.path) from error
+            raise write_error(error, self.path, _KEPT) from error
         self._end += len(line)
 
     def _fsync(self) -> None:
         try:
             os.fsync(self._descriptor)
         except OSError as error:
-            raise _write_error(error, self.path) from error
+            raise write_error(error, self.path, _KEPT) from error
         self._unsynced = 0
         self._synced_at = time.monotonic()
 
@@ -182,7 +181,7 @@ class Journal(JournalState):
         if self._reader is None:
             self._reader = self.path.open("rb")
         self._reader.seek(offset)
-        record = self._lines.again(offset, self._reader.readline())
+        record = self.again(offset, self._reader.readline())
         if record is None or record.get("key") != key.hex():
             raise IngotError(
                 f"{self.path} was damaged at byte {offset} while the job ran; the same command "
@@ -246,7 +245,7 @@ def _open(path: Path) -> int:
         binary = getattr(os, "O_BINARY", 0)  # Windows would turn \n into \r\n
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | binary, 0o644)
     except OSError as error:
-        raise _write_error(error, path) from error
+        raise write_error(error, path, _KEPT) from error
 
 
 def _lock(descriptor: int, path: Path) -> None:
@@ -258,16 +257,6 @@ def _lock(descriptor: int, path: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise JournalBusyError(f"another job is writing to {path}") from error
-
-
-def _write_error(error: OSError, path: Path) -> IngotError:
-    reason = error.strerror or str(error)
-    if error.errno in _NO_ROOM:
-        return OutOfMemoryError(
-            f"{path} cannot grow: {reason}. Every row written so far is kept; "
-            "make room and run the same command again"
-        )
-    return RequestError(f"{path} cannot be written: {reason}")
 
 
 def _torn_header(line: bytes, offset: int) -> bool:

@@ -5,11 +5,22 @@ row ``{"key":...,"index":...,"ok":...,"answer":{...}}``; a note has its kind as 
 ends with ``"crc"``, its seal: the CRC-32 of what stands before it. Version 2 had no seals; a
 journal that was begun so continues with a header of version 3.
 
+A run begins with the note ``batch-run``: ``at`` (Unix seconds), ``host`` and ``pid`` of the process
+and ``born`` (when it was started), the ``command`` (the arguments after ``ingot``) and the
+``folder`` that it was started in, ``rows`` of the input's part, ``input_rows`` of all of it,
+``invalid`` and ``reused`` among them, ``shard`` (I/N or null), ``format`` of the output, ``input``.
+While it runs, ``batch-left`` says how long it will take: ``at`` and the figures of ``left_json``.
+It ends with ``batch-end`` unless it was killed: ``at`` and ``unfinished`` (rows without a result).
+
 A line whose seal is wrong or missing says nothing. It stays where it is: nothing is ever cut out.
 """
 
 import json
+import os
 import re
+import socket
+import sys
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +29,7 @@ from typing import Any
 
 from app.batch.output.wire import exact_line
 from app.batch.settings import KEY_BYTES
+from runtimes.machine.processes import birth
 
 VERSION = 3
 VERSIONS = frozenset({2, VERSION})
@@ -26,7 +38,7 @@ RUN, END, DAMAGE, LEFT = "batch-run", "batch-end", "batch-damage", "batch-left"
 
 _SEAL = b',"crc":"'
 _SEAL_BYTES = len(_SEAL) + 8 + len(b'"}\n')
-_INDEX = re.compile(rb'"index":(\d{1,18})')
+INDEX = re.compile(rb'"index":(\d{1,18})')
 _SHOWN = 5
 
 
@@ -64,64 +76,22 @@ def told(path: Path, damaged: Sequence[Damaged], then: str) -> list[str]:
     return [*lines, f"{path}: {then}"]
 
 
-class LineReader:
-    """Tells whole lines from damaged ones while a journal is read from its beginning."""
+def run_note(**job: int | str | None) -> dict[str, Any]:
+    """The values of a ``batch-run`` note of this process; ``job`` has those from ``rows`` on."""
+    return {
+        "at": round(time.time(), 3),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "born": birth(os.getpid()),
+        "command": sys.argv[1:],
+        "folder": os.getcwd(),
+        **job,
+    }
 
-    def __init__(self) -> None:
-        self.lines = 0
-        self.good = 0
-        self.settings_lost = False  # the last header is damaged, or the first line is no header
-        self.sealed_from: int | None = None  # the offset from which on each line has a seal
-        self._damaged: dict[int, Damaged] = {}
 
-    @property
-    def damaged(self) -> list[Damaged]:
-        """The damaged lines that no run has told of."""
-        return list(self._damaged.values())
-
-    def take(self, offset: int, line: bytes) -> dict[str, Any] | None:
-        """The next line, or None for one that is damaged."""
-        self.lines += 1
-        record = self.again(offset, line)
-        if record is None:
-            self._note(offset, line)
-            return None
-        self.good += 1
-        kind = record.get("ingot")
-        if self.sealed_from is None and _sealed(line):
-            self.sealed_from = offset
-        if kind == HEADER:
-            self.settings_lost = False
-        elif offset == 0:
-            self.settings_lost = True
-        if kind == DAMAGE:
-            for known in record.get("offsets", ()):
-                self._damaged.pop(known, None)
-        return record
-
-    def again(self, offset: int, line: bytes) -> dict[str, Any] | None:
-        """A line that was read before, if it is still whole."""
-        sealed = _sealed(line)
-        needed = self.sealed_from is not None and offset >= self.sealed_from
-        if sealed is False or (needed and sealed is None):
-            return None
-        record = parse_line(line)
-        if record is not None and sealed is None and record.get("version") == VERSION:
-            return None
-        return record
-
-    def _note(self, offset: int, line: bytes) -> None:
-        # Two marks, so that one damaged byte cannot hide both.
-        header = b'"batch-journal"' in line or b'"settings":{' in line
-        found = _INDEX.search(line)
-        self._damaged[offset] = Damaged(
-            number=self.lines,
-            offset=offset,
-            header=header,
-            index=int(found[1]) if found else None,
-            whole=line.endswith(b"\n"),
-        )
-        self.settings_lost |= header or offset == 0
+def end_note(unfinished: int) -> dict[str, Any]:
+    """The values of a ``batch-end`` note."""
+    return {"at": round(time.time(), 3), "unfinished": unfinished}
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -139,7 +109,7 @@ def sealed_line(record: dict[str, Any]) -> bytes:
     return body + _SEAL + b'%08x"}\n' % zlib.crc32(body)
 
 
-def _sealed(line: bytes) -> bool | None:
+def sealed(line: bytes) -> bool | None:
     """Whether the seal is right; None if there is none."""
     body, seal = line[:-_SEAL_BYTES], line[-_SEAL_BYTES:]
     if not (seal.startswith(_SEAL) and seal.endswith(b'"}\n')):
@@ -161,7 +131,7 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     if kind == HEADER:
         return value if isinstance(value.get("settings"), dict) else None
     if kind is not None:
-        return value if _sealed(line) or kind in (RUN, END) else None
+        return value if sealed(line) or kind in (RUN, END) else None
     key, index, good, answer = (value.get(name) for name in ("key", "index", "ok", "answer"))
     if not (isinstance(key, str) and isinstance(index, int) and isinstance(good, bool)):
         return None

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.journal.lines import (
+    DAMAGE,
     END,
     HEADER,
+    INDEX,
     LEFT,
     RUN,
     VERSION,
     Damaged,
-    LineReader,
     lines_of,
+    parse_line,
+    sealed,
 )
 from app.batch.report.time_left import Left, left_of
 from app.batch.settings import comparable
@@ -29,17 +32,24 @@ NOT_OURS = "{} is not a journal of ingot batch, or none of its lines is whole"
 
 
 class JournalState:
-    """As of the lines that ``take`` was given. Figures are of the last run. Not thread-safe."""
+    """As of the lines that ``take`` was given, from the first on. Figures are of the last run. Not
+    thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._begin_file()
+        self._reset()
+
+    def _begin_file(self) -> None:
         self.settings: dict[str, Any] | None = None  # those of the last header
         self.version = VERSION  # of the last header
+        self.settings_lost = False  # the last header is damaged, or the first line is no header
+        self.whole_lines = self._lines = 0
+        self._sealed_from: int | None = None  # the offset from which on each line has a seal
+        self._damaged: dict[int, Damaged] = {}
         self.run: dict[str, Any] | None = None  # the notes on the last run: its begin,
         self.end: dict[str, Any] | None = None  # its end,
         self.left: dict[str, Any] | None = None  # and the last one on its time left
-        self._lines = LineReader()
-        self._reset()
 
     def _reset(self) -> None:
         self.done = 0  # rows that were answered
@@ -56,17 +66,7 @@ class JournalState:
     @property
     def damaged(self) -> list[Damaged]:
         """Lines that say nothing any more, as long as no run has noted that it told of them."""
-        return self._lines.damaged
-
-    @property
-    def settings_lost(self) -> bool:
-        """Whether a damaged line keeps from us what the last answers were made with."""
-        return self._lines.settings_lost
-
-    @property
-    def whole_lines(self) -> int:
-        """How many lines are not damaged."""
-        return self._lines.good
+        return list(self._damaged.values())
 
     @property
     def here(self) -> bool:
@@ -83,12 +83,17 @@ class JournalState:
 
     def take(self, offset: int, line: bytes) -> None:
         """The next line, which begins at ``offset``."""
-        record = self._lines.take(offset, line)
-        if self._lines.settings_lost:
-            self.settings = None
+        self._lines += 1
+        record = self.again(offset, line)
         if record is None:
+            self._damage(offset, line)
             return
+        self.whole_lines += 1
+        if self._sealed_from is None and sealed(line):
+            self._sealed_from = offset
         kind = record.get("ingot")
+        if kind != HEADER and offset == 0:
+            self.settings_lost, self.settings = True, None
         if kind is None:
             self._row(record, offset)
         elif kind == HEADER:
@@ -99,8 +104,33 @@ class JournalState:
             self.end = record
         elif kind == LEFT:
             self.left = record
+        elif kind == DAMAGE:
+            for known in record.get("offsets", ()):
+                self._damaged.pop(known, None)
+
+    def again(self, offset: int, line: bytes) -> dict[str, Any] | None:
+        """The record of a line, also of one that was read before; None if it is damaged."""
+        seal = sealed(line)
+        needed = self._sealed_from is not None and offset >= self._sealed_from
+        if seal is False or (needed and seal is None):
+            return None
+        record = parse_line(line)
+        if record is not None and seal is None and record.get("version") == VERSION:
+            return None
+        return record
+
+    def _damage(self, offset: int, line: bytes) -> None:
+        # Two marks, so that one damaged byte cannot hide both.
+        header = b'"batch-journal"' in line or b'"settings":{' in line
+        found = INDEX.search(line)
+        index = int(found[1]) if found else None
+        whole = line.endswith(b"\n")
+        self._damaged[offset] = Damaged(self._lines, offset, header, index, whole)
+        if header or offset == 0:
+            self.settings_lost, self.settings = True, None
 
     def _header(self, record: dict[str, Any]) -> None:
+        self.settings_lost = False
         settings, before = record["settings"], self.settings
         self.version, self.settings = record.get("version", 0), settings
         if before is None or comparable(before) != comparable(settings):

@@ -1,19 +1,61 @@
 """The output file: one record for each row, in the order of the input, put in place in one step."""
 
 import contextlib
-import errno
 import filecmp
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.batch.input.row import Row
 from app.batch.input.source import Source, Stamp
-from app.batch.journal.answers import Published, answers
 from app.batch.journal.journal import Journal
+from app.batch.journal.matching import Matcher
 from app.batch.output.records import OutputFormat, Record, RecordForm, Records
-from runtimes.errors import IngotError, OutOfMemoryError, RequestError
+from app.batch.output.wire import write_error
+from app.openai.answer import Answer
+from runtimes.errors import RequestError
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+@dataclass(slots=True)
+class Published:
+    """What the output holds. ``unfinished`` rows have neither an answer nor an error; ``errors``
+    counts the failed ones by their code."""
+
+    answered: int = 0
+    failed: int = 0
+    unfinished: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def count(self, answer: Answer | None) -> None:
+        """Count a row."""
+        if answer is None:
+            self.unfinished += 1
+        elif answer.error is not None:
+            self.failed += 1
+            self.errors[answer.error.code] += 1
+        else:
+            self.answered += 1
+
+
+def answers(
+    source: Source, journal: Journal, *, errors: bool = True
+) -> Iterator[tuple[Row, Answer | None]]:
+    """None for a row without an answer or error, and without ``errors`` for one that failed. Raises
+    IngotError when the journal is damaged."""
+    matcher = Matcher(journal.entries)
+    for row in source.rows():
+        if row.problem is not None:
+            answer: Answer | None = Answer(error=row.problem)
+        else:
+            offset = matcher.take(row.key)
+            if offset is None and errors:
+                offset = matcher.failure(row.key)
+            answer = None if offset is None else journal.read(offset, row.key)
+        if not errors and answer is not None and answer.error is not None:
+            answer = None
+        yield row, answer
 
 
 def publish(
@@ -56,7 +98,7 @@ def write_output(
 ) -> None:
     """Write ``out`` beside itself and put it in place, unless it has the same content already.
     ``check`` is called before that. A link stays one: what it leads to is written. Raises what
-    ``output_error`` makes."""
+    ``write_error`` makes."""
     real = out.resolve()
     partial = real.with_name(real.name + ".partial")
     try:
@@ -69,7 +111,7 @@ def write_output(
             os.replace(partial, real)
             _sync_folder(real.parent)
     except OSError as error:
-        raise output_error(error, out, kept) from error
+        raise write_error(error, out, kept) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -82,16 +124,6 @@ def check_unchanged(source: Source, stamp: Stamp) -> None:
             f"{source.name} changed while the job ran; run the same command again "
             "(rows that stayed the same are not computed again)"
         )
-
-
-def output_error(error: OSError, out: Path, kept: str) -> IngotError:
-    """What is told when ``out`` cannot be written; ``kept`` says where the answers are."""
-    reason = error.strerror or str(error)
-    if error.errno in NO_ROOM:
-        return OutOfMemoryError(
-            f"{out} cannot be written: {reason}. {kept}; make room and run the same command again"
-        )
-    return RequestError(f"{out} cannot be written: {reason}")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,11 +17,10 @@ from pathlib import Path
 from app.batch.input.row import Row
 from app.batch.input.scan import InputScan
 from app.batch.input.source import Source
-from app.batch.journal.answers import Published, answers
 from app.batch.journal.journal import Journal
-from app.batch.output.publish import check_unchanged, output_error, publish
+from app.batch.output.publish import Published, answers, check_unchanged, publish
 from app.batch.output.records import RecordForm
-from app.batch.output.wire import dump_line
+from app.batch.output.wire import dump_line, write_error
 from app.openai.answer import Answer
 
 
@@ -107,7 +106,7 @@ class UnorderedOutput:
             yield
         except OSError as error:
             kept = f"Every row is in {self._journal.path}"
-            raise output_error(error, self._out, kept) from error
+            raise write_error(error, self._out, kept) from error
 
 
 def _hash(line: bytes) -> int:

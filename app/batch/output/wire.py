@@ -1,9 +1,13 @@
-"""JSON lines as bytes."""
+"""JSON lines as bytes, and what is said when they cannot be written."""
 
 import codecs
+import errno
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from runtimes.errors import IngotError, OutOfMemoryError, RequestError
 
 # Making an encoder takes longer than most lines.
 _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -22,6 +26,15 @@ def exact_line(value: dict[str, Any]) -> bytes:
         return _READABLE.encode(value).encode("utf-8") + b"\n"
     except UnicodeEncodeError:
         return _ESCAPED.encode(value).encode("ascii") + b"\n"
+
+
+def write_error(error: OSError, path: Path, kept: str = "") -> IngotError:
+    """What is told when ``path`` cannot be written; ``kept`` says where the answers are."""
+    said = f"{path} cannot be written: {error.strerror or error}"
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return RequestError(said)
+    again = f". {kept}; make room and run the same command again" if kept else ""
+    return OutOfMemoryError(said + again)
 
 
 def _escapes(error: UnicodeError) -> tuple[str, int]:

@@ -1,166 +1,135 @@
-"""A running job at one moment, and who is shown it: a bar on a terminal (``bar``), elsewhere a line
-every ten seconds, events (``events``), or nobody."""
+"""Who is told of a running job: people, by a bar on a terminal or a line every ten seconds;
+programs, by events as JSON lines (docs/batch.md lists them); and the journal."""
 
-from __future__ import annotations
-
+import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 from app import console
+from app.batch.input.scan import InputScan
+from app.batch.journal.journal import Journal
+from app.batch.journal.lines import LEFT
+from app.batch.report.snapshot import Snapshot
 from app.batch.report.time_left import Left, left_json
-from app.figures import rate
 
-if TYPE_CHECKING:
-    from app.batch.input.scan import InputScan
-    from app.batch.report.engine_figures import EngineFigures
-
-_LINE_SECONDS, _SILENT_SECONDS = 10.0, 3.0
+_LINE_S, _SILENT_S, _EVENT_S = 10.0, 3.0, 1.0
+_LEFT_S, _MOVED = 5.0, 0.1  # notes on the time left: how often at most, and after which change
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Rates are tokens a second. The names and their order are those of a ``progress`` event."""
+class Progress:
+    """Also a context manager around the time in which rows run."""
 
-    rows: int
-    done: int  # need nothing more
-    cached: int  # of them: answered by an earlier run
-    failed: int
-    running: int
-    slots: int
-    elapsed_s: float
-    left: Left | None  # None before anything can be said
-    prefill_tps_now: float
-    prefill_tps: float
-    decode_tps_now: float
-    decode_tps: float
-    kv_tokens: int  # in the slots
-    kv_capacity: int
-    memory_bytes: int  # of all its processes
-    draining: bool
-    working: tuple[int, ...] = ()  # the indexes of the rows with a slot
-    engines: tuple[EngineFigures, ...] = ()  # if there are several
-    compiling: bool = False  # all else waits for that
+    def __init__(
+        self,
+        *,
+        quiet: bool = True,
+        bar: bool = False,
+        emit: Callable[[str], None] | None = None,
+    ) -> None:
+        """``bar`` only if nothing else writes to the terminal; ``emit`` takes events as lines.
+        One that is ``quiet`` shows notes, and nothing else."""
+        self.listeners: list[Callable[[Snapshot], None]] = []
+        self._quiet, self._emit = quiet, emit
+        self._told = float("-inf")
+        self._bar = _Bar() if bar and not quiet and console.messages().is_terminal else None
+        if self._bar is not None:
+            self.listeners.append(self._bar.update)
+        elif not quiet:
+            self.listeners.append(_Lines().update)
 
-    @property
-    def left_text(self) -> str:
-        """For people."""
-        if self.compiling:
-            return console.COMPILING
-        return "estimating the time" if self.left is None else str(self.left)
-
-    @property
-    def speeds(self) -> str:
-        """Prefill and decode, now and overall."""
-        return (
-            f"prefill {rate(self.prefill_tps_now)} (all {rate(self.prefill_tps)}), "
-            f"decode {rate(self.decode_tps_now)} (all {rate(self.decode_tps)})"
-        )
-
-    @property
-    def occupancy(self) -> str:
-        """Engines if there are several, slots, keys and values, memory."""
-        used = 100 * self.kv_tokens / self.kv_capacity if self.kv_capacity else 0.0
-        able = sum(engine.state == "ready" for engine in self.engines)
-        engines = f"engines {able}/{len(self.engines)}, " if self.engines else ""
-        return (
-            f"{engines}slots {self.running}/{self.slots}, KV {self.kv_tokens:,} tokens "
-            f"({used:.0f}%), memory {self.memory_bytes / 2**30:.2f} GiB"
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """For an event."""
-        values: dict[str, Any] = {}
-        for name in (field.name for field in fields(self)):
-            value = getattr(self, name)
-            if name == "left":
-                values |= left_json(value)
-            elif name == "engines":
-                values |= {"engines": [engine.as_json() for engine in value]} if value else {}
-            elif name != "compiling":
-                digits = 3 if name == "elapsed_s" else 1
-                values[name] = round(value, digits) if isinstance(value, float) else value
-        return values
-
-
-class BaseProgress:
-    """Shows nothing but notes. A context manager around the time in which rows run."""
-
-    def __enter__(self) -> BaseProgress:
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        return
+        if self._bar is not None:
+            self._bar.live.stop()
 
-    def begin(self, found: InputScan) -> None:
-        """Take in what is known of the input before the model is loaded."""
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Take in the present state; shown when it is time."""
+    def doing(self, text: str) -> AbstractContextManager[object]:
+        """Say what is being waited for, if it takes long."""
+        return console.doing(text, quiet=self._quiet)
 
     def note(self, text: str) -> None:
         """Show one line that stays."""
         console.note(text, style="yellow")
-
-    def doing(self, text: str) -> AbstractContextManager[object]:
-        """Say what is being waited for, if it takes long."""
-        return nullcontext()
-
-
-class Views(BaseProgress):
-    """Several views of one job."""
-
-    def __init__(self, views: Sequence[BaseProgress]) -> None:
-        self._views = views
-
-    def __enter__(self) -> BaseProgress:
-        for view in self._views:
-            view.__enter__()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        for view in self._views:
-            view.__exit__(*raised)
+        self.event("note", {"text": text})
 
     def begin(self, found: InputScan) -> None:
-        """To each of them."""
-        for view in self._views:
-            view.begin(found)
+        """Tell what is known of the input before the model is loaded."""
+        values = {name: getattr(found, name) for name in ("rows", "input_rows", "cached", "failed")}
+        self.event("begin", {**values, "invalid_rows": found.invalid_rows})
 
     def update(self, snapshot: Snapshot) -> None:
-        """To each of them."""
-        for view in self._views:
-            view.update(snapshot)
+        """Tell the present state, to each when it is time."""
+        for listener in self.listeners:
+            listener(snapshot)
+        now = time.monotonic()
+        if self._emit is not None and now - self._told >= _EVENT_S:
+            self._told = now
+            self.event("progress", snapshot.as_json())
 
-    def note(self, text: str) -> None:
-        """To each of them."""
-        for view in self._views:
-            view.note(text)
-
-    @contextmanager
-    def doing(self, text: str) -> Iterator[object]:
-        """To each of them."""
-        with ExitStack() as stack:
-            yield [stack.enter_context(view.doing(text)) for view in self._views]
+    def event(self, name: str, values: dict[str, Any]) -> None:
+        """Write one event, in ASCII: a row's message may quote half a surrogate pair, and stdout
+        may take less than UTF-8."""
+        if self._emit is not None:
+            self._emit(json.dumps({"event": name, **values}) + "\n")
 
 
-class Lines(BaseProgress):
-    """A line every ten seconds."""
+class _Bar:
+    """Three lines, so that they fit a terminal of 80 columns: the bar, the speeds, the memory."""
 
+    def __init__(self) -> None:
+        self._progress = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("[dim]{task.fields[cached]}"),
+            TextColumn("[red]{task.fields[failed]}"),
+            console=console.messages(),
+        )
+        self._task = self._progress.add_task("rows", total=None, left="", cached="", failed="")
+        self._speeds = Text("", style="dim", no_wrap=True, overflow="ellipsis")
+        self._occupancy = Text("", style="dim", no_wrap=True, overflow="ellipsis")
+        self.live = Live(
+            Group(self._progress, self._speeds, self._occupancy),
+            console=console.messages(),
+            transient=True,
+            redirect_stdout=False,
+        )
+
+    def update(self, snapshot: Snapshot) -> None:
+        self._progress.update(
+            self._task,
+            description="finishing" if snapshot.draining else "rows",
+            total=snapshot.rows,
+            completed=snapshot.done,
+            left=snapshot.left_text,
+            cached=f"{snapshot.cached:,} cached" if snapshot.cached else "",
+            failed=f"{snapshot.failed:,} failed" if snapshot.failed else "",
+        )
+        self._speeds.plain = snapshot.speeds
+        self._occupancy.plain = snapshot.occupancy
+
+
+class _Lines:
     def __init__(self) -> None:
         self._begun = self._shown = time.monotonic()
 
-    def doing(self, text: str) -> AbstractContextManager[object]:
-        """On the console."""
-        return console.doing(text)
-
     def update(self, snapshot: Snapshot) -> None:
-        """A line, if the last one is ten seconds old."""
         now = time.monotonic()
         soon = snapshot.compiling and self._shown == self._begun
-        if now - self._shown < (_SILENT_SECONDS if soon else _LINE_SECONDS):
+        if now - self._shown < (_SILENT_S if soon else _LINE_S):
             return
         self._shown = now
         console.note(
@@ -168,3 +137,26 @@ class Lines(BaseProgress):
             f"{snapshot.failed:,} failed; {snapshot.speeds}; {snapshot.occupancy}; "
             + snapshot.left_text
         )
+
+
+class LeftNotes:
+    """Notes in a journal when the job will end, as soon as that is another moment than was noted,
+    for those who follow the job from outside."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._noted: tuple[float, Left] | None = None
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Note it if that is due."""
+        left, now = snapshot.left, time.time()
+        if left is None:
+            return
+        if self._noted is not None:
+            at, noted = self._noted
+            expected = noted.after(now - at)
+            moved = abs(left.high_s - expected.high_s) + abs(left.low_s - expected.low_s)
+            if now - at < _LEFT_S or moved <= _MOVED * max(left.high_s, 1.0):
+                return
+        self._noted = now, left
+        self._journal.note(LEFT, {"at": round(now, 3), **left_json(left)}, sync=False)

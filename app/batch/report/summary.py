@@ -1,13 +1,23 @@
-"""What a job did, as a sentence for people and as an object for programs."""
+"""What a job did, as a sentence for people and as an object for programs; the file of `--report`,
+which adds what it ran on."""
 
-from __future__ import annotations
-
+import json
+import os
+import platform
+import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
 
+from app.batch.output.wire import write_error
 from app.batch.report.engine_figures import EngineFigures
+from app.batch.settings import JobSettings
 from app.figures import duration, rate
+from runtimes.engine.metrics import EngineStats
+from runtimes.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,7 @@ class Summary:
     ended: str | None = None  # what ended it early
     errors: dict[str, int] = field(default_factory=dict)
     engines: tuple[EngineFigures, ...] = ()  # if there are several
+    stats: EngineStats | None = None  # of the engines; None when no row needed them
 
     @property
     def output_tps(self) -> float:
@@ -46,10 +57,11 @@ class Summary:
         """For ``--json`` and ``--report``."""
         values = {**asdict(self), "output_tps": self.output_tps}
         values["engines"] = [engine.as_json() for engine in self.engines]
+        del values["stats"]
         return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Summary:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """What ``as_json`` made."""
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         engines = tuple(EngineFigures(**engine) for engine in values.get("engines", ()))
@@ -83,3 +95,57 @@ class Summary:
                 f"{self.errors.get('worker_crash', 0)} rows were to blame"
             )
         return lines
+
+
+def report_of(
+    summary: Summary, settings: JobSettings, *, input: str, output: str
+) -> dict[str, Any]:
+    """The file of `--report`: ``summary`` has the rows and rates, ``settings`` what decides the
+    answers, ``engine`` the engine's own figures at the end (null when no row needed the model)."""
+    return {
+        "input": input,
+        "output": output,
+        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "summary": summary.as_json(),
+        "settings": settings.as_json(),
+        "engine": None if summary.stats is None else _rounded(asdict(summary.stats)),
+        "machine": {
+            "host": socket.gethostname(),
+            "system": platform.platform(),
+            "processors": os.cpu_count(),
+            "python": platform.python_version(),
+        },
+        "command": sys.argv[1:],
+    }
+
+
+def check_report(path: Path, out: Path | None) -> None:
+    """Raises RequestError where the report cannot be written, before any work is done for it."""
+    if path.is_dir() or not path.name:
+        raise RequestError(f"--report: {path} is a folder; name a file")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise RequestError(f"--report: {path} cannot be written: no such folder, or not yours")
+    if out is not None and path.absolute() == out.absolute():
+        raise RequestError("--report and OUT are the same file; name another")
+
+
+def write_report(path: Path, report: dict[str, Any]) -> None:
+    """Put the report in place in one step. Raises RequestError or OutOfMemoryError."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise write_error(error, path) from error
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 6)
+        if isinstance(value, float)
+        else _rounded(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in values.items()
+    }

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -51,18 +51,10 @@ class EnginePlacement:
     gpu: int | None = None
 
 
-def engine_pool(plan: Plan, rows: int) -> AbstractContextManager[list[PoolEngine]]:
+@contextmanager
+def local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
     """The engines that the plan asks for, for so many rows; they end with the block. Entering it
     raises RequestError, ModelError, RuntimeMissingError or OutOfMemoryError."""
-    if plan.spec.running.ray is None:
-        return _local_engines(plan, rows)
-    from app.batch.schedule.cluster.pool import cluster_engines
-
-    return cluster_engines(plan, rows)
-
-
-@contextmanager
-def _local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
     choice = plan.choice
     # Nobody waits for a single row: prompts go in as fast as they can.
     scheduling = replace(choice.scheduling, max_stall_s=None)

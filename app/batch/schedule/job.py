@@ -63,7 +63,7 @@ class Job:
     ) -> None:
         self.counts = Counts()
         self.begun = Begun()
-        self._members = list(members)
+        self.members = list(members)
         self._defaults = defaults
         self._deliver = deliver
         # What a dead worker ran: any of it may have killed it. Each is asked again alone, and one
@@ -85,7 +85,7 @@ class Job:
         True when all were done, False when interrupted. Raises IngotError when no engine can
         be used any more; whatever was delivered before stays delivered.
         """
-        dispatcher = RowDispatcher(rows, len(self._members))
+        dispatcher = RowDispatcher(rows, len(self.members))
         drained = False
         given_up = 0
         try:
@@ -93,27 +93,27 @@ class Job:
                 self._drop_lost()
                 if not interrupts.draining:
                     self._refill(dispatcher)
-                idle = not any(member.rows for member in self._members)
+                idle = not any(member.rows for member in self.members)
                 done = dispatcher.exhausted and not (self._suspects or self._innocent)
                 if interrupts.stopping or (idle and (done or interrupts.draining)):
                     break
                 if interrupts.draining and not drained:
                     drained = True
-                    given_up = sum(map(self._give_up_waiting, self._members))
+                    given_up = sum(map(self._give_up_waiting, self.members))
                 self._collect(interrupts)
                 self._count_running()
                 tick()
         finally:
             given_up += len(self._suspects) + len(self._innocent)
-            given_up += sum(len(member.rows) for member in self._members)
-            for member in self._members:
+            given_up += sum(len(member.rows) for member in self.members)
+            for member in self.members:
                 member.cancel()
             self._count_running()
         return dispatcher.exhausted and not given_up
 
     def _drop_lost(self) -> None:
         """Take the rows of engines that cannot be used any more. Raises the last one's problem."""
-        for member in self._members:
+        for member in self.members:
             if member.state is EngineState.LOST and (member.rows or not member.told):
                 member.told = True
                 _log.warning("%s is left out from now on: %s", member.name, member.problem)
@@ -121,19 +121,19 @@ class Job:
                 member.cancel()
                 self._suspects.extend(row for row in orphans if row.alone)
                 self._innocent.extend(row for row in orphans if not row.alone)
-        if all(member.state is EngineState.LOST for member in self._members):
+        if all(member.state is EngineState.LOST for member in self.members):
             assert member.problem is not None
             raise member.problem
 
     def _refill(self, dispatcher: RowDispatcher) -> None:
         """Start what there is room for."""
-        for member in self._members:
+        for member in self.members:
             if member.state is EngineState.READY and not member.ready and not member.rows:
                 member.revive(lambda: self._finished.put(None))  # it died with nothing to do
         self._start_suspects()
         # One row at a time, to whoever has the most room: at the end of the input each engine then
         # has its share.
-        able = [member for member in self._members if member.ready and not member.reserved]
+        able = [member for member in self.members if member.ready and not member.reserved]
         while able:
             member = max(able, key=lambda member: self._room(member) - len(member.rows))
             if len(member.rows) >= self._room(member) or not member.ready:
@@ -142,7 +142,7 @@ class Job:
             if self._innocent:
                 self._begin(self._innocent.popleft(), member)
                 continue
-            item = dispatcher.take(self._members.index(member), self._room(member))
+            item = dispatcher.take(self.members.index(member), self._room(member))
             if item is None:
                 return
             self._begin(InFlightRow(item, []), member)
@@ -158,12 +158,12 @@ class Job:
     def _start_suspects(self) -> None:
         """Give a suspect to each engine that has nothing else to do."""
         waiting = bool(self._suspects)
-        for member in self._members:
+        for member in self.members:
             member.reserved = member.alone or (waiting and member.reserved)
-        usable = [member for member in self._members if member.state is not EngineState.LOST]
+        usable = [member for member in self.members if member.state is not EngineState.LOST]
         if waiting and not any(member.reserved for member in usable):
             min(usable, key=lambda member: len(member.rows)).reserved = True
-        for member in self._members:
+        for member in self.members:
             if member.ready and not member.rows and self._suspects:
                 member.reserved = True
                 suspect = self._suspects.popleft()
@@ -363,7 +363,7 @@ class Job:
 
     def _count_running(self) -> None:
         working: list[int] = []
-        for member in self._members:
+        for member in self.members:
             running = member.running
             member.counts.running = len(running)
             working += [row.input.index for row in running]

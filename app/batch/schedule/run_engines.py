@@ -1,44 +1,28 @@
 """From a plan to answered rows: the part of a job that both kinds of output share."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 
 from app.batch.input.row import Row
 from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.plan import Plan
 from app.batch.report.answer_lengths import LengthCounts
-from app.batch.report.engine_figures import EngineFigures, figures_of
+from app.batch.report.engine_figures import figures_of
 from app.batch.report.forecast import Forecast
-from app.batch.report.progress import BaseProgress, Snapshot
+from app.batch.report.progress import Progress
+from app.batch.report.snapshot import Snapshot
+from app.batch.report.summary import Summary
 from app.batch.report.time_left import Left
-from app.batch.schedule.engines import engine_pool
+from app.batch.schedule.engines import local_engines
 from app.batch.schedule.job import Deliver, Job, RequestDefaults
-from app.batch.schedule.pool_engine import Counts, PoolEngine
+from app.batch.schedule.pool_engine import PoolEngine
 from app.prompts import PromptStyle
-from runtimes.engine.metrics import EngineStats
-
-Ended = Literal["signal", "time"]
 
 # Figures are asked of the worker process, and the sizes of processes of the system.
 _SNAPSHOT_SECONDS, _MEMORY_SECONDS, _FORECAST_SECONDS = 0.2, 2.0, 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one run of the engines did."""
-
-    ended: Ended | None  # why it did not come to the end
-    counts: Counts
-    stats: EngineStats  # of all engines together
-    slots: int
-    load_s: float
-    run_s: float
-    memory: int  # the most bytes that their processes had
-    engines: tuple[EngineFigures, ...] = ()  # of each if there are several
 
 
 def run_engines(
@@ -46,20 +30,22 @@ def run_engines(
     found: InputScan,
     rows: Iterator[Row],
     deliver: Deliver,
-    progress: BaseProgress,
+    progress: Progress,
+    summary: Summary,
     *,
     loaded: Callable[[], None] = lambda: None,
     idle: Callable[[], None] = lambda: None,
     lengths: LengthCounts | None = None,
-) -> Run:
-    """Load the model and answer ``rows``. ``loaded`` is called once the model is there, ``idle`` a
-    few times a second; ``lengths`` are those of the answers of earlier runs."""
+) -> Summary:
+    """Load the model and answer ``rows``; return ``summary`` with what was done. ``loaded`` is
+    called once the model is there, ``idle`` a few times a second; ``lengths`` are those of the
+    answers of earlier runs."""
     running = plan.spec.running
     begun = time.monotonic()
     interrupts = Interrupts(running.max_time)
     pool = ExitStack()
     with progress.doing(f"loading {plan.choice.file.path.name}"):
-        members = pool.enter_context(engine_pool(plan, found.pending))
+        members = pool.enter_context(_engine_pool(plan, found.pending))
     # Signals are counted until the engines are closed: one that comes then must not end it all.
     with interrupts, pool:
         ready = time.monotonic()
@@ -71,7 +57,7 @@ def run_engines(
         job = Job(members, defaults, deliver)
         if lengths is not None:
             job.counts.lengths = lengths
-        view = _View(members, found, job, interrupts, progress, ready)
+        view = _View(job, found, interrupts, progress, ready)
 
         def tick() -> None:
             idle()
@@ -79,20 +65,37 @@ def run_engines(
 
         with progress:
             finished = job.run(rows, interrupts, tick)
-        ended: Ended | None = None
-        if not finished:
-            ended = "signal" if interrupts.count else "time"
         stats, engines = figures_of(members)
-        return Run(
-            ended=ended,
-            counts=job.counts,
-            stats=stats,
+        counts = job.counts
+        return replace(
+            summary,
+            answered=summary.answered + counts.answered,
+            failed=summary.failed + counts.failed,
+            unfinished=summary.unfinished - counts.answered - counts.failed,
+            errors=dict(counts.errors),
+            retried=counts.retried,
+            crashes=counts.crashes,
+            prompt_tokens=counts.prompt_tokens,
+            cached_tokens=counts.cached_tokens,
+            completion_tokens=counts.completion_tokens,
             slots=sum(member.engine.slots for member in members),
             load_s=ready - begun,
             run_s=time.monotonic() - ready,
-            memory=view.most_memory,
+            prefill_tps=stats.prefill_tps,
+            decode_tps=stats.decode_tps,
+            memory_bytes=view.most_memory,
+            ended=None if finished else "signal" if interrupts.count else "time",
             engines=engines,
+            stats=stats,
         )
+
+
+def _engine_pool(plan: Plan, rows: int) -> AbstractContextManager[list[PoolEngine]]:
+    if plan.spec.running.ray is None:
+        return local_engines(plan, rows)
+    from app.batch.schedule.cluster.pool import cluster_engines
+
+    return cluster_engines(plan, rows)
 
 
 class _View:
@@ -100,14 +103,13 @@ class _View:
 
     def __init__(
         self,
-        members: Sequence[PoolEngine],
-        found: InputScan,
         job: Job,
+        found: InputScan,
         interrupts: Interrupts,
-        progress: BaseProgress,
+        progress: Progress,
         ready: float,
     ) -> None:
-        self._members, self._found, self._job = members, found, job
+        self._found, self._job = found, job
         self._interrupts, self._progress, self._ready = interrupts, progress, ready
         self._forecast = Forecast(found.pending, found.characters, ready)
         self._left: Left | None = None
@@ -132,19 +134,19 @@ class _View:
         if now - self._weighed >= _MEMORY_SECONDS:
             self._weighed, self._memory = now, _memory()
             self.most_memory = max(self.most_memory, self._memory)
-        stats, engines = figures_of(self._members)
-        counts, found = self._job.counts, self._found
+        members, counts, found = self._job.members, self._job.counts, self._found
+        stats, engines = figures_of(members)
         if now - self._foreseen >= _FORECAST_SECONDS:
             self._foreseen = now
             self._left = self._forecast.left(
-                now, stats, self._members, counts, self._job.begun, draining=draining
+                now, stats, members, counts, self._job.begun, draining=draining
             )
         self._progress.update(
             Snapshot(
                 rows=found.rows,
                 done=found.invalid + found.reusable + counts.answered + counts.failed,
-                cached=found.reusable - found.skipped,
-                failed=found.invalid + found.skipped + counts.failed,
+                cached=found.cached,
+                failed=found.failed + counts.failed,
                 running=stats.running,
                 slots=stats.slots,
                 elapsed_s=now - self._ready,

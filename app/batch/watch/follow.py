@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.batch.journal.lines import LineReader
 from app.batch.journal.state import JournalState
 from app.batch.watch.command import Command
 from app.batch.watch.rows import RowFigures, Rows
@@ -96,7 +95,7 @@ class FollowedJournal(JournalState):
         """Take in the next lines; True if there were any."""
         anew, lines = self._tail.read()
         if anew:
-            self._lines, self.settings = LineReader(), None
+            self._begin_file()
             self._other_settings()
         for offset, line in lines:
             self.take(offset, line)
@@ -118,7 +117,7 @@ class FollowedJournal(JournalState):
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
-                record = self._lines.again(offset, file.readline())
+                record = self.again(offset, file.readline())
         except OSError:
             return None
         return record if record is not None and record.get("index") == index else None

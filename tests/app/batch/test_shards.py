@@ -16,8 +16,7 @@ from app.batch.input.jsonl_rows import JSONL
 from app.batch.input.shard import Shard
 from app.batch.input.source import Source
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.journal.lines import END, RUN
-from app.batch.journal.notes import end_note, run_note
+from app.batch.journal.lines import END, RUN, end_note, run_note
 from app.batch.output.formats import FORMATS
 from app.batch.output.merge import merge
 from app.batch.output.publish import publish

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from app.batch.report.events import Events
+from app.batch.report.progress import Progress
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -17,7 +17,7 @@ def test_half_a_surrogate_pair_is_written(encoding: str) -> None:
     def emit(text: str) -> None:
         stdout.write(text)
 
-    Events(emit).note("line 1: f\ud800 is Grüße")
+    Progress(emit=emit).note("line 1: f\ud800 is Grüße")
     assert isinstance(stdout.buffer, io.BytesIO)
     event = json.loads(stdout.buffer.getvalue())
     assert event == {"event": "note", "text": "line 1: f\ud800 is Grüße"}

@@ -11,11 +11,10 @@ import pytest
 
 from app import console
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.journal.lines import END, RUN
-from app.batch.journal.notes import LeftNotes, end_note, run_note
+from app.batch.journal.lines import END, RUN, end_note, run_note
 from app.batch.report import progress
-from app.batch.report.bar import make_progress
-from app.batch.report.progress import Snapshot
+from app.batch.report.progress import LeftNotes, Progress
+from app.batch.report.snapshot import Snapshot
 from app.batch.report.status import status_of
 from app.batch.report.time_left import Left, left_of
 from app.batch.watch.follow import FollowedJournal
@@ -81,9 +80,9 @@ def test_the_time_left_is_what_the_job_noted_last(tmp_path: Path) -> None:
 def test_a_job_that_waits_for_its_grammar_says_so_soon(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_SILENT_S", 0.0)
     console.messages.cache_clear()
-    view = make_progress(quiet=False, bar=False)
+    view = Progress(quiet=False)
     view.update(snapshot(None))
     assert capsys.readouterr().err == "", "else a line comes every ten seconds"
     for _ in range(2):

@@ -18,8 +18,10 @@ import pytest
 from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
 from app.batch.plan import Plan
-from app.batch.report.progress import BaseProgress, Snapshot
-from app.batch.runner import Outcome, run_to_file
+from app.batch.report.progress import Progress
+from app.batch.report.snapshot import Snapshot
+from app.batch.report.summary import Summary
+from app.batch.runner import run_to_file
 from app.batch.schedule.cluster import pool
 from app.batch.schedule.cluster.pool import require_ray, share_out
 from app.batch.settings import JobSettings
@@ -95,7 +97,7 @@ def choice(gguf_file: Path) -> Choice:
     return Choice(ModelFile.read(gguf_file), settings, SchedulerSettings(), planned=False)
 
 
-class KillOne(BaseProgress):
+class KillOne(Progress):
     """Kills an actor's process as soon as there are some answers."""
 
     killed: int | None = None
@@ -110,7 +112,7 @@ class KillOne(BaseProgress):
                 return
 
 
-def run(choice: Choice, rows: Path, out: Path, view: BaseProgress, **asked: Any) -> Outcome:
+def run(choice: Choice, rows: Path, out: Path, view: Progress, **asked: Any) -> Summary:
     settings = JobSettings(
         model="pebble",
         runtime="llamacpp",
@@ -134,23 +136,23 @@ def test_a_killed_worker_costs_no_row(cluster: Any, choice: Choice, tmp_path: Pa
         "".join(json.dumps({"id": i, "prompt": f"Row {i} says"}) + "\n" for i in range(ROWS))
     )
     view = KillOne()
-    outcome = run(choice, rows, out, view, ray="auto", engines=2)
+    summary = run(choice, rows, out, view, ray="auto", engines=2)
     assert view.killed is not None
-    assert (outcome.summary.answered, outcome.summary.failed) == (ROWS, 0)
-    assert outcome.summary.crashes == 1
-    assert sum(engine.rows for engine in outcome.summary.engines) == ROWS
-    assert all(engine.rows for engine in outcome.summary.engines)
+    assert (summary.answered, summary.failed) == (ROWS, 0)
+    assert summary.crashes == 1
+    assert sum(engine.rows for engine in summary.engines) == ROWS
+    assert all(engine.rows for engine in summary.engines)
     journal = records(journal_path(out))
     assert Counter(line["index"] for line in journal if "index" in line) == Counter(range(ROWS))
 
-    run(choice, rows, local, BaseProgress())
+    run(choice, rows, local, Progress())
     answered = [(record["id"], record["response"]) for record in records(out)]
     assert answered == [(record["id"], record["response"]) for record in records(local)]
 
     # The same job again, there or here, finds every row answered.
-    again = run(choice, rows, out, BaseProgress(), ray="auto", engines=2)
-    assert (again.summary.reused, again.stats) == (ROWS, None)
-    assert run(choice, rows, out, BaseProgress()).summary.reused == ROWS
+    again = run(choice, rows, out, Progress(), ray="auto", engines=2)
+    assert (again.reused, again.stats) == (ROWS, None)
+    assert run(choice, rows, out, Progress()).reused == ROWS
 
 
 def test_a_node_without_the_model_is_named(cluster: Any, choice: Choice, tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_a_node_without_the_model_is_named(cluster: Any, choice: Choice, tmp_pat
             choice,
             rows,
             tmp_path / "a",
-            BaseProgress(),
+            Progress(),
             ray="auto",
             engines=1,
             fingerprint="0" * 64,
@@ -169,4 +171,4 @@ def test_a_node_without_the_model_is_named(cluster: Any, choice: Choice, tmp_pat
     gone = replace(choice, file=replace(choice.file, path=tmp_path / "gone.gguf"))
     same = fingerprint(choice.file)
     with pytest.raises(ModelError, match=r"node [0-9.]+: there is no .*gone.gguf"):
-        run(gone, rows, tmp_path / "b", BaseProgress(), ray="auto", engines=1, fingerprint=same)
+        run(gone, rows, tmp_path / "b", Progress(), ray="auto", engines=1, fingerprint=same)
