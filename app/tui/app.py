@@ -28,7 +28,7 @@ from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal
 from app.tui.help import HelpScreen, commands
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import INGOT, problems
 from app.tui.widgets.too_small import TooSmall

@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.dom import DOMNode
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
 from app.tui.keys import shown, told
+from app.tui.screens.dialogs import Panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,17 @@ class Group:
     rows: tuple[tuple[str, str], ...]
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Panel[None]):
     """Taken down by esc, or by F1 again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Close", id="help.close"),
     ]
 
+    HINT = "[help.close esc] closes"
+
     def __init__(self, text: str, groups: list[Group]) -> None:
-        super().__init__(classes="panel")
+        super().__init__("Help")
         self._text = text
         self.groups = groups
 
@@ -45,14 +48,11 @@ class HelpScreen(ModalScreen[None]):
     def about(cls, screen: Screen[Any]) -> HelpScreen:
         return cls(_text(screen.focused or screen), groups(screen))
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box") as box:
-            box.border_title = "Help"
-            box.border_subtitle = told(self, "[help.close esc] closes")
-            with VerticalScroll():
-                if self._text:
-                    yield Markdown(self._text)
-                yield Static(self._table())
+    def contents(self) -> ComposeResult:
+        with VerticalScroll():
+            if self._text:
+                yield Markdown(self._text)
+            yield Static(self._table())
 
     def _table(self) -> Table:
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), expand=True)

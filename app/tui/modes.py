@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 if TYPE_CHECKING:
-    from app.tui.screens.confirm import ConfirmScreen
+    from app.tui.screens.dialogs import ConfirmScreen
 
 
 class Occupied:

@@ -16,9 +16,8 @@ from app.batch.watch.job import Job, attach
 from app.batch.watch.view import JobView, Phase
 from app.tui.app import services_of
 from app.tui.keys import told
-from app.tui.screens.ask import AskScreen
 from app.tui.screens.batch_new import NewJobScreen, short
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.widgets.batch_chart import BatchChart
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_jobs import BatchJobsScreen

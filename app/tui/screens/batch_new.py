@@ -14,7 +14,7 @@ from app.batch.watch.job import Job, start_job
 from app.tui.app import app_of
 from app.tui.keys import told
 from app.tui.modes import Occupied
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_files import BatchFilesScreen
 from app.tui.widgets.batch_form import BatchForm

@@ -16,8 +16,9 @@ from app.models.entries import Entry
 from app.tui.app import app_of
 from app.tui.screens.chat_answer import PendingAnswer
 from app.tui.screens.chats import ChatChoice, ChatsScreen
-from app.tui.screens.copy_choice import CopyChoice, choices
+from app.tui.screens.dialogs import CopyChoice
 from app.tui.screens.system import SystemChoice
+from app.tui.widgets.segments import copyable
 
 if TYPE_CHECKING:
     from app.tui.screens.chat import ChatScreen
@@ -131,9 +132,9 @@ class ChatActions:
         message = self._chosen(Role.ASSISTANT)
         if message is None:
             return
-        offered = choices(answer_of(message.text) or message.text)
+        offered = copyable(answer_of(message.text) or message.text)
         if len(offered) == 1:
-            self._copy(offered[0].text)
+            self._copy(offered[0][1])
         else:
             self._screen.app.push_screen(CopyChoice(offered), self._copy)
 
@@ -172,7 +173,7 @@ class ChatActions:
         screen.app.push_screen(panel, chosen)
 
     def rename(self) -> None:
-        from app.tui.screens.ask import AskScreen
+        from app.tui.screens.dialogs import AskScreen
 
         def named(title: str | None) -> None:
             if title is not None:
@@ -184,7 +185,7 @@ class ChatActions:
         self._screen.app.push_screen(AskScreen("Title of this chat", title), named)
 
     def export(self, path: str = "") -> None:
-        from app.tui.screens.export import ExportScreen
+        from app.tui.screens.files import ExportScreen
 
         def written(file: Path | None) -> None:
             if file is not None:
@@ -214,7 +215,7 @@ class ChatActions:
 
     def attach(self, path: str = "") -> None:
         """A text file that goes with the next message."""
-        from app.tui.screens.attach import AttachScreen
+        from app.tui.screens.files import AttachScreen
 
         if path:
             self._screen.run_worker(

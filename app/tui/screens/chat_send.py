@@ -14,7 +14,7 @@ from app.chat import slash
 from app.chat.budget import Budget, Draft, Shortage, Way, WayOut, measure
 from app.chat.conversation import Conversation
 from app.tui.screens.chat_answer import PendingAnswer
-from app.tui.screens.overflow import OverflowScreen
+from app.tui.screens.dialogs import OverflowScreen
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:

@@ -8,15 +8,13 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.timer import Timer
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets import Input, OptionList, Static
 
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.chat.store.store import Store
-from app.tui.screens.ask import AskScreen
+from app.tui.screens.dialogs import AskScreen, Panel
 from app.tui.widgets.chat_list import ChatList
 
 _WAITS_S = 0.12  # after a key press, before the search begins
@@ -32,7 +30,7 @@ class ChatChoice:
     message: int | None = None
 
 
-class ChatsScreen(ModalScreen[ChatChoice | None]):
+class ChatsScreen(Panel[ChatChoice]):
     """Ends with what to show, None when it was left. ``current`` is the chat that is open; when it
     was deleted here, leaving asks for a new one. The search begins with ``query``."""
 
@@ -64,12 +62,10 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
         self._bin = False  # the deleted ones are listed
         self._timer: Timer | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box"):
-            yield Input(self._query, "Search in all chats", id="search", compact=True)
-            yield ChatList(id="list", clock=self._clock)
-            yield Static(id="said", markup=False)
-            yield Footer(compact=True, show_command_palette=False)
+    def contents(self) -> ComposeResult:
+        yield Input(self._query, "Search in all chats", id="search", compact=True)
+        yield ChatList(id="list", clock=self._clock)
+        yield Static(id="said", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#search").focus()
@@ -112,7 +108,7 @@ class ChatsScreen(ModalScreen[ChatChoice | None]):
             return
         if query != self.query_one("#search", Input).value.strip():
             return  # a later search is under way
-        box = self.query_one("#box")
+        box = self.query_one(".box")
         box.border_title = "Deleted chats" if deleted else "Chats"
         box.border_subtitle = f"the {_NEWEST} newest" if len(hits) == _NEWEST else f"{len(hits):,}"
         self.query_one(ChatList).show(hits)

@@ -21,7 +21,7 @@ from app.models.entries import Entry
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.modes import Occupied
-from app.tui.screens.ask import AskScreen
+from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes
 from app.tui.widgets.prompt import Prompt

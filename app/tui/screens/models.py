@@ -16,7 +16,7 @@ from app.models import library
 from app.models.catalog import Fit, catalog, fit
 from app.models.entries import Entry, Origin
 from app.models.entrytext import details, size_of
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.pull import PullScreen
 from app.tui.widgets.model_table import ModelTable
 from runtimes.errors import IngotError

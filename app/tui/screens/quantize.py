@@ -17,7 +17,7 @@ from textual.widgets import Footer, TabbedContent, TabPane
 from app.builds.child import QuantizeProcess
 from app.builds.progress import State
 from app.tui.modes import Occupied
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.quantize_form import QuantizeForm, foreseen
 from app.tui.widgets.quantize_progress import QuantizeProgress
 from app.tui.widgets.quantize_result import QuantizeResult

@@ -6,17 +6,17 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.events import DescendantFocus
-from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, Label, Static
+from textual.widgets import Input, Label, Static
 
 from app.chat import sampling_form
 from app.chat.sampling_form import FIELDS, Form
 from app.tui.app import services_of
+from app.tui.screens.dialogs import Panel
 
 
-class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
+class SamplingScreen(Panel[Mapping[str, Any]]):
     """Ends with what differs from the settings' sampling, as it is kept with a chat; None when it
     was left. ``sampling`` is what the chat has now."""
 
@@ -33,27 +33,25 @@ class SamplingScreen(ModalScreen[Mapping[str, Any] | None]):
         Binding("down", "app.focus_next", show=False, id="sampling.down"),
         Binding("escape", "dismiss", "Back", id="sampling.leave"),
     ]
+    HEADING = "Sampling of this chat"
 
     def __init__(self, sampling: Mapping[str, Any]) -> None:
-        super().__init__(classes="panel")
+        super().__init__()
         self._given = sampling
 
-    def compose(self) -> ComposeResult:
+    def contents(self) -> ComposeResult:
         defaults = services_of(self).config.sampling
         params = sampling_form.from_mapping(self._given, defaults)
         texts = sampling_form.texts_of(params)
-        with Vertical(classes="box") as box:
-            box.border_title = "Sampling of this chat"
-            with VerticalScroll(id="lines", can_focus=False):
-                for field in FIELDS:
-                    with Horizontal(classes="line"):
-                        yield Label(field.label, classes="name")
-                        yield Input(
-                            texts[field.name], id=field.name, compact=True, select_on_focus=False
-                        )
-                        yield Static(id=f"{field.name}-hint", classes="range", markup=False)
-            yield Static(id="about", markup=False)
-            yield Footer(compact=True, show_command_palette=False)
+        with VerticalScroll(id="lines", can_focus=False):
+            for field in FIELDS:
+                with Horizontal(classes="line"):
+                    yield Label(field.label, classes="name")
+                    yield Input(
+                        texts[field.name], id=field.name, compact=True, select_on_focus=False
+                    )
+                    yield Static(id=f"{field.name}-hint", classes="range", markup=False)
+        yield Static(id="about", markup=False)
 
     def on_mount(self) -> None:
         self._check()

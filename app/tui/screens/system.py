@@ -7,16 +7,13 @@ from typing import Any, ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
-from textual.widgets import Footer, Label, OptionList, TextArea
+from textual.widgets import Label, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from app.chat import presets
 from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
-from app.tui.screens.ask import AskScreen
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class SystemChoice:
     sampling: Mapping[str, Any] | None = None
 
 
-class SystemScreen(ModalScreen[SystemChoice | None]):
+class SystemScreen(Panel[SystemChoice]):
     """Ends with what to use, None when it was left. ``sampling`` is the chat's: a preset that is
     saved here has it."""
 
@@ -43,20 +40,18 @@ class SystemScreen(ModalScreen[SystemChoice | None]):
         Binding("delete", "delete", "Delete preset", id="system.delete"),
         Binding("escape", "dismiss", "Back", id="system.leave", priority=True),
     ]
+    HEADING = "System message"
 
     def __init__(self, system: str | None, sampling: Mapping[str, Any] | None = None) -> None:
-        super().__init__(classes="panel")
+        super().__init__()
         self._system = system or ""
         self._own = dict(sampling or {})
         self._chosen: Preset | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box") as box:
-            box.border_title = "System message"
-            yield TextArea(self._system, id="text", tab_behavior="focus", soft_wrap=True)
-            yield Label("Presets (tab goes there, enter takes one)", id="presets-title")
-            yield OptionList(id="presets", markup=False)
-            yield Footer(compact=True, show_command_palette=False)
+    def contents(self) -> ComposeResult:
+        yield TextArea(self._system, id="text", tab_behavior="focus", soft_wrap=True)
+        yield Label("Presets (tab goes there, enter takes one)", id="presets-title")
+        yield OptionList(id="presets", markup=False)
 
     def on_mount(self) -> None:
         self._list()

@@ -1,15 +1,17 @@
 """The text of an answer as it streams: thinking, prose and code, each in a widget of its own."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.widget import Widget
 from textual.widgets import Static
 
 from app.tui.app import services_of
 from app.tui.widgets.code_block import CodeBlock
 from app.tui.widgets.prose import Prose
-from app.tui.widgets.segments import Event, Kind, Splitter, sections
+from app.tui.widgets.segments import Section, Splitter
 from app.tui.widgets.text_lines import TextLines
 
 
@@ -88,11 +90,10 @@ class AnswerBody(Vertical):
         super().__init__()
         self.text = ""  # the source that is shown, without the thinking
         self._splitter = Splitter()
-        self._blank = ""  # line ends that open no section by themselves
         self._begin = Parts() if not ended else parts
         self._later = None if ended else parts
         self.thought: Thought | None = None
-        self.sections: list[Prose | CodeBlock] = []
+        self.sections: list[Prose | CodeBlock] = []  # one for each of the splitter's
 
     @property
     def code_blocks(self) -> list[CodeBlock]:
@@ -105,16 +106,9 @@ class AnswerBody(Vertical):
             self.thought = Thought(parts.thinking, parts.tokens)
             yield self.thought
         self.text = parts.text
-        for one in sections(self._splitter.feed(parts.text, last=True)):
-            if not one.code and not one.text.strip():
-                continue
-            if one.language:
-                yield _label(one.language)
-            if one.code:
-                self.sections.append(CodeBlock(one.text, one.language, ended=True))
-            else:
-                self.sections.append(Prose(one.text, ended=True))
-            yield self.sections[-1]
+        self._splitter = Splitter(parts.text)
+        for section in self._splitter.sections:
+            yield from self._show(section, ended=True)
 
     async def on_mount(self) -> None:
         if self._later is not None:
@@ -123,61 +117,31 @@ class AnswerBody(Vertical):
     async def show(self, parts: Parts, *, ended: bool = False) -> None:
         """Show ``parts``, of which as a rule only the end is new."""
         if not parts.text.startswith(self.text):
-            await self._restart()
+            self.text, self._splitter, self.sections, self.thought = "", Splitter(), [], None
+            await self.remove_children()
         if parts.thinking:
             if self.thought is None:
                 self.thought = Thought()
                 await self.mount(self.thought, before=0)
             self.thought.show(parts.thinking, parts.tokens, thinking=parts.thinks)
-        added = parts.text[len(self.text) :]
+        self._splitter.feed(parts.text[len(self.text) :], last=ended)
         self.text = parts.text
-        for event in self._splitter.feed(added, last=ended):
-            await self._apply(event)
-        if ended:
-            await self._end_section()
-
-    async def _apply(self, event: Event) -> None:
-        last = self.sections[-1] if self.sections else None
-        match event.kind:
-            case Kind.PROSE:
-                if not isinstance(last, Prose):
-                    self._blank += event.text
-                    if not self._blank.strip():
-                        return
-                    await self._open(Prose(self._blank))
-                    self._blank = ""
-                else:
-                    await last.append(event.text)
-            case Kind.OPEN:
-                await self._end_section()
-                if event.text:
-                    await self.mount(_label(event.text))
-                await self._open(CodeBlock(language=event.text))
-            case Kind.CODE:
-                assert isinstance(last, CodeBlock)
-                last.append(event.text)
-            case Kind.CLOSE:
-                await self._end_section()
-                self._blank = ""
-
-    async def _open(self, section: Prose | CodeBlock) -> None:
-        self.sections.append(section)
-        await self.mount(section)
-
-    async def _end_section(self) -> None:
         if self.sections:
-            last = self.sections[-1]
-            if isinstance(last, Prose):
-                await last.end()
-            else:
-                last.end()
+            last, known = self.sections[-1], self._splitter.sections[len(self.sections) - 1]
+            await last.grow(known.text[len(last.text) :])
+        for section in self._splitter.sections[len(self.sections) :]:
+            if self.sections:
+                await self.sections[-1].end()
+            await self.mount_all(self._show(section))
+        if ended and self.sections:
+            await self.sections[-1].end()
 
-    async def _restart(self) -> None:
-        """The text is another one than before."""
-        self.text, self._splitter, self._blank = "", Splitter(), ""
-        self.sections, self.thought = [], None
-        await self.remove_children()
-
-
-def _label(language: str) -> Static:
-    return Static(language, classes="language", markup=False)
+    def _show(self, section: Section, *, ended: bool = False) -> Iterator[Widget]:
+        """Widgets for a section that begins."""
+        if section.language:
+            yield Static(section.language, classes="language", markup=False)
+        if section.code:
+            self.sections.append(CodeBlock(section.text, section.language, ended=ended))
+        else:
+            self.sections.append(Prose(section.text, ended=ended))
+        yield self.sections[-1]

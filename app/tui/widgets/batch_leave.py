@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.widgets import Button, Static
 
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import ConfirmScreen
 
 _TEXT = """\
 A batch job runs: {output}
@@ -20,7 +19,6 @@ class BatchLeaveScreen(ConfirmScreen):
     """Ends with whether to leave; ``pause`` is called for leaving with the job told to end. The
     cursor starts on letting it run, which loses nothing."""
 
-    CSS_PATH = "../screens/confirm.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "choose('stay')", "Stay", id="batch.leave_stay"),
         Binding("r", "choose('run')", "Let it run", id="batch.leave_run"),
@@ -28,6 +26,7 @@ class BatchLeaveScreen(ConfirmScreen):
         Binding("up", "app.focus_previous", show=False, id="batch.leave_up"),
         Binding("down", "app.focus_next", show=False, id="batch.leave_down"),
     ]
+    HEADING = "Leave"
     DEFAULT_CSS = """
     BatchLeaveScreen {
         & Button { width: 100%; margin: 1 0 0 0; }
@@ -38,15 +37,11 @@ class BatchLeaveScreen(ConfirmScreen):
         super().__init__("", "")
         self._output, self._pause = output, pause
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = "Leave"
-            yield Static(_TEXT.format(output=self._output), markup=False)
-            yield Button("Let it run, and leave (r)", id="run", variant="primary", compact=True)
-            yield Button(
-                "Finish the running rows, then end it; leave (p)", id="pause", compact=True
-            )
-            yield Button("Stay (esc)", id="stay", compact=True)
+    def contents(self) -> ComposeResult:
+        yield Static(_TEXT.format(output=self._output), markup=False)
+        yield Button("Let it run, and leave (r)", id="run", variant="primary", compact=True)
+        yield Button("Finish the running rows, then end it; leave (p)", id="pause", compact=True)
+        yield Button("Stay (esc)", id="stay", compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()

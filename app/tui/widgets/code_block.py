@@ -31,8 +31,8 @@ class CodeBlock(TextLines):
         if self._ended:
             self._highlight()
 
-    def append(self, text: str) -> None:
-        super().append(text)
+    async def grow(self, text: str) -> None:
+        self.append(text)
         if (
             self.is_mounted
             and len(self.text) < _MOST_GROWING
@@ -40,7 +40,7 @@ class CodeBlock(TextLines):
         ):
             self._highlight()
 
-    def end(self) -> None:
+    async def end(self) -> None:
         self._ended = True
         if self.is_mounted:
             self._highlight()

@@ -73,7 +73,7 @@ class Prose(Vertical):
     async def on_mount(self) -> None:
         await self._show_tail()
 
-    async def append(self, text: str) -> None:
+    async def grow(self, text: str) -> None:
         self._pending += text
         end = settled(self._pending)
         if end:

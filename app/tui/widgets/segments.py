@@ -5,102 +5,93 @@ it stands in.
 """
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 # CommonMark 0.31, 4.5: a backtick fence's info string has no backticks.
 _OPEN = re.compile(r"(`{3,})([^`\n]*)\n|(~{3,})([^\n]*)\n")
 _MAYBE_OPEN = re.compile(r"`{1,2}$|`{3,}[^`\n]*$|~{1,2}$|~{3,}[^\n]*$")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines would also break at other characters
 _BULLET = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]")
 _LONG = 4_000  # characters of one list, after which a part of it is settled
-
-
-class Kind(StrEnum):
-    """What an event says."""
-
-    PROSE = "prose"
-    OPEN = "open"  # a fence opens; ``text`` is its language
-    CODE = "code"
-    CLOSE = "close"
-
-
-@dataclass(slots=True)
-class Event:
-    """``text`` is what to show."""
-
-    kind: Kind
-    text: str
 
 
 @dataclass(slots=True)
 class Section:
     """A stretch of prose, or a block of code."""
 
+    text: str
     code: bool = False
     language: str = ""
-    text: str = ""
 
 
 class Splitter:
-    """Feed it text as it comes. What may yet become a fence is held back until it is clear."""
+    """Feed it text as it comes: the last of ``sections`` grows, or others follow it. What may yet
+    become a fence is held back until it is clear."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "") -> None:
+        """``text`` is a whole one."""
+        self.sections: list[Section] = []
         self._fence = ""  # the open fence
         self._held = ""
+        self._blank = ""  # line ends that open no section by themselves
         self._fresh = True  # what comes next begins a line
+        self.feed(text, last=bool(text))
 
-    def feed(self, text: str, *, last: bool = False) -> list[Event]:
-        """What ``text`` adds; ``last`` gives up what was held back."""
+    def feed(self, text: str, *, last: bool = False) -> None:
+        """``last`` gives up what was held back."""
         text, self._held = self._held + text, ""
-        events: list[Event] = []
-        for line in _lines(text):
-            self._line(line, events, last=last)
-        return events
-
-    def _line(self, line: str, events: list[Event], *, last: bool) -> None:
-        whole = line.endswith("\n")
-        if not self._fresh:
-            _add(events, Kind.CODE if self._fence else Kind.PROSE, line)
-            self._fresh = whole
-        elif self._fence:
-            self._code(line, events, whole=whole or last)
-        elif match := _OPEN.fullmatch(line):
-            self._fence = match[1] or match[3]
-            info = (match[2] or match[4] or "").split()
-            _add(events, Kind.OPEN, info[0] if info else "")
-        elif not whole and not last and _MAYBE_OPEN.match(line):
-            self._held = line
-        else:
-            _add(events, Kind.PROSE, line)
+        for line in _LINE.findall(text):
+            whole = line.endswith("\n")
+            if self._fresh and not whole and not last and self._may_be_fence(line):
+                self._held = line
+                return
+            if not (self._fresh and self._is_fence(line)):
+                self._add(line)
             self._fresh = whole
 
-    def _code(self, line: str, events: list[Event], *, whole: bool) -> None:
-        mark = line.strip(" \t\r\n")
-        fence = self._fence
-        closes = len(mark) >= len(fence) and not mark.strip(fence[0]) and line[:4].strip(" ") != ""
-        if closes and whole:
-            _add(events, Kind.CLOSE, "")
-            self._fence = ""
-        elif not whole and not mark.strip(fence[0]) and len(line) < len(fence) + 8:
-            self._held = line
+    def _may_be_fence(self, line: str) -> bool:
+        if not self._fence:
+            return _MAYBE_OPEN.match(line) is not None
+        return not line.strip(f" \t\r{self._fence[0]}") and len(line) < len(self._fence) + 8
+
+    def _is_fence(self, line: str) -> bool:
+        """Whether a line opens a block of code, or ends it."""
+        if self._fence:
+            mark = line.strip()
+            indent = len(line) - len(line.lstrip(" "))
+            closes = len(mark) >= len(self._fence) and not mark.strip(self._fence[0]) and indent < 4
+            self._fence = "" if closes else self._fence
+            return closes
+        match = _OPEN.fullmatch(line)
+        if match is None:
+            return False
+        self._fence, self._blank = match[1] or match[3], ""
+        info = (match[2] or match[4] or "").split()
+        self.sections.append(Section("", code=True, language=info[0] if info else ""))
+        return True
+
+    def _add(self, text: str) -> None:
+        if self.sections and self.sections[-1].code == bool(self._fence):
+            self.sections[-1].text += text
             return
-        else:
-            _add(events, Kind.CODE, line)
-        self._fresh = line.endswith("\n")
+        self._blank += text
+        if self._blank.strip():
+            self.sections.append(Section(self._blank))
+            self._blank = ""
 
 
-def sections(events: Iterable[Event]) -> Iterator[Section]:
-    """Those of a whole text; prose may be blank."""
-    section = Section()
-    for event in events:
-        if event.kind in (Kind.PROSE, Kind.CODE):
-            section.text += event.text
-        else:
-            yield section
-            section = Section(event.kind is Kind.OPEN, event.text)
-    if section.code or section.text:
-        yield section
+def copyable(text: str) -> list[tuple[str, str]]:
+    """What can be copied of a message, (what it is, its text): all of it, then each block of
+    code."""
+    found = [("The whole message", text)]
+    for section in Splitter(text).sections:
+        if section.code:
+            code, language = section.text, f", {section.language}" if section.language else ""
+            lines = code.count("\n") + (not code.endswith("\n"))
+            first = next((line.strip() for line in code.splitlines() if line.strip()), "")
+            size = f"{lines} line{'s' if lines > 1 else ''}"
+            found.append((f"Code {len(found)}{language}, {size}: {first}", code.removesuffix("\n")))
+    return found
 
 
 def settled(text: str) -> int:
@@ -129,17 +120,3 @@ def settled(text: str) -> int:
         for match in re.finditer(r"\n(?=(?:[-*+]|\d{1,9}[.)])[ \t])", text):
             end = match.end()
     return end
-
-
-def _lines(text: str) -> list[str]:
-    """Lines with their ends; str.splitlines would also break at other characters."""
-    parts = text.split("\n")
-    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
-
-
-def _add(events: list[Event], kind: Kind, text: str) -> None:
-    """Neighbours of one kind are one event."""
-    if events and kind in (Kind.PROSE, Kind.CODE) and events[-1].kind is kind:
-        events[-1].text += text
-    else:
-        events.append(Event(kind, text))

@@ -9,7 +9,7 @@ from textual.widgets import Input, OptionList, Static
 from app.chat.attachments import with_attachments
 from app.chat.store.records import Attachment
 from app.tui.app import IngotApp
-from app.tui.screens.attach import AttachScreen
+from app.tui.screens.files import AttachScreen
 from tests.app.tui.conftest import SIZES, is_ready
 from tests.support import wait_until
 

@@ -18,9 +18,8 @@ from app.batch.journal.journal import journal_path
 from app.batch.watch import records
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
-from app.tui.screens.ask import AskScreen
 from app.tui.screens.batch import BatchScreen
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_files import BatchFilesScreen
 from app.tui.widgets.batch_form import BatchForm

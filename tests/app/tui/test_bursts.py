@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.tui.screens.ask import AskScreen
+from app.tui.screens.dialogs import AskScreen
 from tests.app.tui.bursts import burst
 from tests.app.tui.chat_app import add_turn, shown
 from tests.support import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.chat.store.records import State
-from app.tui.screens.copy_choice import CopyChoice
+from app.tui.screens.dialogs import CopyChoice
 from app.tui.widgets.transcript import Transcript
 from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
 from tests.support import wait_until

@@ -11,8 +11,8 @@ from app.chat.slash import SPECS
 from app.chat.store.records import State
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
-from app.tui.screens.attach import AttachScreen
 from app.tui.screens.chats import ChatsScreen
+from app.tui.screens.files import AttachScreen
 from app.tui.widgets.chat_list import ChatList
 from tests.app.tui.chat_app import add_turn, answered, shown, text_of
 from tests.support import wait_until

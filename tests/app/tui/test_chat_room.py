@@ -13,7 +13,7 @@ from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Role, State
 from app.models import resolve as models
 from app.tui.app import IngotApp
-from app.tui.screens.overflow import OverflowScreen
+from app.tui.screens.dialogs import OverflowScreen
 from tests.app.tui.chat_app import add_turn, shown
 from tests.support import wait_until
 

@@ -120,14 +120,14 @@ async def test_streamed_blocks_are_those_of_the_whole_text(size: int):
         at = 0
         while at < len(text):
             step = draw.randrange(1, size + 1)
-            await app.streamed.append(text[at : at + step])
+            await app.streamed.grow(text[at : at + step])
             at += step
         await app.streamed.end()
         await pilot.pause()
         assert app.streamed.text == text
         assert blocks(app.streamed) == blocks(app.whole)
         assert not app.streamed.tail_text
-        await app.streamed.append(" that goes on")
+        await app.streamed.grow(" that goes on")
         assert app.streamed.tail_text == " that goes on"
 
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from app.chat.store.records import Message, Role, State
-from app.tui.screens.copy_choice import choices
 from app.tui.widgets.figures_text import figures_text, header_text, state_text
 from app.tui.widgets.pace import Pace
 from app.tui.widgets.prompt import PromptHistory
-from app.tui.widgets.segments import Kind, Splitter, settled
+from app.tui.widgets.segments import Section, Splitter, copyable, settled
 from app.tui.widgets.status_line import StatusFigures, status_text
 from app.tui.widgets.text_lines import shown, wrap
 from tests.app.tui.chat_app import FIGURES
@@ -26,41 +25,29 @@ MARKDOWN = st.text(st.sampled_from("ab `~\n-*1.#"), max_size=80)
 @settings(max_examples=200, deadline=None)
 @given(MARKDOWN, st.randoms(use_true_random=False))
 def test_however_text_is_cut_it_falls_into_the_same_sections(text: str, draw: random.Random):
-    def kinds(pieces: list[str]) -> list[tuple[Kind, str]]:
+    def split(pieces: list[str]) -> list[Section]:
         splitter = Splitter()
-        found: list[tuple[Kind, str]] = []
-        for number, piece in enumerate(pieces):
-            for event in splitter.feed(piece, last=number == len(pieces) - 1):
-                same = found and found[-1][0] is event.kind in (Kind.PROSE, Kind.CODE)
-                found[-1:] = (
-                    [(event.kind, found[-1][1] + event.text)]
-                    if same
-                    else [
-                        *found[-1:],
-                        (event.kind, event.text),
-                    ]
-                )
-        return found
+        for number, piece in enumerate(pieces, 1):
+            splitter.feed(piece, last=number == len(pieces))
+        return splitter.sections
 
     cuts = sorted(draw.randrange(len(text) + 1) for _ in range(4))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = kinds([text])
-    assert kinds(pieces) == whole
-    lines = iter(
-        "".join(said for kind, said in whole if kind in (Kind.PROSE, Kind.CODE)).splitlines()
-    )
+    whole = split([text])
+    assert split(pieces) == whole
+    lines = iter("".join(section.text for section in whole).splitlines())
     wanted = next(lines, None)
     for line in text.splitlines():
         if line == wanted:
             wanted = next(lines, None)
-        else:
+        elif line.strip():
             assert line.lstrip().startswith(("```", "~~~")), "nothing else is left out"
     assert wanted is None
 
 
 def test_fences_are_those_of_commonmark():
     def code(text: str) -> list[str]:
-        return [e.text for e in Splitter().feed(text, last=True) if e.kind is Kind.CODE]
+        return [section.text for section in Splitter(text).sections if section.code]
 
     assert code("```py\na\n```\n") == ["a\n"]
     assert code("~~~\na\n```\nb\n~~~~\nc") == ["a\n```\nb\n"]
@@ -183,8 +170,7 @@ def test_showing_gets_rarer_where_it_costs_much(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_message_or_one_of_its_blocks_of_code_is_copied():
     text = "Look:\n```python\nprint(1)\n```\nand\n```\n\nlast"
-    whole, first, second = choices(text)
-    assert whole.text == text
-    assert first.text == "print(1)"
-    assert first.label == "Code 1, python, 1 line: print(1)"
-    assert second.text == "\nlast"
+    whole, first, second = copyable(text)
+    assert whole[1] == text
+    assert first == ("Code 1, python, 1 line: print(1)", "print(1)")
+    assert second[1] == "\nlast"

@@ -11,8 +11,8 @@ from textual.widgets import Input, Static
 
 from app.chat.store.records import Chat, Hit, Role
 from app.chat.store.store import Store
-from app.tui.screens.ask import AskScreen
 from app.tui.screens.chats import ChatChoice, ChatsScreen
+from app.tui.screens.dialogs import AskScreen
 from app.tui.widgets.chat_list import ChatList, _lines, when
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -44,7 +44,7 @@ def notes(app: Any) -> list[str]:
 async def opened(pilot: Any, store: Store, current: int | None = None) -> ChatsScreen:
     screen = ChatsScreen(store, current)
     pilot.app.show(screen)
-    await wait_until(lambda: screen.query(ChatList) and screen.query_one("#box").border_title)
+    await wait_until(lambda: screen.query(ChatList) and screen.query_one(".box").border_title)
     await pilot.pause()
     return screen
 

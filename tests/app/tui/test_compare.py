@@ -25,8 +25,8 @@ from app.compare.records import (
 from app.models.entries import Entry, Origin
 from app.options import ModelOptions
 from app.tui.app import IngotApp
-from app.tui.screens.ask import AskScreen
 from app.tui.screens.compare import CompareScreen
+from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_panes import ComparePane, body
 from app.tui.widgets.model_table import ModelTable

@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input, RadioButton, Static
 
 from app.chat.conversation import Conversation
-from app.tui.screens.export import ExportScreen
+from app.tui.screens.files import ExportScreen
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 

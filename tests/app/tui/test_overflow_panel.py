@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.chat.budget import Budget, Way, WayOut
-from app.tui.screens.overflow import OverflowScreen, describe
+from app.tui.screens.dialogs import OverflowScreen, describe
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 

@@ -19,7 +19,7 @@ from app.builds.forecast import Forecast
 from app.builds.progress import QuantizeRun, Stage, State
 from app.builds.results import read_result
 from app.tui.app import IngotApp
-from app.tui.screens.confirm import ConfirmScreen
+from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.form_fields import Check
 from app.tui.widgets.quantize_form import QuantizeForm

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from app.tui.screens.attach import AttachScreen
+from app.tui.screens.files import AttachScreen
 from tests.app.tui.conftest import SIZES, searched
 from tests.support import wait_until
 

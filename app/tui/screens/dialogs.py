@@ -1,0 +1,161 @@
+"""Panels over a screen, and what every screen asks: a line, yes or no, one of a list."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Footer, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.chat.budget import Budget, WayOut
+from app.tui.keys import told
+
+Result = TypeVar("Result")
+
+
+class Panel(ModalScreen[Result | None], Generic[Result]):
+    """A box in the middle: a title in its border, the ``contents``, and below them the keys, or a
+    hint in the border instead. Ends with None when it was left."""
+
+    HEADING: ClassVar[str] = ""
+    HINT: ClassVar[str | None] = None
+
+    def __init__(self, heading: str = "") -> None:
+        super().__init__(classes="panel")
+        self._heading = heading or self.HEADING
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_title, box.border_subtitle = self._heading, told(self, self.HINT or "")
+            yield from self.contents()
+            if self.HINT is None:
+                yield Footer(compact=True, show_command_palette=False)
+
+    def contents(self) -> ComposeResult:
+        """What is in the box."""
+        raise NotImplementedError
+
+
+class AskScreen(Panel[str]):
+    """Ends with one line of text. An empty one is not taken."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "take", "OK", id="ask.take", priority=True),
+        Binding("escape", "dismiss", "Back", id="ask.leave"),
+    ]
+
+    def __init__(self, title: str, text: str = "", placeholder: str = "") -> None:
+        super().__init__(title)
+        self._text, self._placeholder = text, placeholder
+
+    def contents(self) -> ComposeResult:
+        yield Input(self._text, placeholder=self._placeholder, id="text", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#text").focus()
+
+    def action_take(self) -> None:
+        if text := self.query_one("#text", Input).value.strip():
+            self.dismiss(text)
+
+
+class ConfirmScreen(Panel[bool]):
+    """Ends with whether ``question`` was answered by ``yes``. The cursor starts on the way back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n", "dismiss(False)", "No", id="confirm.no"),
+        Binding("y", "dismiss(True)", "Yes", id="confirm.yes"),
+        Binding("left,right", "app.focus_next", show=False, id="confirm.other"),
+    ]
+    HINT = ""
+
+    def __init__(self, question: str, yes: str) -> None:
+        super().__init__()
+        self._question, self._yes = question, yes
+
+    def contents(self) -> ComposeResult:
+        yield Static(self._question, markup=False)
+        with Horizontal(id="answers"):
+            yield Button("Back (n)", id="no")
+            yield Button(f"{self._yes} (y)", id="yes", variant="error")
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id == "yes")
+
+
+class PickScreen(Panel[Result]):
+    """Ends with what was picked of (how it is shown, what it is); ``about`` stands above them."""
+
+    def __init__(
+        self, heading: str, offered: Sequence[tuple[Content, Result]], about: str = ""
+    ) -> None:
+        super().__init__(heading)
+        self._offered, self._about = offered, about
+
+    def contents(self) -> ComposeResult:
+        if self._about:
+            yield Static(self._about, id="about", markup=False)
+        if self._offered:
+            yield OptionList(*(Option(shown) for shown, _ in self._offered), id="offered")
+
+    @on(OptionList.OptionSelected)
+    def _picked(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._offered[event.option_index][1])
+
+
+class CopyChoice(PickScreen[str]):
+    """Which part of a message to copy: (what it is, its text)."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Back", id="copy.leave")]
+    HINT = "enter copies · esc back"
+
+    def __init__(self, parts: Sequence[tuple[str, str]]) -> None:
+        shown = [(Content(about).truncate(70, ellipsis=True), text) for about, text in parts]
+        super().__init__("Copy", shown)
+
+
+class OverflowScreen(PickScreen[WayOut]):
+    """Before the context would overflow: what to leave out, and what each choice leaves. None when
+    nothing is to be sent. ``budget`` is that of the prompt as it is."""
+
+    HELP = """
+    A model can only see as many tokens as its context holds. What is left out of the prompt stays
+    in the chat and on disk; the model does not see it any more.
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Do not send", id="overflow.leave"),
+    ]
+
+    def __init__(self, budget: Budget, ways: Sequence[WayOut]) -> None:
+        about = describe(budget)
+        if not ways:
+            about += (
+                "\n\nNothing that could be left out would help. Shorten the message, or load the"
+                " model with a larger --context."
+            )
+        heading = "The context is full" if budget.over else "The context is tight"
+        super().__init__(heading, [(_option(way), way) for way in ways], about)
+
+
+def describe(budget: Budget) -> str:
+    """What does not fit, in one or two sentences."""
+    has = f"The prompt has {budget.prompt_tokens:,} tokens, the context holds {budget.context:,}."
+    if budget.over:
+        return f"{has} There is no room for an answer."
+    return (
+        f"{has} That leaves {budget.room:,} for an answer that may have {budget.max_tokens:,}:"
+        " it might be cut."
+    )
+
+
+def _option(way: WayOut) -> Content:
+    """What it does, and below it what that leaves."""
+    after = way.after
+    share = after.prompt_tokens / after.context
+    leaves = f"prompt {after.prompt_tokens:,} ({share:.0%}), room for {after.room:,} tokens"
+    return Content.assemble((f"{way.says[:1].upper()}{way.says[1:]}", "bold"), f"\n  {leaves}")

@@ -1,0 +1,176 @@
+"""Panels that ask for a file: one that goes with the next message, and one to write the chat to."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import RadioButton, RadioSet, Static
+
+from app.chat.attachments import Attached, read_attachment, with_attachments
+from app.chat.conversation import Conversation
+from app.chat.export import FORMATS, ExistsError, export, suggested_path
+from app.chat.store.records import Attachment
+from app.tui.app import services_of
+from app.tui.screens.dialogs import ConfirmScreen, Panel, Result
+from app.tui.widgets.path_input import PathInput
+from runtimes.errors import IngotError
+
+_PAUSE_S = 0.2  # of typing, before a file is read
+
+
+class FilePanel(Panel[Result]):
+    """A path, and below it what there is to say of the file."""
+
+    def __init__(self, path: str = "") -> None:
+        super().__init__()
+        self._path = path
+
+    def contents(self) -> ComposeResult:
+        yield PathInput(self._path, placeholder="notes.txt, ~/code/main.py ...")
+        yield Static(id="about", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(PathInput).focus_line()
+
+    def tell(self, text: str, *, error: bool = False) -> None:
+        if self.is_attached:
+            about = self.query_one("#about", Static)
+            about.set_class(error, "error")
+            about.update(text)
+
+
+class AttachScreen(FilePanel[Attachment]):
+    """Ends with the text file. What it takes of the context is shown before."""
+
+    HELP = """
+    Type the path of a text file, or pick it below: tab completes, down goes to the list. How much
+    of the context the file takes is shown before you attach it.
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Back", id="attach.leave")
+    ]
+    HEADING = "Attach a text file"
+    HINT = "enter attaches · tab completes · esc back"
+
+    @on(PathInput.Changed)
+    def _typed(self, event: PathInput.Changed) -> None:
+        self.tell("")
+        if event.text and self.query_one(PathInput).path.is_file():
+            self.set_timer(_PAUSE_S, lambda: self._look(event.text))
+
+    def _look(self, text: str) -> None:
+        if self.query_one(PathInput).text == text:
+            self._read(text, take=False)
+
+    @on(PathInput.Chosen)
+    def _chosen(self, event: PathInput.Chosen) -> None:
+        self._read(event.text, take=True)
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="attach")
+    def _read(self, text: str, *, take: bool) -> None:
+        """Read the file; ``take`` it, or say how large it is."""
+        try:
+            attached = read_attachment(text)
+            told = "" if take else self._describe(attached)
+        except IngotError as error:
+            self.app.call_later(self.tell, str(error), error=True)
+            return
+        if take:
+            self.app.call_later(self._take, attached)
+        else:
+            self.app.call_later(self.tell, told)
+
+    def _describe(self, attached: Attached) -> str:
+        one = attached.attachment
+        told = f"{len(one.text):,} characters"
+        engine = services_of(self).host.engine
+        if engine is not None:
+            tokens = len(engine.encode(with_attachments("", [one])))
+            told += f" · {tokens:,} tokens of a context of {engine.context:,}"
+            if tokens >= engine.context:
+                told += ": more than fits"
+        return f"{told}\n{attached.warning}" if attached.warning else told
+
+    def _take(self, attached: Attached) -> None:
+        if not self.is_current:
+            return  # left while the file was read
+        if attached.warning:
+            self.app.notify(attached.warning, severity="warning", markup=False)
+        self.dismiss(attached.attachment)
+
+
+class _Form(RadioButton):
+    """Its dot says whether it is chosen, not its colour alone."""
+
+    BUTTON_INNER = " "
+
+    def watch_value(self) -> None:
+        self.BUTTON_INNER = "●" if self.value else " "
+        super().watch_value()
+
+
+class ExportScreen(FilePanel[Path]):
+    """Ends with the file that was written. ``path`` is what to begin with; without it, one after
+    the chat's title in the working folder."""
+
+    HELP = """
+    The suffix sets the format: `.md` has the shown branch, `.json` every branch with all figures.
+    An existing file is replaced only after asking.
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Back", id="export.leave")
+    ]
+    HEADING = "Export this chat"
+    HINT = "enter writes · tab completes · esc back"
+
+    def __init__(self, conversation: Conversation, path: str | None = None) -> None:
+        super().__init__(path or str(suggested_path(conversation)))
+        self._conversation = conversation
+
+    def contents(self) -> ComposeResult:
+        line, about = super().contents()
+        yield line
+        chosen = Path(self._path).suffix.removeprefix(".")
+        forms = (_Form(title, chosen == form, id=form) for form, title in FORMATS.items())
+        yield RadioSet(*forms, id="forms", compact=True)
+        yield about
+
+    @on(RadioSet.Changed)
+    def _format(self, event: RadioSet.Changed) -> None:
+        line = self.query_one(PathInput)
+        suffix = f".{event.pressed.id}"
+        if line.text and Path(line.text).suffix != suffix:
+            line.text = str(Path(line.text).with_suffix(suffix))
+
+    @on(PathInput.Changed)
+    def _typed(self, event: PathInput.Changed) -> None:
+        self.tell("")
+        form = Path(event.text).suffix.removeprefix(".")
+        if form in FORMATS and not self.query_one(f"#{form}", RadioButton).value:
+            with self.prevent(RadioSet.Changed):
+                self.query_one(f"#{form}", RadioButton).value = True
+
+    @on(PathInput.Chosen)
+    def _chosen(self, event: PathInput.Chosen) -> None:
+        self._write(event.text, overwrite=False)
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="export")
+    def _write(self, path: str, *, overwrite: bool) -> None:
+        try:
+            written = export(self._conversation, path, overwrite=overwrite)
+        except ExistsError:
+            self.app.call_later(self._ask, path)
+        except IngotError as error:
+            self.app.call_later(self.tell, str(error), error=True)
+        else:
+            self.app.call_later(self.dismiss, written)
+
+    def _ask(self, path: str) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._write(path, overwrite=True)
+
+        question = ConfirmScreen(f"{path} is there already. Replace it?", "Replace")
+        self.app.push_screen(question, answered)
