@@ -1,14 +1,18 @@
 """What every engine offers, in this process or in one of its own: the type that front ends use."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from runtimes.chat import Message
-from runtimes.engine.metrics import EngineStats
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request, SamplingParams
 from runtimes.stream import Stream
+
+if TYPE_CHECKING:
+    from runtimes.engine.metrics import EngineStats
 
 
 class EngineApi(Protocol):
@@ -41,12 +45,19 @@ class EngineApi(Protocol):
         """Ids of a conversation through the model's chat template; raises RequestError."""
 
     def submit(self, request: Request) -> Stream:
-        """Queue a request; returns at once. Raises RequestError for one that cannot be served."""
+        """Queue a request; returns at once.
+
+        Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
+        or the engine is closed.
+        """
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
     ) -> list[Completion]:
         """Run a batch of token prompts to the end; completions in the order of the prompts."""
+        params = params or SamplingParams()
+        streams = [self.submit(Request(list(prompt), params)) for prompt in prompts]
+        return [stream.result() for stream in streams]
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
@@ -60,17 +71,24 @@ class EngineApi(Protocol):
     def save_session(self, tokens: Sequence[int], path: Path) -> int:
         """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
 
-        Returns its length. Raises RequestError when nothing of it is cached.
+        Returns its length. Raises RequestError when nothing of it is cached, or when it must be cut
+        out of a longer text and no slot is free for that.
         """
 
     def load_session(self, path: Path) -> list[int]:
-        """Put a saved prefix into the cache; return its tokens. Raises ModelError."""
+        """Put a saved prefix into the cache; return its tokens.
+
+        Raises ModelError when the file is damaged or of another model, RequestError when the
+        cache's budget is too small for it.
+        """
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
 
     def __enter__(self) -> Self:
         """The engine itself."""
+        return self
 
     def __exit__(self, *_: object) -> None:
         """Close without draining."""
+        self.close()

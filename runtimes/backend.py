@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from runtimes.engine.tokenizer import NamedTokenizer
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
-    from runtimes.runner import Runner
+    from runtimes.runner import Runner, Tokenizer
     from runtimes.settings import RunnerSettings
 
 RuntimeName = str  # a key of ``runtimes.load.MODULES``
@@ -58,11 +57,11 @@ class Backend(ABC):
         """What ``model`` takes; ``settings`` has a context, and a batch that fits it."""
 
     @abstractmethod
-    def tokenizer(self, model: ModelFile) -> NamedTokenizer:
+    def tokenizer(self, model: ModelFile) -> Tokenizer:
         """The tokenizer without the weights; raises ModelError."""
 
     @abstractmethod
-    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
         """Load the model. Raises ModelError, OutOfMemoryError or RuntimeMissingError."""
 
     @abstractmethod

@@ -4,13 +4,18 @@ The environment offers what ``transformers`` offers to templates (its ``chat_tem
 that the rendered text is the same.
 """
 
+from __future__ import annotations
+
 import datetime
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtimes.errors import RequestError
+
+if TYPE_CHECKING:
+    from runtimes.runner import Tokenizer
 
 Message = Mapping[str, Any]
 
@@ -72,3 +77,16 @@ def render_chat(
         )
     except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise RequestError(f"the chat template refuses this conversation: {error}") from error
+
+
+def encode_chat(
+    tokenizer: Tokenizer, template: str | None, messages: Sequence[Message]
+) -> list[int]:
+    """Ids of a rendered conversation; raises RequestError.
+
+    No BOS is added beyond the template's own, as ``apply_chat_template`` of transformers does it.
+    """
+    text = render_chat(
+        template, messages, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
+    )
+    return tokenizer.encode(text, add_special=False, parse_special=True)

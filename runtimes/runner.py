@@ -111,6 +111,14 @@ class Tokenizer(Protocol):
     def eos_ids(self) -> frozenset[int]:
         """Every id that ends a generation."""
 
+    @property
+    def bos_token(self) -> str:
+        """The text of the BOS token, or nothing; chat templates ask for it and the next."""
+
+    @property
+    def eos_token(self) -> str:
+        """The text of the EOS token, or nothing."""
+
     def encode(
         self, text: str, *, add_special: bool = False, parse_special: bool = True
     ) -> list[int]:

@@ -12,7 +12,6 @@ from quantize.quality.tasks import Question, grade
 from quantize.quality.text import Windows, cut, read_text
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.engine.tokenizer import load_tokenizer
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request, SamplingParams
@@ -99,7 +98,7 @@ def from_gguf(path: Path, out: Path, text: Path | None, limit: int | None) -> No
     what it gives goes to the folder ``out``."""
     given = read_text(text, limit)
     model = ModelFile.read(path)
-    tokenizer = load_tokenizer(path)
+    tokenizer = model.tokenizer()
     ids = tokenizer.encode(given.content, add_special=True, parse_special=False)
     alone = tokenizer.encode("", add_special=True)  # BOS, if it begins every text
     bos = alone[0] if alone and ids and ids[0] == alone[0] else None

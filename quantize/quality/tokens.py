@@ -240,11 +240,11 @@ def _reference(model: Path, *, trust_remote_code: bool) -> Reference:
 def _built(path: Path, reference: Reference) -> tuple[list[list[int]], dict[str, str]]:
     """The same ids, in the order of `compare_built`, and what they stand for, by the tokenizer that
     the runtime uses for the GGUF file or ONNX folder ``path``."""
-    from runtimes.engine.tokenizer import encode_chat, load_tokenizer
+    from runtimes.chat import encode_chat
     from runtimes.models.modelfile import ModelFile
 
-    tokenizer = load_tokenizer(path)
-    template = ModelFile.read(path).chat_template if reference.chats else None
+    model = ModelFile.read(path)
+    tokenizer, template = model.tokenizer(), model.chat_template
     special = reference.lines[: len(reference.special_ids)]
     found = [
         *(tokenizer.encode(line) for line in reference.lines),

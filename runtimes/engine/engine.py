@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from runtimes.chat import Message
+from runtimes.api import EngineApi
+from runtimes.chat import Message, encode_chat
 from runtimes.engine.core import EngineCore
 from runtimes.engine.loading import load_runner
 from runtimes.engine.metrics import EngineStats, ratio
@@ -22,13 +22,12 @@ from runtimes.engine.prefix_pool import Prefix
 from runtimes.engine.request_checks import check_request, check_room
 from runtimes.engine.sequence import RequestState, Sink
 from runtimes.engine.session import SessionHeader, read_session, write_session
-from runtimes.engine.tokenizer import NamedTokenizer, encode_chat
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.fingerprint import fingerprint
 from runtimes.models.modelfile import ModelFile
-from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
-from runtimes.runner import Runner
+from runtimes.request import Constraint, FinishReason, Request
+from runtimes.runner import Runner, Tokenizer
 from runtimes.sampling.grammar import GrammarCompiler
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
@@ -42,30 +41,27 @@ _NAP_S = 0.005
 _PREFIX_SHARE, _MOST_PREFIX_BYTES = 1 / 8, 2 * 2**30
 
 
-class Engine:
-    """Submit requests from any thread; every native call happens on the engine's own.
-
-    Implements ``runtimes.api.EngineApi``. A context manager: leaving it cancels what still runs.
-    """
+class Engine(EngineApi):
+    """Submit requests from any thread; every native call happens on the engine's own."""
 
     def __init__(
         self,
         model: ModelFile,
         runner: Runner,
-        tokenizer: NamedTokenizer,
+        tokenizer: Tokenizer,
         settings: RunnerSettings | None = None,
         scheduling: SchedulerSettings | None = None,
     ) -> None:
-        self.model = model
+        self._model = model
         self.tokenizer = tokenizer
         self._runner = runner
         self._settings = settings or RunnerSettings()
         scheduling = scheduling or SchedulerSettings()
         room = scheduling.prefix_bytes
+        if room is None:
+            room = int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))
         self._grammars = GrammarCompiler(tokenizer)
-        self._core = EngineCore(
-            runner, self._settings, scheduling, _default_prefix_bytes() if room is None else room
-        )
+        self._core = EngineCore(runner, self._settings, scheduling, room)
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._compiling: list[RequestState] = []  # requests whose constraints are being compiled
@@ -90,6 +86,11 @@ class Engine:
         settings = settings or RunnerSettings()
         runner, tokenizer = load_runner(model, settings)
         return cls(model, runner, tokenizer, settings, scheduling)
+
+    @property
+    def model(self) -> ModelFile:
+        """The loaded file."""
+        return self._model
 
     @property
     def context(self) -> int:
@@ -131,11 +132,7 @@ class Engine:
             yield
 
     def submit(self, request: Request) -> Stream:
-        """Queue a request; thread-safe, returns at once.
-
-        Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
-        or the engine is closed.
-        """
+        """See ``EngineApi.submit``."""
         grammar = check_request(request, self.context, self.vocab_size)
         stream = Stream(request.id, self.cancel)
         self.submit_to(request, stream, grammar)
@@ -151,14 +148,6 @@ class Engine:
             raise RequestError(f"{self.model.path} has no adapter {request.adapter!r} loaded")
         state = RequestState(request, sink, time.monotonic(), self.tokenizer, grammar)
         self._post(lambda: self._take(state), refuse_when_closing=True)
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
-    ) -> list[Completion]:
-        """Run a batch of token prompts to the end; completions in the order of the prompts."""
-        params = params or SamplingParams()
-        streams = [self.submit(Request(list(prompt), params)) for prompt in prompts]
-        return [stream.result() for stream in streams]
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
@@ -192,11 +181,7 @@ class Engine:
         return self._call(self._core.kv.clear)
 
     def save_session(self, tokens: Sequence[int], path: Path) -> int:
-        """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
-
-        Returns its length. Raises RequestError when nothing of it is cached, or when it must be cut
-        out of a longer text and no slot is free for that.
-        """
+        """See ``EngineApi.save_session``."""
         found = self._call(lambda: self._core.kv.save_prefix(list(tokens)))
         if found is None:
             raise RequestError("nothing of this conversation is cached: there is nothing to save")
@@ -205,11 +190,7 @@ class Engine:
         return len(kept)
 
     def load_session(self, path: Path) -> list[int]:
-        """Put a saved prefix into the cache; return its tokens.
-
-        Raises ModelError when the file is damaged or of another model, RequestError when the
-        cache's budget is too small for it.
-        """
+        """See ``EngineApi.load_session``; RequestError also from a reproducible engine."""
         if self._settings.reproducible:
             raise RequestError(
                 "reproducible answers need every prompt computed in one way: no session is loaded"
@@ -234,14 +215,6 @@ class Engine:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def __enter__(self) -> Engine:
-        """The engine itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close without draining."""
-        self.close()
-
     def _post(self, command: Callable[[], None], *, refuse_when_closing: bool = False) -> None:
         with self._wake:
             if self._closing and refuse_when_closing:
@@ -251,19 +224,16 @@ class Engine:
 
     def _call(self, command: Callable[[], T]) -> T:
         """Run ``command`` on the engine's thread between two steps, and wait for its result."""
-        outcome: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+        outcome: Future[T] = Future()
 
         def run() -> None:
             try:
-                outcome.put((command(), None))
+                outcome.set_result(command())
             except Exception as error:
-                outcome.put((None, error))
+                outcome.set_exception(error)
 
         self._post(run, refuse_when_closing=True)
-        value, error = outcome.get()
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]
+        return outcome.result()
 
     # What follows runs on the engine's thread only.
 
@@ -350,7 +320,3 @@ def _carry_out(commands: Iterable[Callable[[], None]]) -> None:
             command()
         except Exception:
             logger.exception("a command failed")
-
-
-def _default_prefix_bytes() -> int:
-    return int(min(_MOST_PREFIX_BYTES, memory_now()[1] * _PREFIX_SHARE))

@@ -2,18 +2,17 @@
 
 from dataclasses import replace
 
-from runtimes.engine.tokenizer import NamedTokenizer
 from runtimes.errors import RequestError
 from runtimes.machine.cpu import available_cores
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.selftest import require
 from runtimes.models.memory import DEFAULT_CONTEXT, require_fit, with_defaults
 from runtimes.models.modelfile import ModelFile
-from runtimes.runner import Runner
+from runtimes.runner import Runner, Tokenizer
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings
 
 
-def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+def load_runner(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
     """The runner for ``model``, with what ``settings`` leaves open filled in.
 
     Raises ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for settings that the

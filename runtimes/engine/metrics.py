@@ -12,35 +12,8 @@ from typing import Any
 
 from runtimes.request import Timings
 
+_RECENT_S = 10.0
 _KEPT_COMPLETIONS = 1000  # that percentiles are taken over
-
-
-class RateWindow:
-    """Tokens a second over the last ``seconds`` of wall time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._events: deque[tuple[float, int]] = deque()
-        self._sum = 0
-
-    def add(self, now: float, tokens: int) -> None:
-        """Record ``tokens`` at ``now`` (monotonic seconds)."""
-        self._events.append((now, tokens))
-        self._sum += tokens
-        self._expire(now)
-
-    def rate(self, now: float) -> float:
-        """Tokens a second; 0 with nothing in the window."""
-        self._expire(now)
-        if not self._events:
-            return 0.0
-        # A window that has only begun to fill is divided by the time that it covers.
-        span = min(self._seconds, max(now - self._events[0][0], 1e-3))
-        return self._sum / span if len(self._events) > 1 else self._sum / self._seconds
-
-    def _expire(self, now: float) -> None:
-        while self._events and self._events[0][0] < now - self._seconds:
-            self._sum -= self._events.popleft()[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +85,7 @@ class Metrics:
     """Counters that the engine's thread feeds and any thread may read."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # reading a window moves it on
+        self._lock = threading.Lock()  # nothing comes in while it is read
         self.steps = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
@@ -120,8 +93,8 @@ class Metrics:
         self._decode_tokens = 0
         self._native_seconds = self._step_seconds = 0.0
         self._completions = 0
-        self._prefill_rates = RateWindow(1.0), RateWindow(10.0)
-        self._decode_rates = RateWindow(1.0), RateWindow(10.0)
+        # Of the last ten seconds: when, tokens prefilled, tokens decoded.
+        self._recent: deque[tuple[float, int, int]] = deque()
         self._ttft: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
         self._tpot: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
 
@@ -141,10 +114,9 @@ class Metrics:
         self._native_seconds += native
         self._step_seconds += whole
         with self._lock:
-            for window in self._prefill_rates:
-                window.add(now, prompt)
-            for window in self._decode_rates:
-                window.add(now, decoded)
+            self._recent.append((now, prompt, decoded))
+            while self._recent[0][0] < now - _RECENT_S:
+                self._recent.popleft()
 
     def completed(self, timings: Timings) -> None:
         """Record the end of a sample."""
@@ -159,9 +131,9 @@ class Metrics:
         """The fields of ``EngineStats`` that are counted here, as they are now."""
         now = time.monotonic()
         with self._lock:
-            prefill_now, prefill_10s = (window.rate(now) for window in self._prefill_rates)
-            decode_now, decode_10s = (window.rate(now) for window in self._decode_rates)
-            ttft, tpot = list(self._ttft), list(self._tpot)
+            recent, ttft, tpot = list(self._recent), list(self._ttft), list(self._tpot)
+        prefill_now, decode_now = _rates(recent, now, 1.0)
+        prefill_10s, decode_10s = _rates(recent, now, _RECENT_S)
         return {
             "steps": self.steps,
             "prompt_tokens": self.prompt_tokens,
@@ -178,6 +150,14 @@ class Metrics:
             "ttft_s": Percentiles.of(ttft),
             "tpot_s": Percentiles.of(tpot),
         }
+
+
+def _rates(recent: list[tuple[float, int, int]], now: float, seconds: float) -> tuple[float, float]:
+    """Tokens a second of prefill and of decode over the last ``seconds``."""
+    recent = [event for event in recent if event[0] >= now - seconds]
+    # A window that has only begun to fill is divided by the time that it covers.
+    span = min(seconds, max(now - recent[0][0], 1e-3)) if len(recent) > 1 else seconds
+    return sum(event[1] for event in recent) / span, sum(event[2] for event in recent) / span
 
 
 def ratio(part: float, whole: float) -> float:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from runtimes.backend import Backend
 
 if TYPE_CHECKING:
-    from runtimes.engine.tokenizer import NamedTokenizer
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
-    from runtimes.runner import Runner
+    from runtimes.runner import Runner, Tokenizer
     from runtimes.settings import RunnerSettings
 
 
@@ -30,13 +29,13 @@ class LlamaBackend(Backend):
 
         return estimate(model, settings)
 
-    def tokenizer(self, model: ModelFile) -> NamedTokenizer:
+    def tokenizer(self, model: ModelFile) -> Tokenizer:
         """The one in the file."""
         from runtimes.llamacpp.tokenizer import LlamaTokenizer
 
         return LlamaTokenizer.load(model.path)
 
-    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
         """The model with a context."""
         from runtimes.llamacpp.runner import LlamaRunner
 

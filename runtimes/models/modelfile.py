@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtimes.backend import Backend, RuntimeName
 from runtimes.errors import ModelError
 from runtimes.load import backend, backends
 from runtimes.models.gguf_state import StateShape
+
+if TYPE_CHECKING:
+    from runtimes.runner import Tokenizer
 
 # The graph's settings as onnxruntime-genai's builder writes them beside it.
 GENAI_CONFIG = "genai_config.json"
@@ -60,6 +63,10 @@ class ModelFile:
     def backend(self) -> Backend:
         """What runs it."""
         return backend(self.runtime)
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that its runner uses, without the weights; raises ModelError."""
+        return self.backend.tokenizer(self)
 
     def kv_bytes_per_token(self, element_bytes: float) -> int:
         """Bytes of keys and values that one token occupies over all layers, windows not counted."""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from runtimes.backend import Backend
 
 if TYPE_CHECKING:
-    from runtimes.engine.tokenizer import NamedTokenizer
     from runtimes.models.memory import MemoryEstimate
     from runtimes.models.modelfile import ModelFile
-    from runtimes.runner import Runner
+    from runtimes.runner import Runner, Tokenizer
     from runtimes.settings import RunnerSettings
 
 
@@ -32,13 +31,13 @@ class OnnxBackend(Backend):
 
         return estimate(model, settings)
 
-    def tokenizer(self, model: ModelFile) -> NamedTokenizer:
+    def tokenizer(self, model: ModelFile) -> Tokenizer:
         """From the folder's tokenizer.json."""
         from runtimes.onnx.tokenizer import OnnxTokenizer
 
         return OnnxTokenizer(model.path)
 
-    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, NamedTokenizer]:
+    def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
         """A session over the graph."""
         from runtimes.onnx.runner import OnnxRunner
 

@@ -1,17 +1,15 @@
 """A decoder graph as its genai_config.json describes it: its session, and the names it binds."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from runtimes.errors import ModelError, RuntimeMissingError
+from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.graph_file import LOGITS_FROM, shares_buffers
 from runtimes.settings import RunnerSettings
-
-logger = logging.getLogger(__name__)
 
 _DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -34,7 +32,9 @@ class CacheTensor:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A loaded session and what the runner binds to it."""
+    """A loaded session and what the runner binds to it: arrays that are contiguous and outlive the
+    run.
+    """
 
     session: Any
     input_ids: str
@@ -47,6 +47,37 @@ class Graph:
     # New keys and values are written into the past that is given; else both come back together.
     in_place: bool = True
     logits_from: str | None = None  # None where the graph leaves no choice of positions
+
+    def bind(
+        self, ids: npt.NDArray[Any], mask: npt.NDArray[Any], positions: npt.NDArray[Any]
+    ) -> Any:
+        """A binding that reads these rows, and their positions if the graph takes any."""
+        binding = self.session.io_binding()
+        bind_input(binding, self.input_ids, ids)
+        bind_input(binding, self.attention_mask, mask)
+        if self.position_ids:
+            bind_input(binding, self.position_ids, positions)
+        return binding
+
+    def run(self, binding: Any) -> None:
+        """Run the session; raises OutOfMemoryError or ModelError."""
+        try:
+            self.session.run_with_iobinding(binding)
+        except Exception as error:  # onnxruntime's exceptions share no base class but Exception
+            text = str(error).strip()
+            if "allocate" in text.lower() or "memory" in text.lower():
+                raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
+            raise ModelError(f"ONNX Runtime failed in a step: {text}") from error
+
+
+def bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    """Have the graph read ``array``."""
+    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    """Have the graph write into ``array``."""
+    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
 def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:
@@ -71,17 +102,14 @@ def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:
     try:
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
-        raise ModelError(f"ONNX Runtime cannot load {path}: {_first_line(error)}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(f"ONNX Runtime cannot load {path}: {reason}") from error
     try:
         return _describe(session, names, model, in_place=in_place)
     except KeyError as error:
         raise ModelError(
             f"{path} is not a decoder graph that this runner supports: it lacks {error}"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _describe(session: Any, names: dict[str, Any], model: ModelFile, *, in_place: bool) -> Graph:
@@ -91,41 +119,29 @@ def _describe(session: Any, names: dict[str, Any], model: ModelFile, *, in_place
     cache = []
     for layer in range(model.layers):
         for part in ("key", "value"):
-            past = wants[f"past_{part}_names"] % layer
-            present = gives[f"present_{part}_names"] % layer
-            node = inputs[past]
-            outputs[present]
-            cache.append(
-                CacheTensor(
-                    past,
-                    present,
-                    _fixed(node.shape[1], model.kv_heads),
-                    _fixed(node.shape[3], model.head_dim),
-                    _DTYPES[node.type],
+            past = inputs[wants[f"past_{part}_names"] % layer]
+            present = outputs[gives[f"present_{part}_names"] % layer]
+            # A symbolic dimension is what genai_config.json says.
+            heads, size = (
+                found if isinstance(found, int) else said
+                for found, said in (
+                    (past.shape[1], model.kv_heads),
+                    (past.shape[3], model.head_dim),
                 )
             )
+            cache.append(CacheTensor(past.name, present.name, heads, size, _DTYPES[past.type]))
     position = wants.get("position_ids")
-    ids = inputs[wants["input_ids"]]
+    ids, logits = inputs[wants["input_ids"]], outputs[gives["logits"]]
+    constants = {node.name for node in session.get_overridable_initializers()}
     return Graph(
         session=session,
         input_ids=ids.name,
         attention_mask=inputs[wants["attention_mask"]].name,
         position_ids=position if position in inputs else None,
-        logits=outputs[gives["logits"]].name,
-        logits_dtype=_DTYPES[outputs[gives["logits"]].type],
+        logits=logits.name,
+        logits_dtype=_DTYPES[logits.type],
         index_dtype=_DTYPES[ids.type],
         cache=tuple(cache),
         in_place=in_place,
-        logits_from=_choice(session),
+        logits_from=LOGITS_FROM if LOGITS_FROM in constants else None,
     )
-
-
-def _choice(session: Any) -> str | None:
-    """The constant that says after which positions logits are wanted, if the graph has it."""
-    names = {node.name for node in session.get_overridable_initializers()}
-    return LOGITS_FROM if LOGITS_FROM in names else None
-
-
-def _fixed(dimension: int | str, otherwise: int) -> int:
-    """A dimension of the graph; a symbolic one is what genai_config.json says."""
-    return dimension if isinstance(dimension, int) else otherwise

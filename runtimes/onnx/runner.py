@@ -1,10 +1,5 @@
-"""Steps on ONNX Runtime over slots of keys and values.
+"""ONNX Runtime as a runner: ``steps`` knows how each kind of graph takes its past."""
 
-``inplace`` and ``concat`` know how each kind of graph takes its past; the slots themselves are the
-same for both.
-"""
-
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,16 +7,12 @@ import numpy as np
 
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
-from runtimes.onnx.binding import check_tokens
-from runtimes.onnx.concat import ConcatSteps
 from runtimes.onnx.graph import load_graph
-from runtimes.onnx.inplace import InPlaceSteps
 from runtimes.onnx.kv import SlotCache
+from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
-
-logger = logging.getLogger(__name__)
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
 _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
@@ -40,7 +31,7 @@ class OnnxRunner:
         self.kv = SlotCache(graph, rows, context)
         self.tokenizer = OnnxTokenizer(model_file.path)
         kind = InPlaceSteps if graph.in_place else ConcatSteps
-        self._steps: InPlaceSteps | ConcatSteps = kind(graph, self.kv, model_file.vocab_size)
+        self._steps: Steps = kind(graph, self.kv, model_file.vocab_size)
         self.capabilities = Capabilities(
             runtime="onnx",
             slots=slots,
@@ -69,7 +60,7 @@ class OnnxRunner:
 
     def _execute(self, rows: Sequence[StepRow]) -> Logits:
         for row in rows:
-            check_tokens(row.tokens, self.capabilities.vocab_size)
+            self._check(row.tokens)
         if all(len(row.tokens) == 1 for row in rows):
             if self.capabilities.lone_rows:
                 return np.concatenate([self._steps.decode((row,)).copy() for row in rows])
@@ -93,7 +84,7 @@ class OnnxRunner:
         most = self.capabilities.batch
         if len(tokens) > self.capabilities.context:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
-        check_tokens(tokens, self.capabilities.vocab_size)
+        self._check(tokens)
         self.kv.trim(0, 0)
         parts: list[Logits] = []
         for at in range(0, len(tokens), most):
@@ -109,10 +100,14 @@ class OnnxRunner:
 
     def close(self) -> None:
         """Drop the session, its bindings and the cache. A second call does nothing."""
-        if self._steps is not None:
-            self._steps.close()
         self._steps = None  # type: ignore[assignment]
         self.kv.arrays.clear()
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        """For an id that its table has not, a graph would read whatever lies behind it."""
+        for token in (min(tokens), max(tokens)):
+            if not 0 <= token < self.capabilities.vocab_size:
+                raise ModelError(f"the model has no token {token}")
 
     def _alone_differs(self) -> bool:
         """Whether a row's logits depend on having a companion at all.

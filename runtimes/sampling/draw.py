@@ -1,24 +1,18 @@
-"""Temperature, top-k, top-p, min-p and the draw, for many short rows or for one long row.
+"""Temperature, top-k, top-p, min-p and the draw, for many short rows at once.
 
-Both give each row the same kept tokens and go through them by ascending id.
+``whole_row.draw_whole`` gives a row the same kept tokens, and goes through them in the same order.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.sampling.nucleus import in_nucleus
-from runtimes.sampling.scratch import BLOCK, SCRATCH
 from runtimes.sampling.state import SamplerState
 
 Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-_FEW = 16  # a kept set smaller than the vocabulary by this factor is gathered
 
 
 def draw_among(values: Floats, tops: Floats, states: Sequence[SamplerState]) -> Ints:
@@ -88,52 +82,3 @@ def _descending(values: Floats, count: int) -> Floats:
         ordered = ordered[:, width - count :]
     ordered.sort(axis=1)
     return ordered[:, ::-1][:, :count]
-
-
-def draw_whole(logits: Floats, top: np.float32, state: SamplerState) -> int:
-    """The token of one row of float32 [vocabulary], top-k off; ``top`` is its finite maximum."""
-    size = len(logits)
-    params = state.params
-    scratch = SCRATCH.fit(size)
-    padded = scratch.weights[: -(-size // BLOCK) * BLOCK]
-    padded[size:] = 0
-    weights = np.subtract(logits, top, out=padded[:size])
-    weights *= np.float32(state.inverse_temperature)
-    np.exp(weights, out=weights)
-    if params.top_p < 1:
-        kept = in_nucleus(weights, logits, params.top_p, float(_block_sums(padded)[-1]))
-        if params.min_p > 0:
-            kept &= weights >= np.float32(params.min_p)
-    elif params.min_p > 0:
-        kept = np.greater_equal(weights, np.float32(params.min_p), out=scratch.mask[:size])
-    else:
-        return _at(padded, state.uniform())
-    if np.count_nonzero(kept) * _FEW <= size:
-        ids = np.flatnonzero(kept)
-        reached = np.cumsum(weights[ids], dtype=np.float64)
-        return int(ids[_beyond(reached, state.uniform() * reached[-1])])
-    weights *= kept
-    return _at(padded, state.uniform())
-
-
-def _block_sums(weights: Floats) -> Doubles:
-    """Running sums at the end of each block."""
-    sums: Floats = weights.reshape(-1, BLOCK).sum(axis=1)
-    return np.cumsum(sums, dtype=np.float64)
-
-
-def _at(weights: Floats, uniform: float) -> int:
-    """The first place at which the running sum exceeds ``uniform`` of the total."""
-    reached = _block_sums(weights)
-    point = uniform * reached[-1]
-    block = _beyond(reached, point)
-    begin = block * BLOCK
-    within = np.cumsum(weights[begin : begin + BLOCK], dtype=np.float64)
-    return begin + _beyond(within, point - (reached[block - 1] if block else 0.0))
-
-
-def _beyond(reached: Doubles, point: float) -> int:
-    """The first place whose running sum exceeds ``point``."""
-    # A block's float32 sum may lie above that of its float64 running sum.
-    point = min(point, math.nextafter(reached[-1], 0))
-    return int(np.searchsorted(reached, point, side="right"))

@@ -1,7 +1,5 @@
 """Keeps a row's text within its constraint: which tokens may follow. The parser is llguidance's."""
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -73,15 +71,11 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._native: Any = None
-        self._compiled: OrderedDict[Constraint, MatcherMaker] = OrderedDict()
-        self._lock = threading.Lock()  # never held while something is compiled
+        self._compiled: dict[Constraint, MatcherMaker] = {}
 
     def known(self, constraint: Constraint) -> MatcherMaker | None:
         """What ``compile`` has made of it before."""
-        with self._lock:
-            if constraint in self._compiled:
-                self._compiled.move_to_end(constraint)
-            return self._compiled.get(constraint)
+        return self._compiled.get(constraint)
 
     def compile(self, constraint: Constraint, grammar: str) -> MatcherMaker:
         """``grammar`` is what ``grammar_of`` makes of it. The first one of a tokenizer takes about
@@ -90,14 +84,6 @@ class GrammarCompiler:
         known = self.known(constraint)
         if known is not None:
             return known
-        matcher, size = self._compile(constraint, grammar), self._tokenizer.vocab_size
-        with self._lock:
-            if len(self._compiled) == _KEPT:
-                self._compiled.popitem(last=False)
-            made = self._compiled[constraint] = lambda: GrammarMatcher(matcher.deep_copy(), size)
-        return made
-
-    def _compile(self, constraint: Constraint, grammar: str) -> Any:
         from llguidance import LLMatcher, LLParserLimits
 
         if self._native is None:
@@ -106,7 +92,11 @@ class GrammarCompiler:
         matcher = LLMatcher(self._native, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise refused(constraint, matcher.get_error())
-        return matcher
+        size = self._tokenizer.vocab_size
+        if len(self._compiled) == _KEPT:
+            del self._compiled[next(iter(self._compiled))]  # the oldest
+        made = self._compiled[constraint] = lambda: GrammarMatcher(matcher.deep_copy(), size)
+        return made
 
 
 class _Vocabulary:

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.runner import Logits
-from runtimes.sampling.best import best
-from runtimes.sampling.scratch import BLOCK, SCRATCH
+from runtimes.sampling.whole_row import BLOCK, SCRATCH, best
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -25,25 +24,19 @@ class TopLogProbs:
     ids: Ints
     values: Floats
 
-    def as_mapping(self, row: int) -> dict[int, float]:
-        """A row's likeliest tokens as ``Completion.top_logprobs`` has them."""
-        return dict(zip(self.ids[row].tolist(), self.values[row].tolist(), strict=True))
+    def likeliest(self, row: int, count: int) -> dict[int, float]:
+        """A row's ``count`` likeliest tokens as ``Completion.top_logprobs`` has them."""
+        ids, values = self.ids[row, :count], self.values[row, :count]
+        return dict(zip(ids.tolist(), values.tolist(), strict=True))
 
 
-def log_probability(logits: Logits, tokens: Ints) -> Floats:
-    """Natural log of each row's softmax at its token: float32 [rows]."""
-    chosen = logits[np.arange(len(tokens)), tokens]
-    return (chosen - _log_total(logits)).astype(np.float32)
-
-
-def top_log_probabilities(logits: Logits, tokens: Ints, count: int) -> TopLogProbs:
+def log_probabilities(logits: Logits, tokens: Ints, count: int) -> TopLogProbs:
     """Of each row's token, and of its ``count`` likeliest (at most the vocabulary)."""
     rows, vocabulary = logits.shape
     count = min(count, vocabulary)
     ids = np.zeros((rows, count), np.int64)
-    if count:
-        for row in range(rows):
-            ids[row] = best(logits[row], count)
+    for row in range(rows if count else 0):
+        ids[row] = best(logits[row], count)
     total = _log_total(logits)
     chosen = logits[np.arange(rows), tokens] - total
     values = np.take_along_axis(logits, ids, axis=1) - total[:, None]

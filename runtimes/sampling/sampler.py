@@ -1,18 +1,16 @@
 """One token for every row of a step, each row by the cheapest way to its own result."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from runtimes.runner import Logits, TopKLogits
-from runtimes.sampling.best import at_least_best
-from runtimes.sampling.draw import draw_among, draw_whole
-from runtimes.sampling.logprobs import log_probability, top_log_probabilities
-from runtimes.sampling.scratch import SCRATCH
+from runtimes.sampling.draw import draw_among
+from runtimes.sampling.logprobs import log_probabilities
 from runtimes.sampling.state import SamplerState
+from runtimes.sampling.whole_row import SCRATCH, at_least_best, draw_whole
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -78,14 +76,10 @@ def _sampled(logits: Logits | TopKLogits, states: Sequence[SamplerState]) -> lis
     if len(wanted) < len(states):
         logits, tokens = logits[wanted], tokens[wanted]
     counts = [states[i].params.top_logprobs for i in wanted]
-    if not any(counts):
-        for i, value in zip(wanted, log_probability(logits, tokens).tolist(), strict=True):
-            sampled[i] = sampled[i]._replace(logprob=value)
-        return sampled
-    found = top_log_probabilities(logits, tokens, max(counts))
+    found = log_probabilities(logits, tokens, max(counts))
     for row, (i, count) in enumerate(zip(wanted, counts, strict=True)):
-        best = dict(list(found.as_mapping(row).items())[:count])
-        sampled[i] = Sampled(sampled[i].token, float(found.chosen[row]), best)
+        top = found.likeliest(row, count) if count else None
+        sampled[i] = Sampled(sampled[i].token, float(found.chosen[row]), top)
     return sampled
 
 
@@ -169,28 +163,20 @@ def _large(logits: Logits, states: Sequence[SamplerState]) -> Ints:
             tokens[i] = top if params.temperature == 0 else draw_whole(row, row[top], state)
     if broken:
         raise _BrokenLogitsError(broken)
-    for group in _groups(few):
-        tokens[[c.row for c in group]] = _draw_candidates(group)
+    narrow = [one for one in few if len(one.ids) <= _WIDE]
+    for group in (narrow, *([one] for one in few if len(one.ids) > _WIDE)):
+        if group:
+            tokens[[one.row for one in group]] = _draw_candidates(group)
     return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
+class _Candidates(NamedTuple):
     """What top-k may keep of a row, by ascending id."""
 
     row: int
     ids: Ints
     values: Floats
     state: SamplerState
-
-
-def _groups(few: Sequence[_Candidates]) -> Iterator[list[_Candidates]]:
-    narrow = [c for c in few if len(c.ids) <= _WIDE]
-    if narrow:
-        yield narrow
-    for candidates in few:
-        if len(candidates.ids) > _WIDE:
-            yield [candidates]
 
 
 def _draw_candidates(group: Sequence[_Candidates]) -> Ints:

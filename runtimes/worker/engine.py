@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from runtimes.api import EngineApi
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.engine.request_checks import check_request
 from runtimes.errors import IngotError, RequestError
 from runtimes.models.modelfile import ModelFile
-from runtimes.request import Completion, FinishReason, Request, SamplingParams
+from runtimes.request import FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.worker.in_flight import InFlightRequest
@@ -37,7 +38,7 @@ _CALL_TRIES = 3
 _Answer = queue.SimpleQueue[Reply | IngotError]
 
 
-class WorkerEngine:
+class WorkerEngine(EngineApi):
     """Implements ``runtimes.api.EngineApi`` in a child process; this one loads no native library.
 
     When the process dies, every request that it had ends with an error that says of what, and is
@@ -152,11 +153,7 @@ class WorkerEngine:
         return ids
 
     def submit(self, request: Request) -> Stream:
-        """Queue a request; returns at once, also while a process is being started anew.
-
-        Raises RequestError when the prompt leaves no room for a token, a token id is out of range,
-        or the engine is closed.
-        """
+        """See ``EngineApi.submit``: at once, also while a process is being started anew."""
         grammar = check_request(request, self.context, self.vocab_size)
         in_flight = InFlightRequest(request, Stream(request.id, self.cancel))
         with self._lock:
@@ -169,14 +166,6 @@ class WorkerEngine:
                 raise
         self._watchdog.work()
         return in_flight.stream
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams | None = None
-    ) -> list[Completion]:
-        """Run a batch of token prompts to the end; completions in the order of the prompts."""
-        params = params or SamplingParams()
-        streams = [self.submit(Request(list(prompt), params)) for prompt in prompts]
-        return [stream.result() for stream in streams]
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
@@ -208,10 +197,7 @@ class WorkerEngine:
         return freed
 
     def save_session(self, tokens: Sequence[int], path: Path) -> int:
-        """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
-
-        Returns its length. Raises RequestError when nothing of it is cached.
-        """
+        """See ``EngineApi.save_session``."""
         length: int = self._call("save_session", list(tokens), Path(path).absolute(), tries=1)
         return length
 
@@ -231,14 +217,6 @@ class WorkerEngine:
         with self._lock:
             left = self.lost()
         self.fail(left, FinishReason.CANCELLED, RequestError("the engine is closed"))
-
-    def __enter__(self) -> WorkerEngine:
-        """The engine itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close without draining."""
-        self.close()
 
     def _call(
         self,

@@ -18,7 +18,6 @@ from app.models.pulling import find_builds
 from quantize.resolve import resolve
 from runtimes import load
 from runtimes.engine.engine import Engine
-from runtimes.engine.tokenizer import load_tokenizer
 from runtimes.errors import ModelError
 from runtimes.machine.selftest import ensure
 from runtimes.models.modelfile import ModelFile
@@ -67,7 +66,7 @@ def test_every_backend_has_the_name_that_it_is_registered_by() -> None:
 def test_a_model_file_belongs_to_the_runtime_that_knows_it(toy: Path, tmp_path: Path) -> None:
     model = ModelFile.read(toy)
     assert (model.runtime, model.backend.label) == ("toy", "Toy")
-    assert load_tokenizer(toy).encode("Pebble is") == [1, 5]
+    assert model.tokenizer().encode("Pebble is") == [1, 5]
     (tmp_path / "empty.toy").touch()
     with pytest.raises(ModelError, match="has no words"):
         ModelFile.read(tmp_path / "empty.toy")

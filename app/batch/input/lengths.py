@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from app.batch.input.source import Source
 from app.openai.task import Problem, Task
 from app.prompts import PromptStyle, PromptTooLongError, encode
-from runtimes.chat import Message
+from runtimes.chat import Message, encode_chat
 from runtimes.engine.request_checks import check_params
-from runtimes.engine.tokenizer import NamedTokenizer, encode_chat, load_tokenizer
 from runtimes.errors import RequestError
 from runtimes.models.memory import DEFAULT_CONTEXT
 from runtimes.models.modelfile import ModelFile
@@ -28,7 +27,7 @@ class FileEncoder:
 
     def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:
         self.model = model
-        self.tokenizer: NamedTokenizer = load_tokenizer(model.path)
+        self.tokenizer = model.tokenizer()
         context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
         self.context = min(context, settings.kv_tokens or context)
 

@@ -169,13 +169,13 @@ def test_a_parser_that_gives_up_ends_its_row_alone(engine):
 
 def hold_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """From now on nothing is compiled until the event is set."""
-    go_on, compiled = threading.Event(), engine._grammars._compile
+    go_on, compiled = threading.Event(), engine._grammars.compile
 
     def late(constraint: Constraint, grammar: str) -> object:
         assert go_on.wait(120)
         return compiled(constraint, grammar)
 
-    monkeypatch.setattr(engine._grammars, "_compile", late)
+    monkeypatch.setattr(engine._grammars, "compile", late)
     return go_on
 
 

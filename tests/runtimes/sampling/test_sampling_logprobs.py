@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtimes.sampling.logprobs import log_probability, top_log_probabilities
+from runtimes.sampling.logprobs import log_probabilities
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -18,7 +18,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def test_by_hand():
     logits = np.array([[1000.0, 999.0, -1000.0]], np.float32)
-    got = log_probability(logits, np.array([1]))
+    got = log_probabilities(logits, np.array([1]), 0).chosen
     assert got[0] == pytest.approx(-1 - np.log1p(np.exp(-1)), abs=1e-5)
 
 
@@ -40,7 +40,7 @@ def test_the_likeliest_tokens_and_their_values(vocabulary, seed, rows, count, ti
         logits[0, rng.permutation(vocabulary)[: vocabulary - 2]] = -np.inf
     tokens = rng.integers(0, vocabulary, rows)
     before = logits.copy()
-    got = top_log_probabilities(logits, tokens, count)
+    got = log_probabilities(logits, tokens, count)
     assert (logits == before).all()
     expected = log_softmax(logits)
     shown = min(count, vocabulary)
@@ -49,9 +49,9 @@ def test_the_likeliest_tokens_and_their_values(vocabulary, seed, rows, count, ti
     np.testing.assert_allclose(got.values, np.take_along_axis(expected, order, 1), atol=2e-5)
     chosen = expected[np.arange(rows), tokens]
     np.testing.assert_allclose(got.chosen, chosen, atol=2e-5)
-    assert log_probability(logits, tokens).tolist() == got.chosen.tolist()
-    assert got.as_mapping(rows - 1).keys() == set(order[-1].tolist())
+    assert log_probabilities(logits, tokens, 0).chosen.tolist() == got.chosen.tolist()
+    assert got.likeliest(rows - 1, count).keys() == set(order[-1].tolist())
     # Not a companion's business either.
-    alone = top_log_probabilities(logits[-1:], tokens[-1:], count)
+    alone = log_probabilities(logits[-1:], tokens[-1:], count)
     assert alone.chosen[0] == got.chosen[-1]
     assert alone.values[0].tolist() == got.values[-1].tolist()

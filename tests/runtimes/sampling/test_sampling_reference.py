@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runtimes.request import SamplingParams
 from runtimes.sampling import SamplerState
-from runtimes.sampling.nucleus import in_nucleus
+from runtimes.sampling.whole_row import in_nucleus
 from tests.runtimes.sampling.test_sampling import drawn
 
 # float32 sums over a vocabulary may differ from float64's by this share.

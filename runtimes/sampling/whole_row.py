@@ -1,0 +1,205 @@
+"""One row of a whole vocabulary, which is not sorted: its likeliest tokens, its nucleus, a draw."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from runtimes.sampling.state import SamplerState
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+BLOCK = 1024  # weights are summed in blocks of this many
+_PARTS = 64
+_LEAST = np.finfo(np.float32).min
+_SAMPLE = 8192
+_TINY = 1e-30
+_FEW = 16  # a kept set smaller than the vocabulary by this factor is gathered
+_FEW_SORTED = 8  # a part smaller than the vocabulary by this factor is sorted at once
+
+
+class Scratch(threading.local):
+    """Each thread's own buffers, of the largest vocabulary that it has met: fresh pages would cost
+    a step more than the work.
+
+    ``copy``, ``weights`` and ``spare`` are float32, ``mask`` is bool. ``weights`` is a multiple of
+    ``BLOCK`` long.
+    """
+
+    copy: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32]
+    spare: npt.NDArray[np.float32]
+    mask: npt.NDArray[np.bool_]
+
+    def __init__(self) -> None:
+        self.weights = np.empty(0, np.float32)
+
+    def fit(self, vocabulary: int) -> Scratch:
+        """Itself, with buffers at least that long."""
+        if len(self.weights) < vocabulary:
+            size = -(-vocabulary // BLOCK) * BLOCK
+            self.copy, self.weights, self.spare = (np.empty(size, np.float32) for _ in range(3))
+            self.mask = np.empty(size, np.bool_)
+        return self
+
+
+SCRATCH = Scratch()
+
+
+def at_least_best(logits: Floats, count: int) -> Ints:
+    """Ascending ids that hold the ``count`` largest of a row's finite logits, and few others.
+
+    ``logits`` is [vocabulary], 1 <= count <= vocabulary. Empty where the largest is not finite (NaN
+    counts as largest).
+    """
+    bound, top = _lower_bound(logits, count)
+    if not np.isfinite(top):
+        return np.empty(0, np.int64)
+    mask = SCRATCH.fit(len(logits)).mask[: len(logits)]
+    return np.flatnonzero(np.greater_equal(logits, max(bound, _LEAST), out=mask))
+
+
+def best(logits: Floats, count: int) -> Ints:
+    """Ids of the ``count`` largest, in descending order, equal ones by ascending id."""
+    ids = at_least_best(logits, count)
+    if len(ids) < count:
+        ids = np.arange(len(logits))  # -inf among them
+    return ids[np.argsort(-logits[ids], kind="stable")[:count]]
+
+
+def _lower_bound(logits: Floats, count: int) -> tuple[np.float32, np.float32]:
+    """A number that at least ``count`` logits reach, and not many more; and the largest logit."""
+    size = len(logits)
+    stride = -(-size // _PARTS)
+    if 4 * count > stride or size < _PARTS * _PARTS:
+        return np.partition(logits, size - count)[size - count], logits.max()
+    # The count-th largest of the maxima of disjoint groups. Groups are every stride-th token:
+    # NumPy takes the maximum over the first axis 6 times as fast as over a short last one.
+    body = stride * (_PARTS - 1)
+    maxima = logits[:body].reshape(_PARTS - 1, stride).max(axis=0)
+    rest = size - body
+    np.maximum(maxima[:rest], logits[body:], out=maxima[:rest])
+    return np.partition(maxima, stride - count)[stride - count], maxima.max()
+
+
+def draw_whole(logits: Floats, top: np.float32, state: SamplerState) -> int:
+    """The token of one row of float32 [vocabulary], top-k off; ``top`` is its finite maximum."""
+    size = len(logits)
+    params = state.params
+    scratch = SCRATCH.fit(size)
+    padded = scratch.weights[: -(-size // BLOCK) * BLOCK]
+    padded[size:] = 0
+    weights = np.subtract(logits, top, out=padded[:size])
+    weights *= np.float32(state.inverse_temperature)
+    np.exp(weights, out=weights)
+    if params.top_p < 1:
+        kept = in_nucleus(weights, logits, params.top_p, float(_block_sums(padded)[-1]))
+        if params.min_p > 0:
+            kept &= weights >= np.float32(params.min_p)
+    elif params.min_p > 0:
+        kept = np.greater_equal(weights, np.float32(params.min_p), out=scratch.mask[:size])
+    else:
+        return _at(padded, state.uniform())
+    if np.count_nonzero(kept) * _FEW <= size:
+        ids = np.flatnonzero(kept)
+        reached = np.cumsum(weights[ids], dtype=np.float64)
+        return int(ids[_beyond(reached, state.uniform() * reached[-1])])
+    weights *= kept
+    return _at(padded, state.uniform())
+
+
+def in_nucleus(weights: Floats, logits: Floats, share: float, total: float) -> Mask:
+    """The fewest tokens of largest logit whose weights sum up to ``share`` of ``total``.
+
+    ``weights`` are float32 [vocabulary], ``share`` is below 1. Equal logits rank by ascending id.
+    The mask is valid until the thread's next call.
+    """
+    edge, count = _edge(weights, share, total)
+    mask = np.greater_equal(weights, edge, out=SCRATCH.fit(len(weights)).mask[: len(weights)])
+    excess = int(np.count_nonzero(mask)) - count
+    if excess > 0:
+        # Equal weights may come from unequal logits.
+        equal = np.flatnonzero(weights == edge)
+        equal = equal[np.argsort(-logits[equal], kind="stable")]
+        mask[equal[len(equal) - excess :]] = False
+    return mask
+
+
+def _edge(weights: Floats, share: float, total: float) -> tuple[np.float32, int]:
+    """The nucleus's smallest weight, and how many tokens the nucleus has."""
+    mass = share * total
+    above, count, part = _around_edge(weights, mass, total - mass)
+    ordered = np.sort(part)[::-1]
+    reached = above + np.cumsum(ordered, dtype=np.float64)
+    if not len(reached) or not above < mass <= reached[-1]:
+        # The sample has misled, or rounding: the whole row decides.
+        count, ordered = 0, np.sort(weights)[::-1]
+        reached = np.cumsum(ordered, dtype=np.float64)
+    place = min(int(np.searchsorted(reached, mass, side="left")), len(ordered) - 1)
+    return ordered[place], count + place + 1
+
+
+def _around_edge(weights: Floats, mass: float, tail: float) -> tuple[float, int, Floats]:
+    """Weights with the nucleus's edge very probably among them; sum and number of all larger ones.
+
+    ``mass`` is that of the nucleus, ``tail`` what lies outside.
+    """
+    size = len(weights)
+    mask = SCRATCH.fit(size).mask[:size]
+    # The weights below this together weigh less than the tail: the edge is not among them.
+    low = np.float32(tail / size)
+    if np.count_nonzero(np.greater_equal(weights, low, out=mask)) * _FEW_SORTED <= size:
+        return 0.0, 0, weights[np.flatnonzero(mask)]
+    # Every n-th token tells about where the running sum from the smallest on passes the tail.
+    stride = -(-size // _SAMPLE)
+    sample = np.sort(weights[::stride])
+    place = int(np.searchsorted(np.cumsum(sample, dtype=np.float64), tail / stride))
+    place = min(place, len(sample) - 1)
+    middle = sample[place]
+    # The exact sum from there on tells how many tokens away the edge is, and on which side.
+    np.greater_equal(weights, middle, out=mask)
+    above, count = _sum(weights, mask), int(np.count_nonzero(mask))
+    steps = math.ceil(abs(mass - above) / max(float(middle), _TINY) / stride)
+    steps = min(steps + steps // 4 + 3 * math.isqrt(steps) + 4, len(sample))
+    if above < mass:
+        least = sample[place - steps] if place >= steps else np.float32(0)
+        np.not_equal(mask, weights >= least, out=mask)
+        return above, count, weights[np.flatnonzero(mask)]
+    most = sample[place + steps] if place + steps < len(sample) else np.float32(np.inf)
+    np.logical_and(mask, weights < most, out=mask)
+    part = weights[np.flatnonzero(mask)]
+    return above - float(part.sum(dtype=np.float64)), count - len(part), part
+
+
+def _sum(weights: Floats, mask: Mask) -> float:
+    """The sum of the masked weights; faster than ``sum(where=mask)``."""
+    return float(np.multiply(weights, mask, out=SCRATCH.spare[: len(weights)]).sum())
+
+
+def _block_sums(weights: Floats) -> Doubles:
+    """Running sums at the end of each block."""
+    sums: Floats = weights.reshape(-1, BLOCK).sum(axis=1)
+    return np.cumsum(sums, dtype=np.float64)
+
+
+def _at(weights: Floats, uniform: float) -> int:
+    """The first place at which the running sum exceeds ``uniform`` of the total."""
+    reached = _block_sums(weights)
+    point = uniform * reached[-1]
+    block = _beyond(reached, point)
+    begin = block * BLOCK
+    within = np.cumsum(weights[begin : begin + BLOCK], dtype=np.float64)
+    return begin + _beyond(within, point - (reached[block - 1] if block else 0.0))
+
+
+def _beyond(reached: Doubles, point: float) -> int:
+    """The first place whose running sum exceeds ``point``."""
+    # A block's float32 sum may lie above that of its float64 running sum.
+    point = min(point, math.nextafter(reached[-1], 0))
+    return int(np.searchsorted(reached, point, side="right"))
