@@ -2,7 +2,7 @@
 parts of a graph. Only child processes call what is here: onnx_ir is slow to import."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -10,6 +10,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+
+from runtimes.errors import ModelError
 
 NAME = "model.onnx"
 # Large tensors are mapped into memory, which starts at page boundaries: 64 KiB on Windows.
@@ -45,6 +47,34 @@ def add_initializer(graph: Any, tensor: Any) -> Any:
 def add_constant(graph: Any, name: str, data: npt.NDArray[Any]) -> Any:
     """``data`` as a new constant of ``graph``; its value."""
     return add_initializer(graph, ir.tensor(data, name=name))
+
+
+def step_feeds(
+    session: Any,
+    decoder: Mapping[str, Any],
+    ids: npt.NDArray[np.int64],
+    begin: int = 0,
+    past: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The inputs of a float graph for the tokens ``ids`` [1, count] from the position ``begin`` on;
+    without ``past`` nothing is before them. ``decoder`` is genai_config.json's part. Raises
+    ModelError for an input that is not known."""
+    end = begin + ids.shape[1]
+    known = {
+        "input_ids": ids,
+        "attention_mask": np.ones((1, end), np.int64),
+        "position_ids": np.arange(begin, end)[None],
+        **(past or {}),
+    }
+    feeds = {}
+    for node in session.get_inputs():
+        if node.name not in known and node.name.startswith("past"):
+            shape = (1, decoder["num_key_value_heads"], 0, decoder["head_size"])
+            known[node.name] = np.zeros(shape, np.float32)
+        if node.name not in known:
+            raise ModelError(f"the float graph has an input {node.name!r} that is not known")
+        feeds[node.name] = known[node.name]
+    return feeds
 
 
 class Inserter:

@@ -11,7 +11,7 @@ nothing where it can be folded into what makes x: the weight of a norm, or the c
 projection that a gate is multiplied with.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantize.children.child import report_progress
-from quantize.onnx.graphfile import NAME, DataFile
+from quantize.onnx.graphfile import NAME, DataFile, step_feeds
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG, read_json
 
 Floats = npt.NDArray[np.float32]
 
-ALPHA = 0.5  # the paper's choice for most models: both sides become equally hard
+_ALPHA = 0.5  # the paper's choice for most models: both sides become equally hard
 _WINDOW, _WINDOWS = 512, 32  # tokens run at a time, and how many times
 _FLOOR = 1e-5  # the least |x| and |W| that count, so that a dead channel has a factor
 # Which input of a norm is its weight; what follows it, if anything, is its bias.
@@ -70,19 +70,18 @@ class Smoothing:
 class _Site:
     """An activation that can be smoothed: what makes it, and the products that read it."""
 
-    activation: str
+    activation: Any
     maker: Any
     is_norm: bool
     readers: tuple[Any, ...]
 
 
-def measure_smoothing(fp32: Path, calibration: Path, alpha: float | None = None) -> Smoothing:
+def measure_smoothing(fp32: Path, calibration: Path) -> Smoothing:
     """Factors for the float graph in ``fp32`` from the text ``calibration``.
 
     Runs up to 16384 tokens through the graph. Raises ModelError for a text without tokens, or a
     graph with inputs that are not known.
     """
-    alpha = ALPHA if alpha is None else alpha
     model = ir.load(fp32 / NAME)
     sites = list(_sites(model.graph))
     if not sites:
@@ -92,29 +91,26 @@ def measure_smoothing(fp32: Path, calibration: Path, alpha: float | None = None)
     for site, x in zip(sites, most, strict=True):
         weights = [np.abs(node.inputs[1].const_value.numpy()).max(axis=1) for node in site.readers]
         w = np.maximum(np.maximum.reduce(weights), _FLOOR)
-        factor = (np.maximum(x, _FLOOR) ** alpha / w ** (1 - alpha)).astype(np.float32)
+        factor = (np.maximum(x, _FLOOR) ** _ALPHA / w ** (1 - _ALPHA)).astype(np.float32)
         (smoothing.norms if site.is_norm else smoothing.columns)[site.maker.name] = factor
         smoothing.rows |= {node.name: factor for node in site.readers}
-    smoothing.notes.append(f"activations smoothed with alpha {alpha:g} from {calibration.name}")
+    smoothing.notes.append(f"activations smoothed with alpha {_ALPHA:g} from {calibration.name}")
     return smoothing
 
 
 def _sites(graph: Any) -> Iterator[_Site]:
     for node in graph:
+        value, maker = node.outputs[0], None
         if node.op_type in _NORMS:
-            value, maker = node.outputs[0], node
-            if any(constant.const_value is None for constant in _norm_constants(node)):
-                continue
-            if any(len(constant.uses()) != 1 for constant in _norm_constants(node)):
-                continue
+            constants = _norm_constants(node)
+            if all(c.const_value is not None and len(c.uses()) == 1 for c in constants):
+                maker = node
         elif node.op_type == "Mul":
-            value, maker = node.outputs[0], _gated(node)
-        else:
-            continue
+            maker = _gated(node)
         readers = tuple(use.node for use in value.uses())
         plain = all(use.idx == 0 for use in value.uses()) and not value.is_graph_output()
         if maker is not None and readers and plain and all(map(_is_product, readers)):
-            yield _Site(value.name, maker, node.op_type in _NORMS, readers)
+            yield _Site(value, maker, node.op_type in _NORMS, readers)
 
 
 def _gated(node: Any) -> Any | None:
@@ -126,12 +122,19 @@ def _gated(node: Any) -> Any | None:
     return None
 
 
+def product_weight(node: Any) -> Any | None:
+    """The constant matrix [inputs, outputs] of a product, or None for another node."""
+    if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
+        return None
+    value = node.inputs[1]
+    constant = value is not None and value.const_value is not None and value.is_initializer()
+    return value if constant and len(value.shape) == 2 else None
+
+
 def _is_product(node: Any) -> bool:
     """Whether ``node`` multiplies by a constant that no other node uses."""
-    if node.op_type != "MatMul":
-        return False
-    weight = node.inputs[1]
-    return bool(weight.is_initializer() and len(weight.shape) == 2 and len(weight.uses()) == 1)
+    weight = product_weight(node)
+    return weight is not None and len(weight.uses()) == 1
 
 
 def _norm_constants(node: Any) -> list[Any]:
@@ -141,8 +144,8 @@ def _norm_constants(node: Any) -> list[Any]:
     return [value for value in node.inputs[first:last] if value is not None]
 
 
-def _windows(folder: Path, text: Path) -> list[list[int]]:
-    """The text's tokens in pieces."""
+def _windows(folder: Path, text: Path) -> list[npt.NDArray[np.int64]]:
+    """The text's tokens in pieces [1, count]."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -151,64 +154,38 @@ def _windows(folder: Path, text: Path) -> list[list[int]]:
     if not ids:
         raise ModelError(f"{text} has no text to calibrate with")
     starts = range(0, min(len(ids), _WINDOW * _WINDOWS), _WINDOW)
-    return [ids[start : start + _WINDOW] for start in starts]
+    return [np.array([ids[start : start + _WINDOW]], np.int64) for start in starts]
 
 
 def _run(
-    folder: Path, model: Any, sites: Sequence[_Site], windows: Sequence[list[int]]
+    folder: Path, model: Any, sites: Sequence[_Site], windows: Sequence[npt.NDArray[np.int64]]
 ) -> list[Floats]:
     """The largest |x| of each channel of each site over all windows."""
     import onnxruntime as ort
 
     decoder = read_json(folder / GENAI_CONFIG)["model"]["decoder"]
-    values = {v.name: v for node in model.graph for v in node.outputs if v.name}
-    axes = ir.node("Constant", [], {"value": ir.tensor(np.array([0, 1], np.int64))}, name="axes")
-    axes.outputs[0].name = "smooth.axes"
+    axes = ir.node("Constant", [], {"value": ir.tensor(np.array([0, 1], np.int64))})
     model.graph.append(axes)
-    names = []
-    for number, site in enumerate(sites):
-        size = ir.node("Abs", [values[site.activation]], name=f"smooth.{number}.abs")
-        most = ir.node(
-            "ReduceMax",
-            [size.outputs[0], axes.outputs[0]],
-            {"keepdims": 0},
-            name=f"smooth.{number}",
-        )
-        most.outputs[0].name = f"smooth.{number}.max"
-        most.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    names = [f"smooth.{number}" for number in range(len(sites))]
+    for name, site in zip(names, sites, strict=True):
+        size = ir.node("Abs", [site.activation])
+        most = ir.node("ReduceMax", [size.outputs[0], axes.outputs[0]], {"keepdims": 0})
+        most.outputs[0].name, most.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
         model.graph.extend([size, most])
         model.graph.outputs.append(most.outputs[0])
-        names.append(most.outputs[0].name)
     probe = folder / "probe.onnx"  # beside the data file, which it shares
     ir.save(model, probe)
     try:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         session = ort.InferenceSession(str(probe), options, providers=["CPUExecutionProvider"])
-        best: list[Floats] = []
+        best: list[Any] = [0.0] * len(sites)
         for done, ids in enumerate(windows):
             report_progress(done, len(windows), "windows")
-            found = session.run(names, _feeds(session, decoder, ids))
-            best = [np.maximum(a, b) for a, b in zip(best or found, found, strict=True)]
+            best = list(
+                map(np.maximum, best, session.run(names, step_feeds(session, decoder, ids)))
+            )
         report_progress(len(windows), len(windows), "windows")
         return best
     finally:
         probe.unlink()
-
-
-def _feeds(session: Any, decoder: Mapping[str, Any], ids: list[int]) -> dict[str, npt.NDArray[Any]]:
-    """One row of tokens with nothing before them; ``decoder`` is genai_config.json's part."""
-    feeds: dict[str, npt.NDArray[Any]] = {}
-    for node in session.get_inputs():
-        if node.name == "input_ids":
-            feeds[node.name] = np.array([ids], np.int64)
-        elif node.name == "attention_mask":
-            feeds[node.name] = np.ones((1, len(ids)), np.int64)
-        elif node.name == "position_ids":
-            feeds[node.name] = np.arange(len(ids), dtype=np.int64)[None]
-        elif node.name.startswith("past"):
-            shape = (1, decoder["num_key_value_heads"], 0, decoder["head_size"])
-            feeds[node.name] = np.zeros(shape, np.float32)
-        else:
-            raise ModelError(f"the float graph has an input {node.name!r} that is not known")
-    return feeds

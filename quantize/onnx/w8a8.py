@@ -7,39 +7,68 @@ of a batch changes with its companions. Here every row has its own:
     y = MatMulInteger(codes, weights) * scale of the output channel * scale of the row
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from quantize.children.child import report_progress
+from quantize.onnx.adapt import EMBEDDING
 from quantize.onnx.graphfile import NAME, DataFile, Inserter, data_file
-from quantize.onnx.smooth import Smoothing, measure_smoothing
-from quantize.onnx.w8a8_weights import round_channels
+from quantize.onnx.smooth import Floats, Smoothing, measure_smoothing, product_weight
 from runtimes.errors import ModelError
 
 _ZERO = 128  # activations are stored unsigned
 _MOST = 127.0
 _TINY = 1e-30  # the scale of a row of zeros
-_LOOKUP = "/model/embed_tokens/Gather"  # the builder's name of the embedding
+
+# Without VNNI or AMX, ONNX Runtime multiplies by `vpmaddubsw`, which adds the products of two
+# neighbours in 16 bits and saturates. Activations are at most 255, so two neighbouring weights may
+# add up to 32767 // 255 = 128, no more.
+PAIR_LIMIT = 32767 // 255
+# How many steps the largest weight of a channel gets: with fewer the rounding is coarser, with more
+# the limit cuts more pairs. With 63 it cuts none.
+_LEVELS = (127, 111, 95, 79, 63)
+_CHUNK = 1 << 22  # weights rounded at a time, so that temporary arrays stay small
+
+Codes = npt.NDArray[np.int8]
 
 
-@dataclass(slots=True)
-class _Rewrite:
-    """The graph on its way. ``codes`` has the 8-bit rows of each activation, ``matrices`` codes and
-    scales of each weight, by their names."""
+def quantize_w8a8(
+    fp32: Path,
+    out: Path,
+    calibration: Path | None = None,
+) -> list[str]:
+    """Rewrite the ONNX folder ``fp32`` into the new folder ``out``; what the user should know.
 
-    graph: Any
-    file: DataFile
-    smoothing: Smoothing
-    constants: dict[str, Any] = field(default_factory=dict)
-    codes: dict[str, _Rows] = field(default_factory=dict)
-    matrices: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    With ``calibration``, a text, activations are smoothed before they are rounded. Needs memory for
+    a few of the largest matrices. Raises ModelError for a graph without constant matrix products.
+    """
+    smoothing = Smoothing()
+    if calibration is not None:
+        smoothing = measure_smoothing(fp32, calibration)
+    out.mkdir()
+    for path in fp32.iterdir():
+        if path.is_file() and path.name not in (NAME, f"{NAME}.data"):
+            shutil.copy2(path, out / path.name)
+    model = ir.load(fp32 / NAME)
+    products = [node for node in model.graph if product_weight(node) is not None]
+    if not products:
+        raise ModelError(f"{fp32 / NAME} has no matrix product with a constant to rewrite")
+    with data_file(model, out / NAME) as file:
+        rewrite = _Rewrite(model.graph, file, smoothing)
+        smoothing.fold_norms(model.graph, file)
+        for done, node in enumerate(products):
+            report_progress(done, len(products), "matrices")
+            rewrite.product(node)
+        shrunk = rewrite.shrink_table()
+    report_progress(len(products), len(products), "matrices")
+    notes = [f"{len(products)} matrix products with 8-bit weights and activations"]
+    return [*notes, *smoothing.notes, *shrunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,117 +80,119 @@ class _Rows:
     leading: Any
 
 
-def quantize_w8a8(
-    fp32: Path,
-    out: Path,
-    calibration: Path | None = None,
-    *,
-    alpha: float | None = None,
-) -> list[str]:
-    """Rewrite the ONNX folder ``fp32`` into the new folder ``out``; what the user should know.
+@dataclass(slots=True)
+class _Rewrite:
+    """The graph on its way. ``activations`` and ``matrices`` (codes and scales) have what is in
+    8 bits already, by the names of the float values."""
 
-    With ``calibration``, a text, activations are smoothed before they are rounded; ``alpha`` is
-    SmoothQuant's migration strength (see `quantize.onnx.smooth`). Raises ModelError for a graph
-    without constant matrix products. Needs memory for a few of the model's largest matrices.
-    """
-    smoothing = Smoothing()
-    if calibration is not None:
-        smoothing = measure_smoothing(fp32, calibration, alpha)
-    out.mkdir()
-    for path in fp32.iterdir():
-        if path.is_file() and path.name not in (NAME, f"{NAME}.data"):
-            shutil.copy2(path, out / path.name)
-    model = ir.load(fp32 / NAME)
-    products = [node for node in model.graph if _weight(node) is not None]
-    if not products:
-        raise ModelError(f"{fp32 / NAME} has no matrix product with a constant to rewrite")
-    with data_file(model, out / NAME) as file:
-        rewrite = _Rewrite(model.graph, file, smoothing)
-        smoothing.fold_norms(model.graph, file)
-        for done, node in enumerate(products):
-            report_progress(done, len(products), "matrices")
-            _rewrite_product(rewrite, node)
-        shrunk = _shrink_table(rewrite)
-    report_progress(len(products), len(products), "matrices")
-    notes = [f"{len(products)} matrix products with 8-bit weights and activations"]
-    return [*notes, *smoothing.notes, *shrunk]
+    graph: Any
+    file: DataFile
+    smoothing: Smoothing
+    constants: dict[str, Any] = field(default_factory=dict)
+    activations: dict[str, _Rows] = field(default_factory=dict)
+    matrices: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
+    def product(self, node: Any) -> None:
+        """Multiply 8-bit rows by 8-bit weights instead."""
+        weight = node.inputs[1]
+        rows = self.rows(node)
+        if weight.name not in self.matrices:
+            self.matrices[weight.name] = self.matrix(node, weight)
+        matrix, scale = self.matrices[weight.name]
+        outputs = int(weight.shape[1])
+        zero = self.constant("w8a8.zero", _ZERO, np.uint8)
+        width = self.constant(f"w8a8.width.{outputs}", [outputs])
+        new = Inserter(self.graph, node, f"{node.name}/")
+        product = new.add("MatMulInteger", "Integer", rows.codes, matrix, zero)
+        # Two vectorised steps: DequantizeLinear would do both in one, and takes twice as long.
+        number = new.add("Cast", "Float", product, to=ir.DataType.FLOAT)
+        scaled = new.add("Mul", "Channels", number, scale)
+        full = new.add("Mul", "Rows", scaled, rows.scale)
+        shape = new.add("Concat", "Shape", rows.leading, width, axis=0)
+        new.replace_by(new.add("Reshape", "Reshape", full, shape))
+        if not weight.uses():
+            self.graph.initializers.pop(weight.name)
 
-def _weight(node: Any) -> Any | None:
-    """The constant matrix [inputs, outputs] of a product, or None for another node."""
-    if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
-        return None
-    value = node.inputs[1]
-    constant = value is not None and value.const_value is not None and value.is_initializer()
-    return value if constant and len(value.shape) == 2 else None
+    def rows(self, node: Any) -> _Rows:
+        """The product's activation as 8-bit rows, made once for all products that read it."""
+        value = node.inputs[0]
+        if value.name in self.activations:
+            return self.activations[value.name]
+        inputs = int(node.inputs[1].shape[0])
+        flat_shape = self.constant(f"w8a8.rows.{inputs}", [-1, inputs])
+        last = self.constant("w8a8.axis", [1])
+        step = self.constant("w8a8.step", 1 / _MOST, np.float32)
+        tiny = self.constant("w8a8.tiny", _TINY, np.float32)
+        new = Inserter(self.graph, node, f"{value.name}/w8a8/")
+        leading = new.add("Shape", "Leading", value, end=-1)
+        flat = new.add("Reshape", "Flat", value, flat_shape)
+        size = new.add("Abs", "Abs", flat)
+        most = new.add("ReduceMax", "Max", size, last, keepdims=1)
+        steps = new.add("Mul", "Step", most, step)
+        scale = new.add("Max", "Scale", steps, tiny)
+        column = new.add("Squeeze", "Column", scale, last)
+        count = new.add("Shape", "Count", column)
+        zero = ir.tensor(np.array([_ZERO], np.uint8))
+        zeros = new.add("ConstantOfShape", "Zeros", count, value=zero)
+        codes = new.add("QuantizeLinear", "Codes", flat, column, zeros, axis=0)
+        self.activations[value.name] = _Rows(codes, scale, leading)
+        return self.activations[value.name]
 
+    def matrix(self, node: Any, weight: Any) -> tuple[Any, Any]:
+        """The product's weights as codes [inputs, outputs], and scales [outputs].
 
-def _rewrite_product(rewrite: _Rewrite, node: Any) -> None:
-    graph, weight = rewrite.graph, node.inputs[1]
-    rows = _rows(rewrite, node)
-    if weight.name not in rewrite.matrices:
-        rewrite.matrices[weight.name] = _matrix(rewrite, node, weight)
-    matrix, scale = rewrite.matrices[weight.name]
-    outputs = int(weight.shape[1])
-    zero = _constant(rewrite, "w8a8.zero", np.array(_ZERO, np.uint8))
-    width = _constant(rewrite, f"w8a8.width.{outputs}", np.array([outputs], np.int64))
-    new = Inserter(graph, node, f"{node.name}/")
-    product = new.add("MatMulInteger", "Integer", rows.codes, matrix, zero)
-    # Two vectorised steps: DequantizeLinear would do both in one, and takes twice as long.
-    number = new.add("Cast", "Float", product, to=ir.DataType.FLOAT)
-    scaled = new.add("Mul", "Channels", number, scale)
-    full = new.add("Mul", "Rows", scaled, rows.scale)
-    shape = new.add("Concat", "Shape", rows.leading, width, axis=0)
-    new.replace_by(new.add("Reshape", "Reshape", full, shape))
-    if not weight.uses():
-        graph.initializers.pop(weight.name)
+        An output layer that shares its matrix with the embedding is stored as the table, a row for
+        each token, and turned round where it is multiplied: once, when the graph is loaded.
+        """
+        values = self.smoothing.scaled(node.name, weight.const_value.numpy())
+        codes, scales = round_channels(values.T)
+        scale = self.file.initializer(f"{weight.name}.scales", scales)
+        table = _table_of(weight)
+        if table is None:
+            return self.file.initializer(f"{weight.name}.codes", codes.T), scale
+        stored = self.file.initializer(f"{weight.name}.codes", codes)
+        turn = Inserter(self.graph, node, f"{node.name}/")
+        turned = turn.add("Transpose", "Transpose", stored, perm=[1, 0])
+        self.replace_lookup(next(use.node for use in table.outputs[0].uses()), stored, scale)
+        self.graph.remove(table, safe=True)
+        return turned, scale
 
+    def shrink_table(self) -> list[str]:
+        """Store an embedding table of its own in 8 bits, with a scale for each row."""
+        for node in self.graph:
+            if node.name != EMBEDDING or not node.inputs[0].is_initializer():
+                continue
+            table = node.inputs[0]
+            if table.const_value.dtype != ir.DataType.FLOAT or len(table.uses()) != 1:
+                continue
+            codes, scales = round_channels(table.const_value.numpy())
+            stored = self.file.initializer(f"{table.name}.codes", codes)
+            scale = self.file.initializer(f"{table.name}.scales", scales)
+            self.replace_lookup(node, stored, scale)
+            self.graph.initializers.pop(table.name)
+            return ["the embedding table is stored in 8 bits"]
+        return []
 
-def _rows(rewrite: _Rewrite, node: Any) -> _Rows:
-    """The product's activation as 8-bit rows, made once for all products that read it."""
-    value = node.inputs[0]
-    if value.name in rewrite.codes:
-        return rewrite.codes[value.name]
-    inputs = int(node.inputs[1].shape[0])
-    flat_shape = _constant(rewrite, f"w8a8.rows.{inputs}", np.array([-1, inputs], np.int64))
-    last = _constant(rewrite, "w8a8.axis", np.array([1], np.int64))
-    step = _constant(rewrite, "w8a8.step", np.array(1 / _MOST, np.float32))
-    tiny = _constant(rewrite, "w8a8.tiny", np.array(_TINY, np.float32))
-    new = Inserter(rewrite.graph, node, f"{value.name}/w8a8/")
-    leading = new.add("Shape", "Leading", value, end=-1)
-    flat = new.add("Reshape", "Flat", value, flat_shape)
-    size = new.add("Abs", "Abs", flat)
-    most = new.add("ReduceMax", "Max", size, last, keepdims=1)
-    steps = new.add("Mul", "Step", most, step)
-    scale = new.add("Max", "Scale", steps, tiny)
-    column = new.add("Squeeze", "Column", scale, last)
-    count = new.add("Shape", "Count", column)
-    zero = ir.tensor(np.array([_ZERO], np.uint8))
-    zeros = new.add("ConstantOfShape", "Zeros", count, value=zero)
-    codes = new.add("QuantizeLinear", "Codes", flat, column, zeros, axis=0)
-    rewrite.codes[value.name] = _Rows(codes, scale, leading)
-    return rewrite.codes[value.name]
+    def replace_lookup(self, gather: Any, table: Any, scale: Any) -> None:
+        """Look up codes [tokens, inputs] and scales [tokens] instead of floats."""
+        last = self.constant("w8a8.last", [-1])
+        ids = gather.inputs[1]
+        new = Inserter(self.graph, gather, f"{gather.name}/")
+        codes = new.add("Gather", "Codes", table, ids, axis=0)
+        number = new.add("Cast", "Float", codes, to=ir.DataType.FLOAT)
+        steps = new.add("Gather", "Scales", scale, ids, axis=0)
+        column = new.add("Unsqueeze", "Column", steps, last)
+        new.replace_by(new.add("Mul", "Scaled", number, column))
 
-
-def _matrix(rewrite: _Rewrite, node: Any, weight: Any) -> tuple[Any, Any]:
-    """The product's weights as codes [inputs, outputs], and scales [outputs].
-
-    An output layer that shares its matrix with the embedding is stored as the table, a row for each
-    token, and turned round where it is multiplied: once, when the graph is loaded.
-    """
-    values = rewrite.smoothing.scaled(node.name, weight.const_value.numpy())
-    codes, scales = round_channels(values.T)
-    scale = rewrite.file.initializer(f"{weight.name}.scales", scales)
-    table = _table_of(weight)
-    if table is None:
-        return rewrite.file.initializer(f"{weight.name}.codes", codes.T), scale
-    stored = rewrite.file.initializer(f"{weight.name}.codes", codes)
-    turn = Inserter(rewrite.graph, node, f"{node.name}/")
-    turned = turn.add("Transpose", "Transpose", stored, perm=[1, 0])
-    lookup = next(use.node for use in table.outputs[0].uses())
-    _replace_lookup(rewrite, lookup, stored, scale)
-    rewrite.graph.remove(table, safe=True)
-    return turned, scale
+    def constant(self, name: str, value: float | list[int], dtype: Any = np.int64) -> Any:
+        """A small constant in the graph itself, where shape inference sees it."""
+        if name not in self.constants:
+            tensor = ir.tensor(np.array(value, dtype))
+            node = ir.node("Constant", [], {"value": tensor}, name=name)
+            node.outputs[0].name = name
+            self.graph.insert_before(self.graph[0], node)
+            self.constants[name] = node.outputs[0]
+        return self.constants[name]
 
 
 def _table_of(weight: Any) -> Any | None:
@@ -173,40 +204,50 @@ def _table_of(weight: Any) -> Any | None:
     return turns[0] if len(uses) == 1 and uses[0].node.op_type == "Gather" else None
 
 
-def _shrink_table(rewrite: _Rewrite) -> list[str]:
-    """Store an embedding table of its own in 8 bits, with a scale for each row."""
-    for node in rewrite.graph:
-        if node.name != _LOOKUP or not node.inputs[0].is_initializer():
-            continue
-        table = node.inputs[0]
-        if table.const_value.dtype != ir.DataType.FLOAT or len(table.uses()) != 1:
-            continue
-        codes, scales = round_channels(table.const_value.numpy())
-        stored = rewrite.file.initializer(f"{table.name}.codes", codes)
-        scale = rewrite.file.initializer(f"{table.name}.scales", scales)
-        _replace_lookup(rewrite, node, stored, scale)
-        rewrite.graph.initializers.pop(table.name)
-        return ["the embedding table is stored in 8 bits"]
-    return []
+def round_channels(weight: npt.NDArray[np.floating]) -> tuple[Codes, Floats]:
+    """Codes [channels, inputs] and scales [channels] for weights [channels, inputs].
+
+    Each channel gets the scale, of five, with the least squared error after `limit_pairs`.
+    """
+    channels, inputs = weight.shape
+    codes = np.empty((channels, inputs), np.int8)
+    scales = np.empty(channels, np.float32)
+    step = max(1, _CHUNK // max(inputs, 1))
+    for start in range(0, channels, step):
+        part = slice(start, start + step)
+        codes[part], scales[part] = _round(np.ascontiguousarray(weight[part], np.float32))
+    return codes, scales
 
 
-def _replace_lookup(rewrite: _Rewrite, gather: Any, table: Any, scale: Any) -> None:
-    """Look up codes [tokens, inputs] and scales [tokens] instead of floats."""
-    last = _constant(rewrite, "w8a8.last", np.array([-1], np.int64))
-    ids = gather.inputs[1]
-    new = Inserter(rewrite.graph, gather, f"{gather.name}/")
-    codes = new.add("Gather", "Codes", table, ids, axis=0)
-    number = new.add("Cast", "Float", codes, to=ir.DataType.FLOAT)
-    steps = new.add("Gather", "Scales", scale, ids, axis=0)
-    column = new.add("Unsqueeze", "Column", steps, last)
-    new.replace_by(new.add("Mul", "Scaled", number, column))
+def limit_pairs(codes: npt.NDArray[np.int16]) -> None:
+    """Move codes 2i and 2i+1 of each row towards zero, in place, until they add up to no more than
+    PAIR_LIMIT either way."""
+    even = codes[:, : codes.shape[1] // 2 * 2 : 2]
+    odd = codes[:, 1::2]
+    total = even + odd
+    excess = total - np.clip(total, -PAIR_LIMIT, PAIR_LIMIT)
+    if not excess.any():
+        return
+    half = excess // 2
+    odd -= half
+    even -= excess - half
 
 
-def _constant(rewrite: _Rewrite, name: str, array: Any) -> Any:
-    """A small constant in the graph itself, where shape inference sees it."""
-    if name not in rewrite.constants:
-        node = ir.node("Constant", [], {"value": ir.tensor(array)}, name=name)
-        node.outputs[0].name = name
-        rewrite.graph.insert_before(rewrite.graph[0], node)
-        rewrite.constants[name] = node.outputs[0]
-    return rewrite.constants[name]
+def _round(weight: Floats) -> tuple[Codes, Floats]:
+    most = np.abs(weight).max(axis=1, keepdims=True)
+    most[most == 0] = 1  # a channel of zeros: any scale will do
+    best = np.full(len(weight), np.inf, np.float32)
+    codes = np.zeros(weight.shape, np.int8)
+    scales = np.empty(len(weight), np.float32)
+    for level in _LEVELS:
+        scale = most / np.float32(level)
+        tried = np.rint(weight / scale).astype(np.int16)
+        limit_pairs(tried)
+        off = tried * scale
+        off -= weight
+        error = np.einsum("ij,ij->i", off, off)
+        better = error < best
+        codes[better] = tried[better]
+        scales[better] = scale[better, 0]
+        best[better] = error[better]
+    return codes, scales

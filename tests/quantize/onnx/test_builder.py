@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnxruntime.quantization.neural_compressor import weight_only
 
-from quantize.onnx import kquant
+from quantize.onnx import builder
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of groups of equal weights
@@ -12,9 +12,9 @@ from quantize.onnx import kquant
 def test_pieces_give_the_bytes_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, bits: int
 ):
-    monkeypatch.setattr(kquant, "_PIECE", 1 << 14)
+    monkeypatch.setattr(builder, "_PIECE", 1 << 14)
     monkeypatch.setattr(weight_only, "quant_tensor_k_quant_cuda", None)
-    kquant.search_in_pieces(threads=2)
+    builder.search_in_pieces(threads=2)
     weights = np.random.default_rng(rows).standard_normal((columns, rows), np.float32).T
     weights[0, :32] = 0  # a group without a range
     whole = weight_only.quant_tensor_k_quant_cpu(weights, bits, 32)
