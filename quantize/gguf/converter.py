@@ -16,7 +16,7 @@ from typing import Any
 
 from quantize.disk import sha256_of
 from quantize.errors import ToolError
-from quantize.source.tensors import read_tensors
+from quantize.source.files import read_tensors
 from runtimes.errors import IngotError, RuntimeMissingError
 from runtimes.llamacpp.source import sdist_path
 from runtimes.paths import cache_dir

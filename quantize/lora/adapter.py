@@ -13,9 +13,8 @@ from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store
 from quantize.manifest import Source
 from quantize.progress.console import Reporter
-from quantize.source.files import TOKENIZERS, read_json, small_files
+from quantize.source.files import TOKENIZERS, Tensor, read_json, read_tensors, small_files
 from quantize.source.model import SourceModel
-from quantize.source.tensors import Tensor, read_tensors
 from quantize.stages.verify import digest
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -8,9 +8,8 @@ from quantize.hub.names import HubName
 from quantize.hub.store import Store
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
-from quantize.source.code import require_no_code
+from quantize.source.checks import require_floats, require_no_code
 from quantize.source.files import CONFIG, INDEX, read_json, wanted
-from quantize.source.tensors import require_floats
 
 _WEIGHTS = (".safetensors", ".bin")
 

@@ -1,10 +1,13 @@
-"""Which files of a model matter, in a folder and in a repository on the hub."""
+"""The files of a model, in a folder or on the hub: which matter, and the tensors in them."""
 
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from quantize.errors import SourceError
 
@@ -87,6 +90,26 @@ def listed_weights(folder: Path, index: str) -> dict[str, str]:
             " the download is incomplete"
         )
     return places
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An entry of a safetensors file's table: the format's name of its type, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name; raises SourceError unless the file is whole."""
+    try:
+        with safe_open(path, framework="np") as file:
+            table = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise SourceError(f"{path} is truncated or damaged ({error}); download it again") from error
+    if not table:
+        raise SourceError(f"{path} holds no tensors")
+    return {name: Tensor(t.get_dtype(), tuple(t.get_shape())) for name, t in table.items()}
 
 
 def _is_small(name: str) -> bool:

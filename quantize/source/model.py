@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from quantize.disk import sha256_of
 from quantize.manifest import Source
 from quantize.source.files import EVALUATION, GRADED, small_files
 
@@ -63,6 +64,5 @@ class SourceModel:
         for path in (*small, *self.weights):
             # The file that is converted is named by the user: its name decides nothing.
             digest.update(f"{path.name if self.kind == 'hf' else ''}\0".encode())
-            with path.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
+            digest.update(bytes.fromhex(sha256_of(path)))
         return Source(self.name, digest.hexdigest(), revision=self.revision, lora=self.lora)
