@@ -24,7 +24,7 @@ class InputScan:
     stamp: Stamp
     input_rows: int = 0  # those of other shards too
     rows: int = 0
-    requests: int = 0  # lines of an OpenAI batch
+    requests: int = 0  # lines of an OpenAI batch, those of other shards too
     invalid: int = 0
     reusable: int = 0  # answered already
     skipped: int = 0  # of the reusable ones: they stay failed
@@ -96,12 +96,12 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
     refused = set()
     for row in source.all_rows():
         found.input_rows += 1
+        found.requests += row.endpoint is not None
         if ids is not None:
             ids.add(row.id, row.line)
         if not source.takes(row):
             continue
         found.rows += 1
-        found.requests += row.endpoint is not None
         if len(fields) < _FIELDS_SHOWN:
             fields.update(dict.fromkeys(row.fields))
         if row.problem is not None:

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from app.batch.input.scan import InputScan
-from app.batch.output.csv_table import CSV
-from app.batch.output.jsonl import JSONL
-from app.batch.output.openai import OPENAI
-from app.batch.output.parquet_table import PARQUET
+from app.batch.output.lines import JSONL, OPENAI
 from app.batch.output.records import OutputFormat
+from app.batch.output.tables import CSV, PARQUET
 
 FORMATS = {format.name: format for format in (JSONL, OPENAI, CSV, PARQUET)}
 
@@ -19,9 +17,9 @@ def suffix_format(path: Path) -> OutputFormat:
 
 
 def output_format(wanted: str, out: Path | None, found: InputScan) -> OutputFormat:
-    """``wanted`` unless it is auto, else what the name of ``out`` says, else what the rows are:
-    OpenAI's batch lines are answered by such lines."""
+    """``wanted`` unless it is auto, else what the name of ``out`` says, else what the rows are, all
+    shards' together: OpenAI's batch lines are answered by such lines."""
     if wanted != "auto":
         return FORMATS[wanted]
     named = suffix_format(out) if out is not None else JSONL
-    return OPENAI if named is JSONL and 2 * found.requests > found.rows else named
+    return OPENAI if named is JSONL and 2 * found.requests > found.input_rows else named

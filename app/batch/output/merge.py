@@ -17,8 +17,7 @@ from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import told
 from app.batch.journal.state import read_state
 from app.batch.output.formats import FORMATS, suffix_format
-from app.batch.output.jsonl import JSONL
-from app.batch.output.openai import OPENAI
+from app.batch.output.lines import JSONL, OPENAI
 from app.batch.output.publish import write_output
 from app.batch.output.records import OutputFormat, Record
 from app.batch.settings import comparable

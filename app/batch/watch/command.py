@@ -17,16 +17,6 @@ _TALK = ("--json", "--quiet")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A job with an output file, its paths absolute, also that of the template; ``input`` is None
-    for standard input."""
-
-    input: Path | None
-    output: Path
-    spec: BatchSpec
-
-
-@dataclass(frozen=True, slots=True)
 class Command:
     """``arguments`` are those after `ingot`, the first being ``batch``; relative paths in them are
     relative to ``folder``. ``spec`` is what they say, where that is known already."""
@@ -49,18 +39,21 @@ class Command:
         """The command that resumes what this one has left."""
         return Command(tuple(a for a in self.arguments if a not in _ONCE), self.folder)
 
-    def asked(self) -> Asked | None:
-        """What it asks for; None when it is no job with an output file."""
-        if not self.arguments or self.arguments[0] != "batch":
+    def asked(self) -> BatchSpec | None:
+        """What it asks for, with absolute paths of input, output and template; None when it is no
+        job with an output file."""
+        if self.arguments[:1] != ("batch",):
             return None
         spec = self.spec or batch_spec(self.arguments[1:])
         if spec is None or spec.input in WORDS or spec.output in (None, "-") or spec.rows.dry_run:
             return None
-        if spec.rows.template is not None:
-            rows = replace(spec.rows, template=self.folder / spec.rows.template)
-            spec = replace(spec, rows=rows)
-        entry = None if spec.input == "-" else self.folder / spec.input
-        return Asked(entry, self.folder / str(spec.output), spec)
+        template = spec.rows.template
+        return replace(
+            spec,
+            input="-" if spec.input == "-" else str(self.folder / spec.input),
+            output=str(self.folder / str(spec.output)),
+            rows=replace(spec.rows, template=template and self.folder / template),
+        )
 
 
 def command_of(spec: BatchSpec, folder: Path) -> Command:

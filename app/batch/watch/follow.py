@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ _BUCKET_S = 2.0
 # Of a log that was not followed for days, only the end is read: the journal has the rows.
 _LAST_EVENTS = 4 << 20
 _NOTES = 20
+_FIGURES_KEPT = 2000
 
 
 class Tail:
@@ -70,6 +72,7 @@ class FollowedJournal(JournalState):
         self.speeds = SpeedHistory()
         self._bucket: tuple[int, int] | None = None
         self._tail = Tail(path)
+        self._figures = lru_cache(_FIGURES_KEPT)(self._read_figures)
         super().__init__(path)
 
     @property
@@ -102,12 +105,13 @@ class FollowedJournal(JournalState):
         return anew or bool(lines)
 
     def figures(self, index: int) -> RowFigures | None:
-        """A row's figures, from the journal if they are not at hand."""
-        found = self.rows.figures(index)
-        if found is None and (record := self.record(index)) is not None:
-            found = RowFigures.of(record["answer"])
-            self.rows.keep(index, found)
-        return found
+        """What a finished row took."""
+        offset = self.rows.offset(index)
+        return None if offset is None else self._figures(index, offset)
+
+    def _read_figures(self, index: int, offset: int) -> RowFigures | None:
+        record = self.record(index)
+        return None if record is None else RowFigures.of(record["answer"])
 
     def record(self, index: int) -> dict[str, Any] | None:
         """A row's last record; None if it has none, or it is not there any more."""
@@ -125,13 +129,14 @@ class FollowedJournal(JournalState):
     def _other_settings(self) -> None:
         super()._other_settings()
         self.rows.forget()
+        self._figures.cache_clear()
 
     def _run(self, record: dict[str, Any]) -> None:
         super()._run(record)
         self.speeds, self._bucket = SpeedHistory(), None
         command = self.command
         asked = None if command is None else command.asked()
-        self.rows.begin_run(keep_failures=asked is not None and asked.spec.running.skip_failed)
+        self.rows.begin_run(keep_failures=asked is not None and asked.running.skip_failed)
         self.rows.grow(int(record.get("input_rows", 0)))
         self.rows.set_invalid(self.invalid)
 
@@ -139,7 +144,7 @@ class FollowedJournal(JournalState):
         before = self.output_tokens
         super()._row(record, offset)
         answer = record["answer"]
-        self.rows.finish(record["index"], answer, offset, good=record["ok"])
+        self.rows.finish(record["index"], offset, good=record["ok"])
         if record["ok"]:
             self._add_speed(answer.get("created", self.last), self.output_tokens - before)
 

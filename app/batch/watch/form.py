@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.output.formats import suffix_format
-from app.batch.output.jsonl import JSONL
+from app.batch.output.lines import JSONL
 from app.batch.spec import WORDS, BatchSpec, InputOptions, SampleOptions
 from app.batch.watch.command import Command, command_of
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
@@ -23,13 +23,11 @@ class FormError(ParameterError):
         super().__init__(message, field)
 
 
-def _text(label: str, placeholder: str, *, option: str = "", least: int | None = None) -> Any:
-    """A field for a text. ``option`` is the command's, where it has another name; with ``least``
-    it is a whole number."""
-    return field(
-        default="",
-        metadata={"label": label, "placeholder": placeholder, "option": option, "least": least},
-    )
+def _text(label: str, placeholder: str, **more: Any) -> Any:
+    """A field for a text, with ``least`` for a number of a ``type``; ``option`` is the command's,
+    where it has another name."""
+    usual = {"option": "", "least": None, "type": int}
+    return field(default="", metadata=usual | {"label": label, "placeholder": placeholder} | more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +41,10 @@ class JobForm:
     template: str = _text("Template", "a Jinja2 file that makes the prompt (optional)")
     system: str = _text("System", "a system message (optional)")
     max_tokens: str = _text("Max tokens", "512", least=1)
-    temperature: str = _text("Temp.", "0")
+    temperature: str = _text("Temp.", "0", least=0, type=float)
     limit: str = _text("Rows", "all", least=1)
     slots: str = _text("Slots", "auto", least=1)
-    top_p: str = _text("Top-p", "1")
+    top_p: str = _text("Top-p", "1", least=0, type=float)
     seed: str = _text("Seed", "none", least=0)
     n: str = _text("Answers a row", "1", least=1)
     choices: str = _text("Choices", "yes | no (optional)", option="choice")
@@ -56,44 +54,37 @@ class JobForm:
     def spec(self) -> BatchSpec:
         """The job. Raises FormError for what no job can have; see ``check`` for what the files
         say."""
-        for name in ("input", "output", "model"):
-            if not getattr(self, name).strip():
-                raise FormError(name, _MISSING[name])
-        if self.input.strip() == "-" or self.output.strip() == "-":
+        said = {
+            name: _value(name, text) for name in FIELDS if (text := getattr(self, name).strip())
+        }
+        for name, wanted in _MISSING.items():
+            if name not in said:
+                raise FormError(name, wanted)
+        if "-" in (said["input"], said["output"]):
             raise FormError("input", "standard input and output belong to the terminal; name files")
-        if self.field.strip() and self.template.strip():
+        if "field" in said and "template" in said:
             raise FormError("template", "a field and a template both make the prompt; give one")
-        if self.choices.strip() and self.schema.strip():
+        if "choices" in said and "schema" in said:
             raise FormError("schema", "choices and a schema both say what an answer is; give one")
-        whole = {
-            name: _whole(name, text)
-            for name in ("max_tokens", "seed", "slots", "limit", "n")
-            if (text := getattr(self, name).strip())
-        }
-        numbers: dict[str, Any] = {
-            name: _number(name, text)
-            for name in ("temperature", "top_p")
-            if (text := getattr(self, name).strip())
-        }
-        numbers |= {name: whole[name] for name in ("max_tokens", "seed") if name in whole}
-        template, schema = self.template.strip(), self.schema.strip()
+        sampling = ("max_tokens", "seed", "temperature", "top_p")
+        template, schema = said.get("template"), said.get("schema")
         return BatchSpec(
-            _path(self.input),
-            _path(self.output),
-            self.model.strip(),
-            system=self.system.strip() or None,
-            slots=whole.get("slots"),
+            _path(said["input"]),
+            _path(said["output"]),
+            said["model"],
+            system=said.get("system"),
+            slots=said.get("slots"),
             fresh=self.fresh,
-            sampling=SamplingOptions(**numbers),
+            sampling=SamplingOptions(**{name: said[name] for name in sampling if name in said}),
             constraints=ConstraintOptions(
                 json_schema=str(Path(schema).expanduser()) if schema else None,
                 choice=[text for part in self.choices.split("|") if (text := part.strip())] or None,
             ),
-            samples=SampleOptions(n=whole.get("n", 1)),
+            samples=SampleOptions(n=said.get("n", 1)),
             rows=InputOptions(
-                field=self.field.strip() or None,
+                field=said.get("field"),
                 template=Path(template) if template else None,
-                limit=whole.get("limit"),
+                limit=said.get("limit"),
             ),
         )
 
@@ -131,7 +122,7 @@ def check(form: JobForm, folder: Path) -> Command:
     spec = form.spec()
     command = command_of(spec, folder)
     asked = command.asked()
-    if asked is None or asked.input is None:
+    if asked is None:
         raise FormError("input", "this is not a job with an output file")
     with _at("max_tokens"):
         params = spec.samples.apply(spec.sampling.params())
@@ -140,13 +131,13 @@ def check(form: JobForm, folder: Path) -> Command:
         there = str(folder / schema) if schema else None
         replace(spec.constraints, json_schema=there).constraint()
     with _at("template"):
-        prompting = asked.spec.rows.prompting(params)
+        prompting = asked.rows.prompting(params)
     with (
         _at("input"),
-        open_source(str(asked.input), prompting=prompting, limit=spec.rows.limit) as source,
+        open_source(asked.input, prompting=prompting, limit=spec.rows.limit) as source,
         _at("output"),
     ):
-        check_out(asked.output, source, replace=form.fresh)
+        check_out(Path(str(asked.output)), source, replace=form.fresh)
     with _at("model"):
         model_file(_in(folder, str(spec.model)), ModelOptions())
     return command
@@ -176,24 +167,18 @@ def _path(text: str) -> str:
     return f"./{text}" if text in WORDS or text.startswith("-") else text
 
 
-def _whole(field: str, text: str) -> int:
-    least, most = FIELDS[field]["least"], MOST_SLOTS if field == "slots" else None
+def _value(name: str, text: str) -> Any:
+    """What was typed, as the field's type."""
+    known = FIELDS[name]
+    least, most = known["least"], MOST_SLOTS if name == "slots" else math.inf
+    if least is None:
+        return text
     try:
-        value = int(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        value = least - 1
-    if value < least or (most is not None and value > most):
-        upto = "" if most is None else f" to {most}"
-        label = FIELDS[field]["label"]
-        raise FormError(field, f"{label}: a whole number from {least}{upto}, not {text}")
-    return value
-
-
-def _number(field: str, text: str) -> float:
-    try:
-        value = float(text)
+        value = float(text) if known["type"] is float else int(text.replace(",", ""))
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise FormError(field, f"{FIELDS[field]['label']}: a number from 0, not {text}")
-    return value
+    if least <= value <= most and value != math.inf:
+        return value
+    kind = "a whole number" if known["type"] is int else "a number"
+    upto = "" if most == math.inf else f" to {most}"
+    raise FormError(name, f"{known['label']}: {kind} from {least}{upto}, not {text}")

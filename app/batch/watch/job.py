@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.journal.journal import journal_path
+from app.batch.spec import BatchSpec
 from app.batch.watch import process, records
-from app.batch.watch.command import Asked, Command
+from app.batch.watch.command import Command
 from app.batch.watch.follow import EventFeed, FollowedJournal
 from app.batch.watch.process import Child
 from app.batch.watch.records import Record
@@ -59,7 +60,7 @@ class Job:
         return self._child is not None
 
     @property
-    def asked(self) -> Asked | None:
+    def asked(self) -> BatchSpec | None:
         """What its command asks for; None when that is not known."""
         command = self.command or self.journal.command
         return None if command is None else command.asked()
@@ -94,7 +95,7 @@ class Job:
             if which == "failed":
                 return self.rows.failed()
             asked = self.asked
-            sharded = asked is not None and asked.spec.out.shard is not None
+            sharded = asked is not None and asked.out.shard is not None
             return self.rows.known() if sharded else range(len(self.rows))
 
     @property
@@ -238,10 +239,10 @@ def start_job(command: Command, *, clock: Callable[[], float] = time.time) -> Jo
     asked = command.asked()
     if asked is None:
         raise JobError(f"{command.text}: no job with an output file")
-    job = Job(asked.output, command, clock=clock)
+    job = Job(Path(str(asked.output)), command, clock=clock)
     record = records.record_of(job.output)
     if record is not None and record.child is not None:
-        raise JobError(f"a job runs on {asked.output} already; attach to it")
+        raise JobError(f"a job runs on {job.output} already; attach to it")
     job._start(command)
     return job
 

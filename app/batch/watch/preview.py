@@ -10,7 +10,7 @@ from typing import Any
 from app.batch.input.row import Row
 from app.batch.input.source import Source, open_source
 from app.batch.settings import JobSettings
-from app.batch.watch.command import Asked
+from app.batch.spec import BatchSpec
 from app.batch.watch.job import Job
 from app.figures import duration, rate
 from app.openai.answer import Answer
@@ -44,7 +44,7 @@ class Preview:
     more: bool  # whether there are more rows
 
 
-def preview(asked: Asked, rows: int = 20) -> Preview:
+def preview(asked: BatchSpec, rows: int = 20) -> Preview:
     """Read the beginning of the input, and no more. Raises RequestError."""
     with _open(asked) as source:
         found = list(islice(source.all_rows(), rows + 1))
@@ -74,16 +74,12 @@ def open_row(job: Job, index: int) -> ShownRow:
     )
 
 
-def _open(asked: Asked, settings: JobSettings | None = None) -> AbstractContextManager[Source]:
-    """The input of a job with these settings.
-
-    Raises RequestError when it is standard input, or cannot be opened.
-    """
-    if asked.input is None:
+def _open(asked: BatchSpec, settings: JobSettings | None = None) -> AbstractContextManager[Source]:
+    if asked.input == "-":
         raise RequestError("this job reads standard input, which is not there any more")
-    rows = asked.spec.rows
+    rows = asked.rows
     return open_source(
-        str(asked.input),
+        asked.input,
         format=None if rows.input_format == "auto" else rows.input_format,
         prompting=rows.prompting(SamplingParams() if settings is None else settings.sampling),
         limit=rows.limit,
@@ -103,7 +99,9 @@ def _shown(row: Row) -> ShownRow:
     return ShownRow(row.index, row.id, row.where, text)
 
 
-def _row(asked: Asked | None, index: int, settings: JobSettings | None) -> tuple[Row | None, str]:
+def _row(
+    asked: BatchSpec | None, index: int, settings: JobSettings | None
+) -> tuple[Row | None, str]:
     if asked is None:
         return None, "the journal does not say how the job was started: the prompt is not known"
     try:

@@ -167,7 +167,7 @@ def _running() -> Iterator[tuple[Path, float]]:
             continue
         asked = Command(arguments, folder).asked()
         if asked is not None:
-            yield absolute(asked.output), one.info["create_time"]
+            yield absolute(Path(str(asked.output))), one.info["create_time"]
 
 
 def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:

@@ -1,17 +1,14 @@
-"""The state of every row of a job, in nine bytes a row, and the figures of those looked at last."""
-
-from __future__ import annotations
+"""The state of every row of a job, in nine bytes a row, and what a finished one took."""
 
 from array import array
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-_FIGURES_KEPT = 2000
 _RECENT_KEPT = 500
 _TEXT = 200  # characters of an answer
 
@@ -40,7 +37,7 @@ class RowFigures:
     text: str = ""
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> RowFigures:
+    def of(cls, answer: Mapping[str, Any]) -> Self:
         """From the answer of a journal's record."""
         if "error" in answer:
             error = answer["error"]
@@ -61,7 +58,6 @@ class Rows:
     def __init__(self) -> None:
         self._states = bytearray()
         self._offsets = array("q")
-        self._figures: OrderedDict[int, RowFigures] = OrderedDict()
         self._recent: deque[int] = deque(maxlen=_RECENT_KEPT)
         self._running: tuple[int, ...] = ()
 
@@ -90,7 +86,7 @@ class Rows:
         self._running = ()
         self._recent.clear()
 
-    def finish(self, index: int, answer: Mapping[str, Any], offset: int, *, good: bool) -> None:
+    def finish(self, index: int, offset: int, *, good: bool) -> None:
         """Take in a journal's record, which begins at ``offset``."""
         if index < 0:
             return
@@ -98,14 +94,6 @@ class Rows:
         self._states[index] = RowState.DONE if good else RowState.FAILED
         self._offsets[index] = offset
         self._recent.append(index)
-        self.keep(index, RowFigures.of(answer))
-
-    def keep(self, index: int, figures: RowFigures) -> None:
-        """Remember figures for a while."""
-        self._figures[index] = figures
-        self._figures.move_to_end(index)
-        if len(self._figures) > _FIGURES_KEPT:
-            self._figures.popitem(last=False)
 
     def set_running(self, indexes: Iterable[int]) -> None:
         """Which rows are running now; the others that were so and did not finish wait."""
@@ -138,10 +126,6 @@ class Rows:
         """Where the journal has the row's last record."""
         offset = self._offsets[index] if index < len(self._offsets) else -1
         return None if offset < 0 else offset
-
-    def figures(self, index: int) -> RowFigures | None:
-        """Its figures, if they are at hand."""
-        return self._figures.get(index)
 
     def count(self, *states: RowState) -> int:
         """How many rows are in one of ``states``."""

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.batch.input.jsonl_rows import JSONL
+from app.batch.input.scan import scan
 from app.batch.input.shard import Shard
 from app.batch.input.source import Source
-from app.batch.journal.journal import Journal, journal_path
+from app.batch.journal.journal import Entries, Journal, journal_path
 from app.batch.journal.lines import END, RUN, end_note, run_note
-from app.batch.output.formats import FORMATS
+from app.batch.output.formats import FORMATS, output_format
 from app.batch.output.merge import merge
 from app.batch.output.publish import publish
 from app.batch.output.records import RecordForm
@@ -78,6 +79,20 @@ def make(
         publish(source, source.stamp(), journal, out, RecordForm(FORMATS[format], model))
         journal.note(END, end_note(left))
     return out
+
+
+def test_all_parts_of_a_mixed_input_have_one_form(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    messages = {"messages": [{"role": "user", "content": "x"}]}
+    openai = {"method": "POST", "url": "/v1/chat/completions", "body": messages}
+    rows = [{"custom_id": f"r{i}", **openai} if i % 3 else {"prompt": "x"} for i in range(30)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = [
+        scan(Source(path, path.name, JSONL, shard=Shard(number, 9)), Entries())
+        for number in range(1, 10)
+    ]
+    assert len({one.rows for one in found}) > 1
+    assert {output_format("auto", tmp_path / "out.jsonl", one).name for one in found} == {"openai"}
 
 
 @pytest.mark.parametrize("format", ["jsonl", "openai", "csv", "parquet"])

@@ -100,7 +100,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         assert screen.job is None
         screen.query_one(BatchForm).fill(model=str(gguf_file), max_tokens="60")
         await pilot.press("ctrl+l")
-        await soon(lambda: "25 rows: 24 valid, 1 invalid" in said(screen, "said"))
+        await soon(lambda: "25: 24 valid, 1 invalid" in said(screen, "said"))
 
         with monkeypatch.context() as first:
             for name, value in stopping.after_rows(tmp_path / "held", 1).items():

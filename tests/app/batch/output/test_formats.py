@@ -74,7 +74,7 @@ def test_parquet(tmp_path: Path) -> None:
     ],
 )
 def test_the_form_of_the_output(name: str, wanted: str, requests: int, expected: str) -> None:
-    found = InputScan(Stamp(0, 0), rows=10, requests=requests)
+    found = InputScan(Stamp(0, 0), input_rows=10, rows=4, requests=requests)
     assert output_format(wanted, Path(name), found).name == expected
     assert suffix_format(Path("a.b.csv")).name == "csv"
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.batch.input.row import Row
-from app.batch.output.columns import cells_of, columns_of
-from app.batch.output.jsonl import JSONL
-from app.batch.output.openai import OPENAI, index_of
+from app.batch.output.lines import JSONL, OPENAI, openai_index
 from app.batch.output.records import RecordForm, flat_record
+from app.batch.output.tables import cells_of, columns_of
 from app.openai.answer import Answer
 from app.openai.sampling_body import Endpoint
 from app.openai.task import Problem, Task
@@ -91,7 +90,7 @@ def test_openai_form(endpoint: Endpoint | None, raw: bool, kind: str) -> None:
     assert choice["finish_reason"] == "length"  # what a full context is to OpenAI's clients
     text = choice["text"] if kind == "text_completion" else choice["message"]["content"]
     assert text == "four"
-    assert index_of(line) == 4
+    assert openai_index(line) == 4
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_an_openai_error_has_both_forms(code: str, status: int) -> None:
 
 def test_ids_that_are_not_ours_have_no_index() -> None:
     for name in ("batch_req_", "batch_req_x", "req_1", "", "batch_req_ab_-1", "batch_req_ab_²"):
-        assert index_of({"id": name}) is None
+        assert openai_index({"id": name}) is None
 
 
 def test_columns_hold_every_cell() -> None:

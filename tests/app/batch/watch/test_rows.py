@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from app.batch.spec import BatchSpec, InputOptions
-from app.batch.watch.command import Asked, Command, batch_arguments, command_of
+from app.batch.watch.command import Command, batch_arguments, command_of
 from app.batch.watch.follow import FollowedJournal, Tail
 from app.batch.watch.form import FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import preview
 from app.batch.watch.process import last_words
-from app.batch.watch.rows import Rows, RowState
+from app.batch.watch.rows import RowFigures, Rows, RowState
 from app.batch.watch.speeds import Speed, SpeedHistory
 
 
@@ -23,8 +23,8 @@ def test_rows_change_their_states() -> None:
     rows = Rows()
     rows.grow(6)
     rows.set_running([0, 1])
-    rows.finish(0, {"response": "x", "usage": {"prompt_tokens": 3}}, 10, good=True)
-    rows.finish(2, {"error": {"code": "timeout", "message": "late"}}, 20, good=False)
+    rows.finish(0, 10, good=True)
+    rows.finish(2, 20, good=False)
     rows.set_running([3])
     rows.set_invalid([5])
     states = [rows.state(i) for i in range(6)]
@@ -32,8 +32,7 @@ def test_rows_change_their_states() -> None:
     assert states == [done, wait, failed, RowState.RUNNING, wait, RowState.INVALID]
     assert rows.live() == [3, 2, 0]
     assert list(rows.failed()) == [2, 5]
-    figures = rows.figures(2)
-    assert figures is not None
+    figures = RowFigures.of({"error": {"code": "timeout", "message": "late"}})
     assert figures.error == "timeout: late"
     assert rows.offset(0) == 10
     assert rows.offset(1) is None
@@ -48,7 +47,7 @@ def test_a_million_rows_take_little_memory() -> None:
     rows = Rows()
     rows.grow(1_000_000)
     for index in range(0, 1_000_000, 100):
-        rows.finish(index, {"response": "", "usage": {"prompt_tokens": 1}}, index, good=True)
+        rows.finish(index, index, good=True)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 12e6
@@ -162,7 +161,7 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
     command = check(form(**good, system="Be brief."), tmp_path)
     asked = command.asked()
     assert asked is not None
-    assert (asked.input, asked.output) == (tmp_path / "in.txt", tmp_path / "out.jsonl")
+    assert (asked.input, asked.output) == (str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"))
     assert "'--system=Be brief.'" in command.text
     answers = {"choices": "yes | not at all|", "seed": "7", "n": "2", "top_p": ".9"}
     text = check(form(**good, **answers), tmp_path).text
@@ -196,8 +195,8 @@ def test_commands_are_understood_as_the_command_does() -> None:
     command = Command(words, Path("/folder"))
     asked = command.asked()
     assert asked is not None
-    said = BatchSpec("in", "out", "M", fresh=True, rows=InputOptions(field="a.b", limit=3))
-    assert asked == Asked(Path("/folder/in"), Path("/folder/out"), said)
+    rows = InputOptions(field="a.b", limit=3)
+    assert asked == BatchSpec("/folder/in", "/folder/out", "M", fresh=True, rows=rows)
     assert "--fresh" not in command.again().arguments
     assert command.events()[:3] == ["batch", "--json", "--quiet"]
     assert command.text == "ingot batch in out -m M --fresh --field=a.b --limit 3"
