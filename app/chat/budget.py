@@ -3,12 +3,12 @@
 Everything that counts tokens asks the engine, so it blocks: call it in a thread.
 """
 
-import threading
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
+from typing import Any
 
 from app.chat.conversation import Conversation, render
 from app.chat.encoding import answered_ids, encode
@@ -201,30 +201,17 @@ def _messages(
 def _budget(
     host: EngineHost, messages: Sequence[chat.Message], draft: Draft, max_tokens: int
 ) -> Budget:
-    engine = _engine(host)
-    said = any(message["role"] != "system" for message in messages)
-    asked = _count(engine, messages, plain=host.plain) if said else 0
+    engine: Any = _engine(host)  # hashable, which the protocol does not say
+    texts = tuple((message["role"], message["content"]) for message in messages)
+    asked = _count(engine, texts, host.plain) if any(role != "system" for role, _ in texts) else 0
     return Budget(asked + draft.answered, max_tokens, engine.context)
 
 
-_counts: OrderedDict[tuple[object, ...], int] = OrderedDict()
-_lock = threading.Lock()
-
-
-def _count(engine: EngineApi, messages: Sequence[chat.Message], *, plain: bool) -> int:
-    """Tokens of a prompt; the last ones are remembered."""
-    texts = tuple((message["role"], message["content"]) for message in messages)
-    key = (engine.model.path, plain, *texts)
-    with _lock:
-        if key in _counts:
-            _counts.move_to_end(key)
-            return _counts[key]
-    tokens = len(encode(engine, messages, plain=plain)[0])
-    with _lock:
-        _counts[key] = tokens
-        while len(_counts) > _KEPT:
-            _counts.popitem(last=False)
-    return tokens
+@lru_cache(_KEPT)
+def _count(engine: EngineApi, texts: tuple[tuple[str, str], ...], plain: bool) -> int:
+    """Tokens of a prompt of (role, content) pairs."""
+    messages: list[chat.Message] = [{"role": role, "content": text} for role, text in texts]
+    return len(encode(engine, messages, plain=plain)[0])
 
 
 def _engine(host: EngineHost) -> EngineApi:

@@ -1,4 +1,7 @@
-"""The figures that are kept with an answer."""
+"""The figures of an answer: while it comes, and those that are kept with it."""
+
+from collections import deque
+from dataclasses import dataclass
 
 from app.chat.store.records import Figures, Message, State
 from runtimes.request import Completion, FinishReason
@@ -6,6 +9,10 @@ from runtimes.request import Completion, FinishReason
 UNFINISHED = "unfinished"  # the reason in the figures of an answer that was still coming
 
 FEW = 16  # tokens; the time of fewer is that of one step, whatever it computes
+
+_WINDOW_S = 2.0
+_SAMPLE_S = 0.25
+_SAMPLES = 60
 
 # What an answer has become.
 STATES = {
@@ -57,3 +64,63 @@ def can_continue(message: Message) -> bool:
     """Whether an answer ended before its end, with something to go on from."""
     ended = (State.STOPPED, State.CUT, State.FAILED, State.LOST)
     return message.state in ended and bool(message.token_ids or message.text)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFigures:
+    """What a status line tells; None where there is nothing to tell."""
+
+    note: str = ""  # comes first and is never left out
+    decode_tps: float | None = None  # of the last two seconds; of the engine when it is done
+    history: tuple[float, ...] = ()  # decode speeds over time, oldest first
+    ttft_s: float | None = None
+    prefill_tps: float | None = None  # not known before it is done
+    used: int | None = None  # tokens of the context
+    context: int | None = None
+    estimated: bool = False
+    model: str = ""
+    details: str = ""
+
+
+class Meter:
+    """Tokens per second over the last two seconds of an answer, from batches that are drained now
+    and then.
+
+    Tokens have come between two readings, when exactly is not known: so the rate is taken from one
+    reading to another, never from the time of a batch alone, and is right after a long time without
+    readings too. Times are monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, int]] = deque()  # time, tokens until then
+        # The rate as it was each quarter of a second, oldest first, for a sparkline.
+        self.samples: deque[float] = deque(maxlen=_SAMPLES)
+        self._sampled = 0.0
+        self.tokens = 0
+        self.first_tokens = 1  # those that came with the first piece
+
+    def begin(self, first: float, tokens: int = 1) -> None:
+        """The first ``tokens`` came together at ``first``: the rate counts those after them."""
+        self.first_tokens = tokens
+        self._readings.append((first, tokens))
+        self._sampled = first
+
+    def read(self, now: float, tokens: int) -> None:
+        """``tokens`` more have come until ``now``, which is not before the last reading."""
+        self.tokens += tokens
+        if not self._readings:
+            return
+        self._readings.append((now, self.tokens))
+        while len(self._readings) > 2 and self._readings[1][0] <= now - _WINDOW_S:
+            self._readings.popleft()
+        if now - self._sampled >= _SAMPLE_S:
+            self._sampled = now
+            self.samples.append(self.rate or 0.0)
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second; None until there is something to divide."""
+        if len(self._readings) < 2:
+            return None
+        (start, before), (end, after) = self._readings[0], self._readings[-1]
+        return (after - before) / (end - start) if end > start else None

@@ -173,17 +173,6 @@ class EngineHost:
             coming.close()
         self._drop()
 
-    def cancel(self) -> None:
-        """End a load that is at work; a model that is still loaded stays."""
-        with self._lock:
-            if not self._loads:
-                return
-            self._wish += 1
-            self._loads = False
-            coming = self._coming
-        if coming is not None:
-            coming.close()
-
     def _drop(self) -> None:
         with self._lock:
             engine, self._engine, self._stats = self._engine, None, None

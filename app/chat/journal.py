@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from app.chat.store.records import Figures, Message, State
+from app.chat.store.records import Figures, Message
 from app.chat.store.store import Store
 from runtimes.errors import IngotError
 
@@ -36,17 +36,17 @@ class Journal:
         )
         return None if error is None else str(error)
 
-    def end(
-        self,
-        text: str,
-        token_ids: Sequence[int],
-        state: State,
-        figures: Figures | None,
-        error: str | None,
-    ) -> None:
+    def end(self, message: Message) -> None:
         """Store the answer as it ended, after what is being saved."""
+        self._ended = message
         self._ending = self._thread.submit(
-            self._store.end_answer, self._id, text, tuple(token_ids), state, figures, error
+            self._store.end_answer,
+            message.id,
+            message.text,
+            message.token_ids,
+            message.state,
+            message.figures,
+            message.error,
         )
         self._thread.shutdown(wait=False)
 
@@ -55,15 +55,17 @@ class Journal:
         """Whether the end is stored, or could not be."""
         return self._ending is not None and self._ending.done()
 
-    def result(self, timeout: float | None = None) -> tuple[Message | None, str | None]:
-        """Wait for ``end``; the message as it is stored, or None and what went wrong."""
+    def result(self, timeout: float | None = None) -> tuple[Message, str | None]:
+        """Wait for ``end``: the message as it is stored; if it could not be, as it ended, and what
+        went wrong."""
         assert self._ending is not None
         try:
             return self._ending.result(timeout), None
         except TimeoutError:
-            return None, "the answer is still being stored: the disk or another program is slow"
+            said = "the answer is still being stored: the disk or another program is slow"
         except IngotError as error:
-            return None, str(error)
+            said = str(error)
         except Exception as error:
             log.exception("storing an answer")
-            return None, f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {error}"
+        return self._ended, said

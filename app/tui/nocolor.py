@@ -19,8 +19,10 @@ from textual.filter import LineFilter
 _HIGHLIGHT = 0.12
 # Select graphic rendition, ECMA-48 8.3.117: its parameters are attributes and colours.
 _SGR = re.compile("\x1b\\[([0-9;:]*)m")
-_EXTENDED = frozenset({38, 48, 58})  # "5;n" or "2;r;g;b" follows
-_COLOURS = frozenset({*range(30, 50), 58, 59, *range(90, 98), *range(100, 108)})
+# Of them, colours: 38, 48 and 58 with "5;n" or "2;r;g;b" behind them, or one parameter each.
+_COLOUR = re.compile(
+    r";0*(?:[345]8(?:;5;\d*|;2(?:;\d*){3}|(?::\d*)*)|[34][0-79]|59|9[0-7]|10[0-7])(?=;|$)"
+)
 _PLAIN = Style(dim=False)
 _REVERSED = Style(dim=False, reverse=True)
 
@@ -63,14 +65,5 @@ def without_colours(text: str) -> str:
 
 
 def _attributes(found: re.Match[str]) -> str:
-    if not found[1]:
-        return found[0]
-    kept, given = [], iter(found[1].split(";"))
-    for parameter in given:
-        code = int(parameter.partition(":")[0] or 0)
-        if code in _EXTENDED and ":" not in parameter:
-            for _ in range(3 if next(given, "") == "2" else 1):
-                next(given, None)
-        elif code not in _COLOURS:
-            kept.append(parameter)
-    return f"\x1b[{';'.join(kept)}m" if kept else ""
+    kept = _COLOUR.sub("", f";{found[1]}")[1:]
+    return f"\x1b[{kept}m" if kept or not found[1] else ""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from app.chat.budget import Draft, Shortage, more_of, shortage
 from app.chat.conversation import Conversation
+from app.chat.figures import StatusFigures
 from app.chat.host import HostState
 from app.chat.session import Before
 from app.chat.store.records import Message
 from app.chat.turn import Progress, Turn
 from app.tui.widgets.pace import Pace
-from app.tui.widgets.status_line import StatusFigures
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
@@ -168,14 +168,7 @@ class AnswerController:
         assert self.turn is not None
         if progress.warning:
             self._screen.tell(progress.warning)
-        self.figures = StatusFigures(
-            decode_tps=progress.decode_tps,
-            history=tuple(self.turn.meter.samples),
-            ttft_s=progress.ttft_s,
-            prefill_tps=progress.prefill_tps,
-            used=progress.context_used,
-            context=progress.context,
-        )
+        self.figures = progress.figures
         self._prompt_tokens = progress.prompt_tokens
         self._screen.sender.estimate = None
         self._screen.show_status(now=progress.done)

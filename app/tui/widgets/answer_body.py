@@ -35,11 +35,11 @@ class Thought(Vertical):
     Thought.-opened > TextLines { display: block; }
     """
 
-    def __init__(self, text: str = "", tokens: str = "", *, thinking: bool = False) -> None:
+    def __init__(self, parts: Parts) -> None:
         super().__init__()
-        self._lines = TextLines(text.strip("\n"))
+        self._lines = TextLines(parts.thinking.strip("\n"))
         self._title = Static(classes="title", markup=False)
-        self._tokens, self._thinking = tokens, thinking
+        self._parts = parts
         self.opened = False
 
     def compose(self) -> ComposeResult:
@@ -58,10 +58,10 @@ class Thought(Vertical):
     def text(self) -> str:
         return self._lines.text
 
-    def show(self, text: str, tokens: str, *, thinking: bool) -> None:
-        """Replace what is known; ``tokens`` as words, such as "120 tokens"."""
-        self._lines.set_text(text.strip("\n"))
-        self._tokens, self._thinking = tokens, thinking
+    def show(self, parts: Parts) -> None:
+        """Replace what is known."""
+        self._parts = parts
+        self._lines.set_text(parts.thinking.strip("\n"))
         self._say()
 
     def toggle(self) -> None:
@@ -71,8 +71,8 @@ class Thought(Vertical):
 
     def _say(self) -> None:
         mark = "▾" if self.opened else "▸"
-        doing = "Thinking" if self._thinking else "Thought"
-        about = f": {self._tokens}" if self._tokens else ""
+        doing = "Thinking" if self._parts.thinks else "Thought"
+        about = f": {self._parts.tokens}" if self._parts.tokens else ""
         how = "" if self.opened else " (space opens)"
         self._title.update(f"{mark} {doing}{about}{how}")
 
@@ -103,7 +103,7 @@ class AnswerBody(Vertical):
         """A text that has ended, all at once."""
         parts = self._begin
         if parts.thinking:
-            self.thought = Thought(parts.thinking, parts.tokens)
+            self.thought = Thought(parts)
             yield self.thought
         self.text = parts.text
         self._splitter = Splitter(parts.text)
@@ -121,9 +121,9 @@ class AnswerBody(Vertical):
             await self.remove_children()
         if parts.thinking:
             if self.thought is None:
-                self.thought = Thought()
+                self.thought = Thought(parts)
                 await self.mount(self.thought, before=0)
-            self.thought.show(parts.thinking, parts.tokens, thinking=parts.thinks)
+            self.thought.show(parts)
         self._splitter.feed(parts.text[len(self.text) :], last=ended)
         self.text = parts.text
         if self.sections:

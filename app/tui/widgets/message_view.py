@@ -139,11 +139,12 @@ def _parts(message: Message, text: str | None = None, tokens: int | None = None)
         tokens = len(message.token_ids)
     if "<" not in whole:
         return Parts(whole)
-    found = split(whole, final=message.state is not State.STREAMING)
+    streams = message.state is State.STREAMING
+    found = split(whole, final=not streams)
     thinking = "\n\n".join(part.text for part in found if part.kind is Kind.THINKING)
     rest = "\n\n".join(part.text for part in found if part.kind is Kind.ANSWER)
     if not thinking and not any(part.open for part in found):
-        return Parts(whole if message.state is not State.STREAMING else rest)
+        return Parts(rest if streams else whole)
     about = round(tokens * len(thinking) / max(1, len(whole)))
     said = f"about {about:,} token{'s' if about > 1 else ''}" if about else ""
-    return Parts(rest, thinking or " ", said, any(part.open for part in found))
+    return Parts(rest, thinking or " ", said, streams and any(part.open for part in found))

@@ -1,33 +1,17 @@
 """The line under the prompt: speeds, context, model."""
 
 import time
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from app.chat.figures import StatusFigures
 from app.figures import duration
 from app.tui.widgets.gauge import bar, history
 
 _PAINT_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class StatusFigures:
-    """What the status line tells; None where there is nothing to tell."""
-
-    note: str = ""  # comes first and is never left out
-    decode_tps: float | None = None
-    history: tuple[float, ...] = ()  # decode speeds over time, oldest first
-    ttft_s: float | None = None
-    prefill_tps: float | None = None
-    used: int | None = None
-    context: int | None = None
-    estimated: bool = False
-    model: str = ""
-    details: str = ""
 
 
 class StatusLine(Widget):

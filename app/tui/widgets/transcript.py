@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.geometry import Size
+from textual.geometry import Size, clamp
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 from textual.widgets import Static
 
 from app.tui.widgets.message_view import Entry, MessageView
-from app.tui.widgets.place import Place
 
 _FIRST = 8  # messages that are mounted before a chat is painted
 _MORE = 8  # that come at once when one scrolls to either end
@@ -44,7 +44,12 @@ class Transcript(VerticalScroll, can_focus=True):
         self._moving = False
         self._folded = False
         self._changing = asyncio.Lock()  # timers, keys and panels come in different tasks
-        self._place = Place()
+        # The message that keeps its place in the window. Messages get their heights some time after
+        # they are mounted, and others are mounted above them: where one will be is known to the
+        # layout only, so every layout moves the view with it.
+        self._kept: MessageView | None = None
+        self._kept_row: int | None = None  # its row in what is scrolled, at the last layout
+        self._kept_whole = False  # it has to be in view, and not only to stay where it is
 
     def compose(self) -> ComposeResult:
         yield self._welcome
@@ -126,8 +131,9 @@ class Transcript(VerticalScroll, can_focus=True):
             view.focus(scroll_visible=False)  # after what has asked for the focus before
             self._show_whole(view)
 
-    def action_follow(self) -> None:
-        self.run_worker(self.to_end(), exclusive=True, group="window", exit_on_error=False)
+    @work(exclusive=True, group="window", exit_on_error=False)
+    async def action_follow(self) -> None:
+        await self.to_end()
 
     async def to_end(self) -> None:
         """Mount the last messages if they are not, and follow them."""
@@ -135,13 +141,11 @@ class Transcript(VerticalScroll, can_focus=True):
             if self._low + len(self.views) < len(self.entries):
                 entries, self.entries = self.entries, []
                 await self._sync(entries)
-        self._place.let_go()
+        self._keep(None)
         self.anchor()
 
-    def action_top(self) -> None:
-        self.run_worker(self._to_top(), exclusive=True, group="window", exit_on_error=False)
-
-    async def _to_top(self) -> None:
+    @work(exclusive=True, group="window", exit_on_error=False)
+    async def action_top(self) -> None:
         self.release_anchor()
         async with self._changing:
             if self._low:
@@ -152,7 +156,7 @@ class Transcript(VerticalScroll, can_focus=True):
         """Mount messages from ``low`` on in place of those that are."""
         await self._remove(self.views)
         self.views, self._low = [], low
-        self._place.let_go()
+        self._keep(None)
         self.set_scroll(None, 0)  # where the messages that are gone were scrolled to says nothing
         await self._mount_below(2 * _FIRST)
 
@@ -170,14 +174,14 @@ class Transcript(VerticalScroll, can_focus=True):
     def _show_whole(self, view: MessageView) -> None:
         if self.region.contains_region(view.region):
             if self.following:
-                self._place.let_go()
+                self._keep(None)
                 return
         elif view.size:
             tall = view.outer_size.height > self.size.height
             self.scroll_to_widget(view, animate=False, top=tall, immediate=True)
         else:  # it has been mounted just now
             self.refresh(layout=True)
-        self._place.show(view)
+        self._keep(view, whole=True)
 
     async def move(self, step: int) -> bool:
         """Select the message above the selected one (-1), or below (1); False below the last."""
@@ -254,28 +258,33 @@ class Transcript(VerticalScroll, can_focus=True):
             await self.mount_all(new)
 
     async def _remove(self, views: Sequence[MessageView]) -> None:
-        self._place.let_go_of(views)
+        if self._kept in views:
+            self._keep(None)
         if views:
             await self.remove_children([*views])
 
     # What one reads stays in place
 
+    def _keep(
+        self, view: MessageView | None, row: int | None = None, *, whole: bool = False
+    ) -> None:
+        """Keep a message where it is, at ``row`` of what is scrolled; or bring all of it into view
+        (if it is too tall its beginning), and keep it there."""
+        self._kept, self._kept_row, self._kept_whole = view, row, whole
+
     def _hold(self) -> None:
         """Whatever comes above: the message at the top edge stays there."""
         top = self.scroll_offset.y
-        self._place.let_go()
-        for view in self.views:
-            region = view.virtual_region
-            if region.bottom > top:
-                self._place.hold(view, region.y)
-                return
+        regions = ((view, view.virtual_region) for view in self.views)
+        held = next(((view, one.y) for view, one in regions if one.bottom > top), (None, None))
+        self._keep(*held)
 
     def arrange(self, size: Size, optimal: bool = False) -> Any:
         """Textual's, and the view moves with the message that keeps its place; here and not after
         painting, so that nothing jumps."""
         result = super().arrange(size, optimal)
-        kept = self._place.widget
-        if kept is None or (self.following and not self._place.shown):
+        kept = self._kept
+        if kept is None or (self.following and not self._kept_whole):
             return result
         region = next((p.region for p in result.placements if p.widget is kept), None)
         if region is None:
@@ -284,12 +293,18 @@ class Transcript(VerticalScroll, can_focus=True):
         if self.following:
             ends = self._low + len(self.views) == len(self.entries)
             if ends and region.y >= last:
-                self._place.let_go()  # it is in view at the end, which is followed
+                self._keep(None)  # it is in view at the end, which is followed
                 return result
             self.release_anchor()
             self.call_later(self._unfold)
-        now = self.scroll_offset.y
-        to = self._place.scrolled(region, now, size.height, last)
+        now = to = self.scroll_offset.y
+        if self._kept_row is not None:
+            to += region.y - self._kept_row
+        self._kept_row = region.y
+        if self._kept_whole:
+            tall = region.height > size.height
+            to = clamp(to, region.y if tall else region.bottom - size.height, region.y)
+        to = clamp(to, 0, last)
         if to != now:
             self.set_reactive(Widget.scroll_y, to)
             self.set_reactive(Widget.scroll_target_y, to)

@@ -187,7 +187,7 @@ def loading(host: EngineHost, model: Path, errors: list[IngotError]) -> threadin
     return thread
 
 
-@pytest.mark.parametrize("how", ["close", "cancel", "another"])
+@pytest.mark.parametrize("how", ["close", "another"])
 def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str) -> None:
     errors: list[IngotError] = []
     thread = loading(fresh, pebble_built, errors)

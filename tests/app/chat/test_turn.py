@@ -52,10 +52,13 @@ def test_an_answer_streams_and_is_stored(
     assert figures.finish_reason == "stop"
     assert figures.completion_tokens == len(message.token_ids) == progress.tokens
     assert progress.prompt_tokens == figures.prompt_tokens
-    assert progress.context_used == figures.prompt_tokens + figures.completion_tokens
-    assert (progress.decode_tps, progress.ttft_s) == (figures.decode_tps, figures.ttft_s)
-    assert progress.prefill_tps == figures.prefill_tps
-    assert progress.context == 512
+    assert progress.figures.used == figures.prompt_tokens + figures.completion_tokens
+    assert (progress.figures.decode_tps, progress.figures.ttft_s) == (
+        figures.decode_tps,
+        figures.ttft_s,
+    )
+    assert progress.figures.prefill_tps == figures.prefill_tps
+    assert progress.figures.context == 512
     assert all(b.tokens >= a.tokens for a, b in itertools.pairwise(seen))
     assert turn.poll() == progress
     assert conversation.chat.title == "What is the capital of France?"
@@ -108,7 +111,7 @@ def test_continued_is_what_an_undisturbed_answer_is(
     assert progress.message.token_ids == whole.token_ids
     assert progress.message.text == whole.text
     assert progress.message == store.message(cut.id)
-    assert progress.context_used == whole.figures.prompt_tokens + 48
+    assert progress.figures.used == whole.figures.prompt_tokens + 48
     assert progress.message.figures.completion_tokens == 48
     assert progress.message.figures.ttft_s == cut.figures.ttft_s
     assert progress.message.figures.total_s > cut.figures.total_s
@@ -129,7 +132,7 @@ def test_a_full_context_cuts_the_answer(host: EngineHost, conversation: Conversa
     progress = until(turn)
     assert progress.message.state is State.CUT
     assert progress.message.figures.finish_reason == "context"
-    assert progress.context_used == 512
+    assert progress.figures.used == 512
     with pytest.raises(PromptTooLongError):
         Turn.start(host, conversation, asked, ENDLESS, continues=progress.message)
     assert conversation.store.message(progress.message.id).state is State.CUT

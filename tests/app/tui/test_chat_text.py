@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from app.chat.figures import StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.tui.widgets.figures_text import figures_text, header_text, state_text
 from app.tui.widgets.pace import Pace
 from app.tui.widgets.prompt import PromptHistory
 from app.tui.widgets.segments import Section, Splitter, copyable, settled
-from app.tui.widgets.status_line import StatusFigures, status_text
+from app.tui.widgets.status_line import status_text
 from app.tui.widgets.text_lines import shown, wrap
 from tests.app.tui.chat_app import FIGURES
 

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from app.chat.meter import Meter
+from app.chat.figures import Meter
 
 
 def test_nothing_yet() -> None:
