@@ -61,10 +61,10 @@ def field(name: str) -> Field:
 def read_value(name: str, text: str) -> Any:
     """The value that ``text`` says for a field. Raises RequestError that says what may be typed."""
     one = field(name)
-    value = _value(one, text.strip() if one.kind != "texts" else text)
     try:
+        value = _value(one, text.strip() if one.kind != "texts" else text)
         SamplingParams(**{one.name: value})
-    except RequestError:
+    except (ValueError, RequestError):
         raise RequestError(f"{one.name} must be {one.range}, not {_short(text)}") from None
     return value
 
@@ -122,18 +122,14 @@ def summary(params: SamplingParams, defaults: Sampling) -> str:
 
 
 def _value(one: Field, text: str) -> Any:
-    try:
-        match one.kind:
-            case "texts":
-                return tuple(part for part in _parts(text) if part)
-            case "seed":
-                return None if text.lower() in ("", "none", "random") else int(text)
-            case "whole":
-                return int(text)
-            case "number":
-                return float(text.replace(",", ".") if text.count(",") == 1 else text)
-    except ValueError:
-        raise RequestError(f"{one.name} must be {one.range}, not {_short(text)}") from None
+    match one.kind:
+        case "texts":
+            return tuple(part for part in _parts(text) if part)
+        case "seed":
+            return None if text.lower() in ("", "none", "random") else int(text)
+        case "whole":
+            return int(text)
+    return float(text.replace(",", ".") if text.count(",") == 1 else text)
 
 
 def _text(one: Field, value: Any) -> str:

@@ -19,6 +19,7 @@ from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import Screen
 from textual.signal import Signal
+from textual.widgets import Static
 
 from app.chat.host import HostState, LoadCancelledError
 from app.config.reading import load as load_config
@@ -31,7 +32,6 @@ from app.tui.help import HelpScreen, commands
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import INGOT, problems
-from app.tui.widgets.too_small import TooSmall
 from runtimes.errors import IngotError
 from runtimes.paths import state_dir
 
@@ -39,7 +39,24 @@ log = logging.getLogger(__name__)
 
 _now = time.monotonic
 _WARNINGS = 3  # at the start; a screen of 24 lines holds one more
+_WIDTH, _HEIGHT = 60, 16  # the least
 _AGAIN_S = 2.0  # a second ctrl+c within this time quits
+
+
+class TooSmall(Static):
+    """A cover for terminals in which no screen has room; the screen keeps running below it."""
+
+    DEFAULT_CSS = """
+    TooSmall {
+        layer: _toastrack;
+        dock: top;
+        width: 100%;
+        height: 100%;
+        content-align: center middle;
+        text-align: center;
+        background: $background;
+    }
+    """
 
 
 class IngotApp(App[None]):
@@ -98,7 +115,7 @@ class IngotApp(App[None]):
         self.theme = wanted if wanted in self.available_themes else INGOT.name
         self._chosen_theme = self.theme
         self._warn_of([*self.services.warnings, *problems(config)])
-        self.screen_change_signal.subscribe(self, lambda _: TooSmall.check(self))
+        self.screen_change_signal.subscribe(self, lambda _: self._check_room())
         if not self.is_headless:
             self._catch_signals()
         self._read_modes()
@@ -246,7 +263,7 @@ class IngotApp(App[None]):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
         else:
-            self.push_screen(HelpScreen.about(self.screen))
+            self.push_screen(HelpScreen(self.screen))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from commands(screen)
@@ -275,7 +292,20 @@ class IngotApp(App[None]):
         self.services.config = load_config().config
 
     def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(TooSmall.check, self)  # once Textual knows the size, too
+        self.call_after_refresh(self._check_room)  # once Textual knows the size, too
+
+    def _check_room(self) -> None:
+        """Cover the screen that is shown, or uncover it, by the terminal's size."""
+        (width, height), covers = self.size, self.screen.query(TooSmall)
+        said = (
+            f"This terminal has {width}x{height}.\nIngot needs {_WIDTH}x{_HEIGHT}: make it larger."
+        )
+        if width >= _WIDTH and height >= _HEIGHT:
+            covers.remove()
+        elif covers:
+            covers.first().update(said)
+        else:
+            self.screen.mount(TooSmall(said))
 
 
 def app_of(node: DOMNode) -> IngotApp:

@@ -1,7 +1,5 @@
 """What keys do, as they are mapped now: F1 tells it of the focused widget, the palette of all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -39,14 +37,10 @@ class HelpScreen(Panel[None]):
 
     HINT = "[help.close esc] closes"
 
-    def __init__(self, text: str, groups: list[Group]) -> None:
+    def __init__(self, screen: Screen[Any]) -> None:
         super().__init__("Help")
-        self._text = text
-        self.groups = groups
-
-    @classmethod
-    def about(cls, screen: Screen[Any]) -> HelpScreen:
-        return cls(_text(screen.focused or screen), groups(screen))
+        self._text = _text(screen.focused or screen)
+        self.groups = groups(screen)
 
     def contents(self) -> ComposeResult:
         with VerticalScroll():

@@ -58,8 +58,7 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
     not, and keys that two bindings of one place now share. Empty for an empty keymap."""
     if not keymap:
         return []
-    owners = dict(declared())
-    known = {binding.id: binding for found in owners.values() for binding in found if binding.id}
+    known = {binding.id for _, found in declared() for binding in found if binding.id}
     told = []
     for name, wanted in keymap.items():
         if name not in known:
@@ -71,7 +70,7 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
             for key in _keys(wanted)
             if not _exists(key)
         ]
-    for (key, other), names in _clashes(owners, keymap):
+    for key, other, names in _clashes(keymap):
         kept = ", ".join(name for name in (other, *names) if name in keymap)
         told.append(
             f"keymap: {shown(key)} is both {other} and {', '.join(names)}; give one another key"
@@ -84,30 +83,25 @@ def usable(keymap: Mapping[str, str]) -> dict[str, str]:
     """``keymap`` without what would share a key: with two bindings on it, none of them works."""
     if not keymap:
         return {}
-    clashes = _clashes(dict(declared()), keymap)
-    sharing = {name for (_, other), names in clashes for name in (other, *names)}
+    sharing = {name for _, other, names in _clashes(keymap) for name in (other, *names)}
     return {name: keys for name, keys in keymap.items() if name not in sharing}
 
 
-def _clashes(
-    owners: Mapping[type, list[Binding]], keymap: Mapping[str, str]
-) -> list[tuple[tuple[str, str], list[str]]]:
+def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
     """Bindings that share a key in one class, or of which one holds in the whole app: the key, one
     of them, and the others."""
+    owners = dict(declared())
     everywhere = next(found for owner, found in owners.items() if issubclass(owner, App))
-    told: dict[tuple[str, str], list[str]] = {}
+    told: dict[tuple[str, str], set[str]] = {}
     for found in owners.values():
         by_key: dict[str, str] = {}
         for binding in [*everywhere, *found]:
             name = binding.id or binding.action
             for key in _keys(keymap.get(binding.id or "", binding.key)):
                 other = by_key.setdefault(key, name)
-                if other == name or (other not in keymap and name not in keymap):
-                    continue
-                names = told.setdefault((key, other), [])
-                if name not in names:
-                    names.append(name)
-    return [(where, sorted(names)) for where, names in sorted(told.items())]
+                if other != name and (other in keymap or name in keymap):
+                    told.setdefault((key, other), set()).add(name)
+    return [(key, other, sorted(names)) for (key, other), names in sorted(told.items())]
 
 
 def declared() -> Iterator[tuple[type, list[Binding]]]:
@@ -115,11 +109,8 @@ def declared() -> Iterator[tuple[type, list[Binding]]]:
     import app.tui
 
     for module in walk_packages(app.tui.__path__, "app.tui."):
-        found = import_module(module.name)
-        for owner in vars(found).values():
-            if not inspect.isclass(owner) or owner.__module__ != module.name:
-                continue
-            if issubclass(owner, DOMNode):
+        for _, owner in inspect.getmembers(import_module(module.name), inspect.isclass):
+            if owner.__module__ == module.name and issubclass(owner, DOMNode):
                 yield owner, list(Binding.make_bindings(owner.__dict__.get("BINDINGS", [])))
 
 

@@ -41,8 +41,8 @@ from app.tui.measure import recorded
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
 from app.tui.widgets.answer_body import AnswerBody
-from app.tui.widgets.code_block import CodeBlock
 from app.tui.widgets.message_view import MessageView
+from app.tui.widgets.prose import CodeBlock
 
 _FRAMES = 120
 _MARKS = re.compile(r"^#+ |^- |\*\*", re.MULTILINE)

@@ -28,8 +28,7 @@ from app.tui.screens.chat_answer import AnswerController
 from app.tui.screens.chat_send import Sender
 from app.tui.services import Services
 from app.tui.widgets.message_view import Entry, attached_text
-from app.tui.widgets.prompt import Prompt
-from app.tui.widgets.slash_menu import SlashMenu
+from app.tui.widgets.prompt import Prompt, SlashMenu
 from app.tui.widgets.status_line import StatusLine
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError

@@ -14,10 +14,10 @@ from app.chat.store.records import Attachment, Message, Role
 from app.chat.thinking import answer_of
 from app.models.entries import Entry
 from app.tui.app import app_of
+from app.tui.screens.answering import SystemChoice
 from app.tui.screens.chat_answer import PendingAnswer
 from app.tui.screens.chats import ChatChoice, ChatsScreen
 from app.tui.screens.dialogs import CopyChoice
-from app.tui.screens.system import SystemChoice
 from app.tui.widgets.segments import copyable
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class ChatActions:
             self._screen.chat_changed()
 
     def system(self, text: str | None = None) -> None:
-        from app.tui.screens.system import SystemScreen
+        from app.tui.screens.answering import SystemScreen
 
         def chosen(choice: SystemChoice | None) -> None:
             if choice is not None and choice.sampling is not None:
@@ -258,7 +258,7 @@ class ChatActions:
 
     def sampling(self, name: str = "", *value: Any) -> None:
         """Set a parameter, without a ``value`` to its default; without a ``name``, ask for all."""
-        from app.tui.screens.sampling import SamplingScreen
+        from app.tui.screens.answering import SamplingScreen
 
         def chosen(sampling: Mapping[str, Any] | None) -> None:
             if sampling is not None:

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 
 from app.chat.figures import StatusFigures
 from app.chat.store.records import Message, Role, State
-from app.tui.widgets.figures_text import figures_text, header_text, state_text
-from app.tui.widgets.pace import Pace
+from app.tui.screens.chat_answer import Pace
+from app.tui.widgets.message_view import figures_text, header_text, state_text
 from app.tui.widgets.prompt import PromptHistory
 from app.tui.widgets.segments import Section, Splitter, copyable, settled
 from app.tui.widgets.status_line import status_text
@@ -152,8 +152,8 @@ def test_earlier_prompts_are_walked_through_and_what_was_typed_comes_back():
 
 def test_showing_gets_rarer_where_it_costs_much(monkeypatch: pytest.MonkeyPatch):
     clock = {"wall": 0.0, "cpu": 0.0}
-    monkeypatch.setattr("app.tui.widgets.pace.time.monotonic", lambda: clock["wall"])
-    monkeypatch.setattr("app.tui.widgets.pace.time.thread_time", lambda: clock["cpu"])
+    monkeypatch.setattr("app.tui.screens.chat_answer.time.monotonic", lambda: clock["wall"])
+    monkeypatch.setattr("app.tui.screens.chat_answer.time.thread_time", lambda: clock["cpu"])
 
     def shows(cost: float) -> float:
         pace, count, begin = Pace(), 0, clock["wall"]

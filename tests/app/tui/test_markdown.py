@@ -6,7 +6,7 @@ import pytest
 from textual.app import App, ComposeResult
 
 from app.tui.widgets.answer_body import AnswerBody, Parts
-from app.tui.widgets.latex import plain
+from app.tui.widgets.markdown import plain
 
 POEM = "The river is wide,\nthe boat is small,\nand nobody rows.\n\nThe end."
 TABLE = """\

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Static
 
-from app.tui.screens.sampling import SamplingScreen
+from app.tui.screens.answering import SamplingScreen
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
