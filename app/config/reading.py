@@ -20,113 +20,6 @@ from app.config.settings import (
 from app.config.values import SETTINGS, check, parse, preset_name
 
 
-class Reading:
-    """Values by dotted name; what is taken later holds."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.values: dict[str, Any] = {}
-        self.sources: dict[str, Source] = {}
-        self.presets: dict[str, None] = {}  # also those that say nothing
-        self.problems: list[str] = []
-
-    def take(self, key: str, value: Any, source: Source, where: str) -> None:
-        """Note a value, or what is wrong with it."""
-        try:
-            self.values[key] = check(key, value)
-            self.sources[key] = source
-        except ConfigError as error:
-            self.problems.append(f"{where}: {error}")
-
-    def read_file(self) -> None:
-        """Take what the file says."""
-        try:
-            data = tomllib.loads(self.path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            if os.environ.get("INGOT_CONFIG", "").strip() and self.path == config_path():
-                self.problems.append(f"{self.path}: INGOT_CONFIG names it, and it is not there")
-            return
-        except OSError as error:
-            self.problems.append(f"{self.path} cannot be read: {error.strerror}")
-            return
-        except ValueError as error:  # TOML's and UTF-8's
-            self.problems.append(f"{self.path} is not TOML, so nothing of it holds: {error}")
-            return
-        presets = data.get("presets")
-        if isinstance(presets, dict):
-            named = (name for name, preset in presets.items() if isinstance(preset, dict))
-            self.presets.update(dict.fromkeys(named))
-        for key, value in _flat(data):
-            self.take(key, value, "file", str(self.path))
-
-    def read_environment(self) -> None:
-        """Take what variables such as INGOT_CHAT_MODEL say."""
-        for key in SETTINGS:
-            name = "INGOT_" + key.replace(".", "_").upper()
-            text = os.environ.get(name)
-            if not text:
-                continue
-            try:
-                self.take(key, parse(key, text), "environment", name)
-            except ConfigError as error:
-                self.problems.append(f"{name}: {error}")
-
-    def result(self) -> Loaded:
-        """What holds."""
-        self.presets.update(dict.fromkeys(filter(None, map(preset_name, self.values))))
-        presets = tuple(
-            Preset(
-                name,
-                self.values.get(f"presets.{name}.system"),
-                self._below(f"presets.{name}.sampling"),
-            )
-            for name in self.presets
-        )
-        self._begin_with_preset(presets)
-        config = Config(
-            **{key: value for key, value in self.values.items() if "." not in key},
-            chat=ChatSettings(**self._below("chat")),
-            sampling=Sampling(**self._below("sampling")),
-            keymap=self._below("keymap"),
-            presets=presets,
-        )
-        return Loaded(config, self.path, self.sources, tuple(self.problems))
-
-    def _begin_with_preset(self, own: tuple[Preset, ...]) -> None:
-        """What ``chat.preset`` says comes before what the file says of new chats in general."""
-        name = self.values.get("chat.preset")
-        if name is None:
-            return
-        known = {preset.name: preset for preset in (*BUILT_IN, *own)}
-        if name not in known:
-            source = self.sources["chat.preset"]
-            where = self.path if source == "file" else f"the {source}"
-            self.problems.append(
-                f"{where}: chat.preset is {name!r}, which is not a preset; there are:"
-                f" {', '.join(known)}"
-            )
-            del self.values["chat.preset"], self.sources["chat.preset"]
-            return
-        preset = known[name]
-        said = {
-            f"sampling.{key}": check(f"sampling.{key}", value)
-            for key, value in preset.sampling.items()
-        }
-        if preset.system is not None:
-            said["chat.system"] = preset.system
-        for key, value in said.items():
-            if self.sources.get(key, "default") in ("default", "file"):
-                self.values[key], self.sources[key] = value, "preset"
-
-    def _below(self, table: str) -> dict[str, Any]:
-        prefix = f"{table}."
-        return {
-            key.removeprefix(prefix): value
-            for key, value in self.values.items()
-            if key.startswith(prefix)
-        }
-
-
 def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
     """Read the settings. ``flags`` are values from the command line by dotted name, such as
     ``chat.model``; those that are None were not given.
@@ -134,13 +27,56 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Lo
     A file that is not there says nothing; of one that cannot be read, that is a problem. Nothing is
     raised: see ``Loaded.checked``.
     """
-    reading = Reading(config_path() if path is None else path)
-    reading.read_file()
-    reading.read_environment()
-    for key, value in (flags or {}).items():
+    file = config_path() if path is None else path
+    values: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
+    problems: list[str] = []
+    data = _read(file, problems)
+    for source, where, key, value in _given(file, data, flags or {}):
+        try:
+            # The environment has only texts.
+            values[key] = parse(key, value) if source == "environment" else check(key, value)
+            sources[key] = source
+        except ConfigError as error:
+            problems.append(f"{where}: {error}")
+    presets = _presets(values, data)
+    _begin_with_preset(file, presets, values, sources, problems)
+    config = Config(
+        **{key: value for key, value in values.items() if "." not in key},
+        chat=ChatSettings(**_below("chat", values)),
+        sampling=Sampling(**_below("sampling", values)),
+        keymap=_below("keymap", values),
+        presets=presets,
+    )
+    return Loaded(config, file, sources, tuple(problems))
+
+
+def _read(file: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        if os.environ.get("INGOT_CONFIG", "").strip() and file == config_path():
+            problems.append(f"{file}: INGOT_CONFIG names it, and it is not there")
+    except OSError as error:
+        problems.append(f"{file} cannot be read: {error.strerror}")
+    except ValueError as error:  # TOML's and UTF-8's
+        problems.append(f"{file} is not TOML, so nothing of it holds: {error}")
+    return {}
+
+
+def _given(
+    file: Path, data: Mapping[str, Any], flags: Mapping[str, Any]
+) -> Iterator[tuple[Source, str, str, Any]]:
+    """Source, what messages call it, name and value; what comes later holds."""
+    for key, value in _flat(data):
+        yield "file", str(file), key, value
+    for key in SETTINGS:
+        name = "INGOT_" + key.replace(".", "_").upper()
+        if text := os.environ.get(name):
+            yield "environment", name, key, text
+    for key, value in flags.items():
         if value is not None:
-            reading.take(key, value, "command line", "the command line")
-    return reading.result()
+            yield "command line", "the command line", key, value
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -149,3 +85,52 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _below(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    start = f"{table}."
+    return {k.removeprefix(start): value for k, value in values.items() if k.startswith(start)}
+
+
+def _presets(values: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[Preset, ...]:
+    """The user's own, also those that say nothing."""
+    tables = data.get("presets")
+    tables = tables if isinstance(tables, dict) else {}
+    said = [name for name, preset in tables.items() if isinstance(preset, dict)]
+    names = dict.fromkeys([*said, *filter(None, map(preset_name, values))])
+    return tuple(
+        Preset(
+            name, values.get(f"presets.{name}.system"), _below(f"presets.{name}.sampling", values)
+        )
+        for name in names
+    )
+
+
+def _begin_with_preset(
+    file: Path,
+    own: tuple[Preset, ...],
+    values: dict[str, Any],
+    sources: dict[str, Source],
+    problems: list[str],
+) -> None:
+    """What ``chat.preset`` says comes before what the file says of new chats in general."""
+    name = values.get("chat.preset")
+    if name is None:
+        return
+    known = {preset.name: preset for preset in (*BUILT_IN, *own)}
+    if name not in known:
+        source = sources["chat.preset"]
+        where = file if source == "file" else f"the {source}"
+        problems.append(
+            f"{where}: chat.preset is {name!r}, which is not a preset; there are:"
+            f" {', '.join(known)}"
+        )
+        del values["chat.preset"], sources["chat.preset"]
+        return
+    preset = known[name]
+    said = {f"sampling.{k}": check(f"sampling.{k}", v) for k, v in preset.sampling.items()}
+    if preset.system is not None:
+        said["chat.system"] = preset.system
+    for key, value in said.items():
+        if sources.get(key, "default") in ("default", "file"):
+            values[key], sources[key] = value, "preset"

@@ -153,14 +153,6 @@ class Config:
     keymap: Mapping[str, str] = field(default_factory=dict)
     presets: tuple[Preset, ...] = ()
 
-    def preset(self, name: str) -> Preset:
-        """The preset of that name. Raises ConfigError when there is none."""
-        found = next((preset for preset in self.presets if preset.name == name), None)
-        if found is None:
-            known = ", ".join(preset.name for preset in self.presets) or "none"
-            raise ConfigError(f"there is no preset {name}; there are: {known}")
-        return found
-
 
 @dataclass(frozen=True, slots=True)
 class Loaded:

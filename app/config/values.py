@@ -28,8 +28,7 @@ def _table(section: str, owner: type[Any]) -> dict[str, Any]:
 SETTINGS: Mapping[str, Any] = MappingProxyType(
     _table("", Config) | _table("chat", ChatSettings) | _table("sampling", Sampling)
 )
-_LEAST = {"chat.context": 8, "chat.threads": 1, "chat.saved_mb": 0}
-_MOST = {"chat.threads": MOST_THREADS}
+_BOUNDS = {"chat.context": (8, None), "chat.threads": (1, MOST_THREADS), "chat.saved_mb": (0, None)}
 _preset = re.compile(r"presets\.(?P<name>.+?)\.(?P<inner>system|sampling\.\w+)")
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -76,10 +75,9 @@ def check(key: str, value: Any) -> Any:
         good = float(value)
     if not _is(plain, good):
         raise ConfigError(f"{key} must be {_expected(plain)}, not {value!r}")
-    least = _LEAST.get(key)
+    least, most = _BOUNDS.get(key, (None, None))
     if least is not None and good < least:
         raise ConfigError(f"{key} must be at least {least}, not {value!r}")
-    most = _MOST.get(key)
     if most is not None and good > most:
         raise ConfigError(f"{key} must be at most {most}, not {value!r}")
     _, found, name = key.rpartition("sampling.")
@@ -124,9 +122,7 @@ def _is(hint: Any, value: Any) -> bool:
         return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     if isinstance(value, bool):
         return hint is bool
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    return isinstance(value, hint)
+    return isinstance(value, hint) and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def _expected(hint: Any) -> str:

@@ -1,19 +1,14 @@
 """Changing one setting in the user's file. The comments and the order of the rest stay."""
 
-from __future__ import annotations
-
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.config.settings import ConfigError, Preset, config_path
 from app.config.values import check, parts_of
-
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
+from quantize.disk import write_atomically
 
 
 def set_value(key: str, value: Any, path: Path | None = None) -> Path:
@@ -84,48 +79,31 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _editing(path: Path | None) -> Iterator[tuple[Path, Any]]:
-    """The file and what it says, which is written when the block has changed it."""
-    import tomlkit
-
-    # The file itself: people keep their settings elsewhere and link to them.
-    file = Path(os.path.realpath(config_path() if path is None else path))
-    document = _read(file)
-    before = tomlkit.dumps(document)
-    yield file, document
-    after = tomlkit.dumps(document)
-    if after != before:
-        _write(file, after)
-
-
-def _read(path: Path) -> TOMLDocument:
+    """The file and what it says, which is written when the block has changed it: in one step, so
+    that there is always a whole one."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
+    # The file itself: people keep their settings elsewhere and link to them.
+    file = Path(os.path.realpath(config_path() if path is None else path))
+    mode = 0o600
     try:
-        return tomlkit.parse(path.read_text(encoding="utf-8-sig"))
+        before = file.read_text(encoding="utf-8-sig")
+        mode = file.stat().st_mode & 0o7777
+        document = tomlkit.parse(before)
     except FileNotFoundError:
-        return tomlkit.document()
+        before, document = "", tomlkit.document()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     except (TOMLKitError, ValueError) as error:
-        raise ConfigError(f"{path} is not TOML; fix it first: {error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, so that there is always a whole one."""
-    partial: str | None = None
+        raise ConfigError(f"{file} is not TOML; fix it first: {error}") from error
+    yield file, document
+    after = tomlkit.dumps(document)
+    if after == before:
+        return
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with open(handle, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            os.chmod(partial, path.stat().st_mode & 0o7777)
-        os.replace(partial, path)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(file, after)
+        file.chmod(mode)
     except OSError as error:
-        if partial is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(partial)
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; it is as it was") from error
+        raise ConfigError(f"{file} cannot be written: {error.strerror}; it is as it was") from error

@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from app.figures import timings_json, usage_json
-from app.openai.logprobs import token_logprobs
 from app.openai.task import Problem
-from runtimes.request import Completion, Timings, Usage
+from runtimes.request import Completion, FinishReason, Timings, Usage
 
 TokenLogprobs = list[dict[str, Any]]
 
@@ -81,15 +80,22 @@ def answer_of(completions: Sequence[Completion]) -> Answer:
     choices: list[Choice] = []
     for sample in last.choices if last.others else ():
         choice: Choice = {"text": sample.text, "finish_reason": str(sample.finish_reason)}
-        if (logprobs := token_logprobs(sample)) is not None:
+        if (logprobs := _token_logprobs(sample)) is not None:
             choice["logprobs"] = logprobs
         choices.append(choice)
-    usage = _usage(completions)
+    # A prompt counts once, however many samples were taken of it.
+    usage = Usage(
+        prompt_tokens=sum(one.usage.prompt_tokens for one in completions),
+        completion_tokens=sum(
+            choice.usage.completion_tokens for one in completions for choice in one.choices
+        ),
+        cached_tokens=sum(one.usage.cached_tokens for one in completions),
+    )
     return Answer(
         last.text,
         responses=[one.text for one in completions] if len(completions) > 1 else None,
         finish_reason=str(last.finish_reason),
-        logprobs=choices[0].get("logprobs") if choices else token_logprobs(last),
+        logprobs=choices[0].get("logprobs") if choices else _token_logprobs(last),
         choices=choices or None,
         usage={**usage_json(usage), "cached_tokens": usage.cached_tokens},
         timings=timings_json(_timings([one.timings for one in completions])),
@@ -106,20 +112,36 @@ def failure_of(
     return Answer(error=problem, responses=earlier or None, partial=partial or None)
 
 
-def _usage(completions: Sequence[Completion]) -> Usage:
-    """A prompt counts once, however many samples were taken of it."""
-    return Usage(
-        prompt_tokens=sum(one.usage.prompt_tokens for one in completions),
-        completion_tokens=sum(
-            choice.usage.completion_tokens for one in completions for choice in one.choices
-        ),
-        cached_tokens=sum(one.usage.cached_tokens for one in completions),
-    )
-
-
 def _timings(parts: Sequence[Timings]) -> Timings:
-    if len(parts) == 1:
-        return parts[0]
     names = [field.name for field in fields(Timings)]
     sums = {name: sum(getattr(part, name) for part in parts) for name in names}
     return Timings(**{**sums, "ttft_s": parts[0].ttft_s})
+
+
+def _token_logprobs(choice: Completion) -> TokenLogprobs | None:
+    """An entry for each token of the text; None where they were not asked for."""
+    texts, logprobs = choice.token_bytes, choice.logprobs
+    if texts is None or logprobs is None:
+        return None
+    tops: Sequence[dict[int, float]] = choice.top_logprobs or [{} for _ in logprobs]
+    count = len(logprobs)
+    # The token that ended the answer is no part of its text.
+    if choice.finish_reason is FinishReason.STOP and count and not texts[choice.token_ids[-1]]:
+        count -= 1
+    rows = zip(choice.token_ids[:count], logprobs, tops, strict=False)
+    return [
+        {
+            **_entry(texts[token], logprob),
+            "top_logprobs": [_entry(texts[other], value) for other, value in top.items()],
+        }
+        for token, logprob, top in rows
+    ]
+
+
+def _entry(piece: bytes, logprob: float) -> dict[str, Any]:
+    return {
+        "token": piece.decode("utf-8", errors="replace"),
+        "bytes": list(piece),
+        # A token that a bias has banned has no finite value; JSON has no infinity.
+        "logprob": round(max(logprob, -9999.0), 6),
+    }

@@ -6,7 +6,7 @@ Source of the format: the chat completion, completion and error objects of OpenA
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs
-from app.openai.sampling_body import Endpoint
+from app.openai.request import Endpoint
 from app.openai.task import Problem
 
 # Errors that are no fault of the request; every other one is answered as a bad request.

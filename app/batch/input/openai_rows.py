@@ -4,8 +4,7 @@ and ``body``."""
 from collections.abc import Mapping
 from typing import Any
 
-from app.openai.request import ENDPOINTS, body_task
-from app.openai.sampling_body import Endpoint
+from app.openai.request import ENDPOINTS, Endpoint, body_task
 from app.openai.task import MISSING, InputError, Task, as_unicode, shown
 from runtimes.request import SamplingParams
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from app.batch.input.openai_rows import endpoint_of, request_task
 from app.batch.input.template import RowTemplate
-from app.openai.constraint_body import schema_constraint
-from app.openai.sampling_body import Endpoint
+from app.openai.request import Endpoint, schema_constraint
 from app.openai.task import MISSING, InputError, Task, task_at
 from runtimes.request import Priority, SamplingParams
 

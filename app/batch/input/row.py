@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.batch.settings import NO_KEY
-from app.openai.sampling_body import Endpoint
+from app.openai.request import Endpoint
 from app.openai.task import Problem, Task
 
 

@@ -7,6 +7,7 @@ import pytest
 from textual.widgets import OptionList, TextArea
 
 from app.tui.screens.answering import SystemChoice, SystemScreen
+from app.chat.presets import find
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
@@ -53,7 +54,7 @@ async def test_a_preset_is_saved_with_the_chats_sampling_and_deleted(bare: Any, 
         await pilot.press(*"poet", "enter")
         await wait_until(lambda: any(one.name == "poet" for one in bare.services.config.presets))
         assert "Rhyme." in settings.read_text()
-        assert bare.services.config.preset("poet").sampling == {"seed": 5}
+        assert find(bare.services.config, "poet").sampling == {"seed": 5}
 
         await pilot.pause()
         await _highlight(panel, pilot, "poet")

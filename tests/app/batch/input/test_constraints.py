@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from app.batch.settings import JobSettings, row_key
-from app.openai.constraint_body import constraint_changes
-from app.openai.sampling_body import sampling_of
+from app.openai.request import constraint_changes, sampling_of
 from app.openai.task import InputError, task_at
 from runtimes.request import Constraint, SamplingParams
 

@@ -14,7 +14,7 @@ from app.batch.output.lines import JSONL, OPENAI, openai_index
 from app.batch.output.records import RecordForm, flat_record
 from app.batch.output.tables import cells_of, columns_of
 from app.openai.answer import Answer
-from app.openai.sampling_body import Endpoint
+from app.openai.request import Endpoint
 from app.openai.task import Problem, Task
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "cached_tokens": 1}
