@@ -8,12 +8,14 @@ exit code.
 import itertools
 import json
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from app.console import emit, note
+from quantize.manifest import load_manifest
 from runtimes.machine import processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,14 +28,6 @@ BATCH_RECIPES = ("q8_0", "onnx-int8")
 SHOWN = 4
 
 
-class StepFailedError(Exception):
-    """A command of the demo ended with something else than 0."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"exit code {code}")
-        self.code = code
-
-
 def main() -> int:
     """Run the demo from the project's folder; the exit code is that of the first failing step."""
     started = time.monotonic()
@@ -41,8 +35,8 @@ def main() -> int:
         _say(f"1. Four files out of {MODEL}, checked and measured")
         _run("quantize", [str(MODEL), "--out", str(BUILT)])
         _say("2. One question to each file")
-        for recipe in _recipes():
-            _run("app", ["run", str(BUILT), QUESTION, "--recipe", recipe])
+        for entry in load_manifest(ROOT / BUILT).files:
+            _run("app", ["run", str(BUILT), QUESTION, "--recipe", entry.recipe])
         _say(f"3. {PROMPTS} on both runtimes")
         with tempfile.TemporaryDirectory() as folder:
             for recipe in BATCH_RECIPES:
@@ -50,9 +44,10 @@ def main() -> int:
                 arguments = ["batch", str(PROMPTS), str(out), "--model", str(BUILT)]
                 _run("app", [*arguments, "--recipe", recipe])
                 _show(out)
-    except StepFailedError as error:
-        note(f"the demo stopped: the last command ended with {error}", style="bold red")
-        return error.code
+    except subprocess.CalledProcessError as error:
+        code = error.returncode
+        note(f"the demo stopped: the last command ended with exit code {code}", style="bold red")
+        return code
     except KeyboardInterrupt:
         return 130
     _say(f"Done in {time.monotonic() - started:.0f} s. Now try:")
@@ -69,15 +64,7 @@ def _run(module: str, arguments: list[str]) -> None:
     shown = "quantize" if module == "quantize" else "ingot"
     note(f"$ {shlex.join([shown, *arguments])}", style="dim")
     sys.stdout.flush()
-    done = processes.run("-m", module, *arguments, cwd=ROOT)
-    if done.returncode != 0:
-        raise StepFailedError(done.returncode)
-
-
-def _recipes() -> list[str]:
-    from quantize.manifest import load_manifest
-
-    return [entry.recipe for entry in load_manifest(ROOT / BUILT).files]
+    processes.run("-m", module, *arguments, cwd=ROOT).check_returncode()
 
 
 def _show(out: Path) -> None:

@@ -4,28 +4,22 @@ from collections.abc import Sequence
 
 from runtimes.request import Completion, Timings, Usage
 
+_PLACES = {  # of each figure, after the point
+    **dict.fromkeys(("queue_s", "prefill_s", "ttft_s", "tpot_s", "decode_s", "total_s"), 6),
+    **dict.fromkeys(("prefill_tps", "decode_tps"), 2),
+}
+
 
 def usage_json(usage: Usage) -> dict[str, int]:
     """Token counts, named as OpenAI's API names them."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return {name: getattr(usage, name) for name in names}
 
 
 def timings_json(timings: Timings) -> dict[str, float | None]:
     """Seconds to the microsecond, tokens per second to the hundredth; null where not defined."""
-    return {
-        "queue_s": round(timings.queue_s, 6),
-        "prefill_s": round(timings.prefill_s, 6),
-        "ttft_s": round(timings.ttft_s, 6),
-        "tpot_s": _rounded(timings.tpot_s, 6),
-        "decode_s": round(timings.decode_s, 6),
-        "total_s": round(timings.total_s, 6),
-        "prefill_tps": _rounded(timings.prefill_tps, 2),
-        "decode_tps": _rounded(timings.decode_tps, 2),
-    }
+    values = {name: getattr(timings, name) for name in _PLACES}
+    return {k: None if v is None else round(v, _PLACES[k]) for k, v in values.items()}
 
 
 def figures_line(completion: Completion) -> str:
@@ -72,7 +66,3 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 2) -> list[str]:
         ).rstrip()
         for line in lines
     ]
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)

@@ -42,35 +42,26 @@ def ask(
     closed pipe, cancels it too and is raised. A request that the engine lost before anything was
     emitted is asked again.
     """
-    request = Request(encode(engine, style, [{"role": "user", "content": prompt}]), params)
-    answer, shown = _answer(engine, request, emit)
-    for _ in range(_RETRIES):
+    ids = encode(engine, style, [{"role": "user", "content": prompt}])
+    for _ in range(1 + _RETRIES):
+        stream = engine.submit(Request(ids, params))
+        interrupted, shown = False, ""
+        try:
+            for chunk in stream:
+                if emit is not None:
+                    emit(chunk.text)
+                    shown = chunk.text or shown
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            stream.cancel()  # does nothing to a stream that has ended
+        completion = stream.result()
         # Asked again only as long as nobody has seen a part of it.
-        if shown or answer.interrupted or not answer.completion.retryable:
+        if shown or interrupted or not completion.retryable:
             break
-        answer, shown = _answer(engine, Request(request.prompt, params), emit)
-    if emit is not None and (answer.interrupted or not shown.endswith("\n")):
+    if emit is not None and (interrupted or not shown.endswith("\n")):
         emit("\n")
-    return answer
-
-
-def _answer(
-    engine: EngineApi, request: Request, emit: Callable[[str], None] | None
-) -> tuple[Answer, str]:
-    """The answer, and the last piece of it that was emitted."""
-    stream = engine.submit(request)
-    interrupted = False
-    last = ""
-    try:
-        for chunk in stream:
-            if emit is not None:
-                emit(chunk.text)
-                last = chunk.text or last
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        stream.cancel()  # does nothing to a stream that has ended
-    return Answer(stream.result(), interrupted), last
+    return Answer(completion, interrupted)
 
 
 def result_json(completion: Completion, model: ModelFile) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app import console
-from app.batch.input.shard import Shard
-from app.batch.input.source import open_source
+from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.plan import Plan
 from app.batch.report.progress import Progress

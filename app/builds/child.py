@@ -6,7 +6,6 @@ import logging
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Iterator
 from typing import IO, Any
 
 from app.builds.progress import QuantizeRun
@@ -46,8 +45,8 @@ class QuantizeProcess:
         )
         logger.info("quantize %s", " ".join(arguments))
         self._readers = [
-            threading.Thread(target=read, name="ingot-quantize", daemon=True)
-            for read in (self._read_events, self._read_stderr)
+            threading.Thread(target=self._read, args=(stream,), name="ingot-quantize", daemon=True)
+            for stream in (self._process.stdout, self._process.stderr)
         ]
         for reader in self._readers:
             reader.start()
@@ -105,24 +104,15 @@ class QuantizeProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
-    def _read_events(self) -> None:
-        for line in _lines(self._process.stdout):
-            try:
-                event = json.loads(line)
-            except ValueError:
-                self._said.append(line)
-                continue
-            if isinstance(event, dict):
-                self._events.append(event)
-
-    def _read_stderr(self) -> None:
-        for line in _lines(self._process.stderr):
-            if text := line.rsplit("\r", 1)[-1]:
-                self._said.append(text)
-
-
-def _lines(stream: IO[bytes] | None) -> Iterator[str]:
-    assert stream is not None
-    with stream:
-        for line in stream:
-            yield line.decode(errors="replace").rstrip()
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for raw in stream:
+                line = raw.decode(errors="replace").rstrip()
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    event = None
+                if isinstance(event, dict):
+                    self._events.append(event)
+                elif text := line.rsplit("\r", 1)[-1]:
+                    self._said.append(text)

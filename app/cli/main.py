@@ -33,15 +33,8 @@ app = typer.Typer(
 
 
 app.command(name="quantize")(quantize)
-app.command()(chat)
-app.command()(run)
-app.command()(batch)
-app.command()(bench)
-app.command()(plan)
-app.command()(compare)
-app.command()(models)
-app.command()(pull)
-app.command()(rm)
+for _command in (chat, run, batch, bench, plan, compare, models, pull, rm):
+    app.command()(_command)
 app.add_typer(chats, name="chats")
 app.add_typer(config, name="config")
 app.command()(doctor)
@@ -88,8 +81,11 @@ def main(arguments: list[str] | None = None) -> int:
         command(args=arguments, prog_name="ingot")
         code = int(ExitCode.DONE)
     except SystemExit as leaving:  # how Typer ends every command, its usage errors included
-        broken = isinstance(leaving.__context__, BrokenPipeError)
-        code = int(ExitCode.BROKEN_PIPE) if broken else _as_int(leaving.code)
+        code = leaving.code if isinstance(leaving.code, int) else int(ExitCode.USAGE)
+        if leaving.code is None:
+            code = int(ExitCode.DONE)
+        if isinstance(leaving.__context__, BrokenPipeError):
+            code = int(ExitCode.BROKEN_PIPE)
     except (Exception, KeyboardInterrupt) as error:
         code = int(exit_code_for(error))
         _report(error, code)
@@ -97,12 +93,6 @@ def main(arguments: list[str] | None = None) -> int:
         # The command has ended: a second Ctrl-C while Python shuts down must not change how.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return _flush(code)
-
-
-def _as_int(code: object) -> int:
-    if code is None:
-        return int(ExitCode.DONE)
-    return code if isinstance(code, int) else int(ExitCode.USAGE)
 
 
 def _report(error: BaseException, code: int) -> None:

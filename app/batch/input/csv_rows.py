@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.batch.input.lines import MAX_LINE, decode, numbered_lines
-from app.batch.input.reader import Reader
-from app.batch.input.row import Raw
-from app.batch.input.streams import InputStream
+from app.batch.input.lines import MAX_LINE, InputStream, numbered_lines
+from app.batch.input.row import Raw, Reader
 from app.openai.task import InputError, Problem
 from runtimes.errors import RequestError
 
@@ -28,15 +26,13 @@ class _Lines:
         self._lines = numbered_lines(stream)
         self._again: deque[tuple[int, str | Problem]] = deque()
         self._taken: list[tuple[int, str | Problem]] = []
-        self.number = 0
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        item = self._again.popleft() if self._again else self._read()
-        self._taken.append(item)
-        self.number, line = item
+        self._taken.append(self._again.popleft() if self._again else next(self._lines))
+        line = self._taken[-1][1]
         if isinstance(line, Problem):
             raise InputError(line.code, line.message)
         return line
@@ -50,20 +46,10 @@ class _Lines:
         """The number of the row's first line."""
         return self._taken[0][0]
 
-    def only_first(self) -> tuple[int, int]:
-        """Give all but the first line of this row back; the numbers of its first and last."""
-        first, last = self._taken[0][0], self._taken[-1][0]
+    def only_first(self) -> int:
+        """Give all but the first line of this row back; the number of the last."""
         self._again.extendleft(reversed(self._taken[1:]))
-        return first, last
-
-    def _read(self) -> tuple[int, str | Problem]:
-        number, raw = next(self._lines)
-        if isinstance(raw, Problem):
-            return number, raw
-        try:
-            return number, decode(raw)
-        except InputError as error:
-            return number, error.problem
+        return self._taken[-1][0]
 
 
 def _read(path: Path, name: str) -> Iterator[Raw]:
@@ -95,39 +81,32 @@ def _rows(reader: Iterator[list[str]], lines: _Lines, header: list[str]) -> Iter
             cells = next(reader)
         except StopIteration:
             return
-        except InputError as error:
-            first, last = lines.only_first()
-            yield Raw(first, problem=error.problem if first == last else _unclosed(last))
-            continue
-        except csv.Error as error:
-            first, last = lines.only_first()
-            plain = first == last and "unexpected end" not in str(error)
-            reason = Problem("invalid_csv", f"not CSV: {error}")
-            yield Raw(first, problem=reason if plain else _unclosed(last))
+        except (InputError, csv.Error) as error:
+            first, last = lines.first, lines.only_first()
+            if isinstance(error, InputError):
+                problem = error.problem
+            else:
+                problem = Problem("invalid_csv", f"not CSV: {error}")
+            if first != last or "unexpected end" in str(error):
+                problem = Problem(
+                    "invalid_csv", f"a quote is not closed rightly (looked up to line {last})"
+                )
+            yield Raw(first, problem=problem)
             continue
         if not any(cells):  # a blank line, or one of delimiters alone
             continue
-        line = lines.first
         fields = {key: cell for key, cell in zip(header, cells, strict=False) if key}
-        if len(cells) == len(header):
-            yield Raw(line, fields)
-        else:
-            message = f"the row has {len(cells)} cells; the header has {len(header)}"
-            yield Raw(line, fields, Problem("invalid_csv", message))
-
-
-def _unclosed(last: int) -> Problem:
-    return Problem("invalid_csv", f"a quote is not closed rightly (looked up to line {last})")
+        message = f"the row has {len(cells)} cells; the header has {len(header)}"
+        wrong = Problem("invalid_csv", message) if len(cells) != len(header) else None
+        yield Raw(lines.first, fields, wrong)
 
 
 def _header(names: list[str], name: str) -> list[str]:
     """Column names; columns without one are left out of the rows."""
     header = [text.strip() for text in names]
-    seen: set[str] = set()
-    for text in header:
-        if text and text in seen:
+    for text, count in Counter(filter(None, header)).items():
+        if count > 1:
             raise RequestError(f"{name} has two columns called {text[:60]!r}; rename one of them")
-        seen.add(text)
     if not any(header):
         raise RequestError(f"{name}: its first line must name the columns; it is blank")
     return header

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.input import lines
-from app.batch.input.reader import Reader
-from app.batch.input.row import Raw
-from app.batch.input.streams import InputStream
+from app.batch.input.row import Raw, Reader
 from app.openai.task import InputError, Problem
 from runtimes.errors import RequestError
 
@@ -77,11 +75,10 @@ def _text(path: Path, root: Path) -> str:
             raise InputError("refused_link", "it is a link to a folder, which is not followed")
     if not stat.S_ISREG(path.stat().st_mode):
         raise InputError("unreadable_file", "it is not a regular file")
-    with InputStream(path, str(path)) as stream:
+    with lines.InputStream(path, str(path)) as stream:
         data = stream.read(lines.MAX_LINE + 1)
     if len(data) > lines.MAX_LINE:
-        problem = lines.too_long("file")
-        raise InputError(problem.code, problem.message)
+        raise lines.too_long("file")
     return lines.decode(data.removeprefix(lines.UTF8_BOM), "file")
 
 

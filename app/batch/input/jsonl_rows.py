@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.batch.input.lines import decode, rows_by_line
-from app.batch.input.reader import Reader
-from app.batch.input.row import Raw
+from app.batch.input.lines import rows_by_line
+from app.batch.input.row import Raw, Reader
 from app.openai.task import InputError, kind
 
 
 def _rows(path: Path, name: str) -> Iterator[Raw]:
-    return rows_by_line(path, name, lambda line: _object(decode(line)))
+    return rows_by_line(path, name, _object)
 
 
 def _object(text: str) -> dict[str, Any]:

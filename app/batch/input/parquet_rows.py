@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.batch.input.reader import Reader
-from app.batch.input.row import Raw
+from app.batch.input.row import Raw, Reader
 from runtimes.errors import RequestError
 
 if TYPE_CHECKING:

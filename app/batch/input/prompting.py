@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.batch.input.openai_rows import endpoint_of, request_task
 from app.batch.input.template import RowTemplate
-from app.openai.request import Endpoint, schema_constraint
-from app.openai.task import MISSING, InputError, Task, task_at
+from app.openai.request import ENDPOINTS, Endpoint, body_task, schema_constraint
+from app.openai.task import MISSING, InputError, Task, as_unicode, shown, task_at
 from runtimes.request import Priority, SamplingParams
 
 _DEFAULT_FIELDS = ("messages", "prompt")
@@ -31,7 +30,7 @@ class Prompting:
 
     def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
         """Where a row that is a request goes; None for a plain row."""
-        return endpoint_of(fields) if self.field is None and self.template is None else None
+        return _endpoint_of(fields) if self.field is None and self.template is None else None
 
     def task(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> Task:
         """What to ask for a row with these fields. Raises InputError."""
@@ -40,7 +39,7 @@ class Prompting:
         elif endpoint is None:
             task = task_of(fields, self.field)
         else:
-            task = self._bounded(request_task(fields, self.sampling))
+            task = self._bounded(_request_task(fields, self.sampling))
         if self.schema_field is not None:
             task = replace(task, sampling=self._schema(fields, self.schema_field, task))
         if self.priority_field is not None:
@@ -116,3 +115,36 @@ def row_id(row: Mapping[str, Any], index: int) -> str | int:
         if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
             return value
     return index
+
+
+# Rows that are lines of an OpenAI batch: a request each, with custom_id, method, url and body
+
+
+def _endpoint_of(row: Mapping[str, Any]) -> Endpoint | None:
+    """Where a row that was meant as a line of an OpenAI batch goes, well made or not: to chat where
+    it does not say so rightly. None for any other row."""
+    if "prompt" in row or "messages" in row:
+        return None
+    if "custom_id" in row:
+        meant = "body" in row or "url" in row
+    else:
+        meant = isinstance(row.get("body"), Mapping) and ("url" in row or "method" in row)
+    url = row.get("url")
+    return ENDPOINTS.get(url if isinstance(url, str) else "", "chat") if meant else None
+
+
+def _request_task(row: Mapping[str, Any], defaults: SamplingParams) -> Task:
+    """The task of a batch line. Raises InputError as ``body_task`` does."""
+    identity = row.get("custom_id", MISSING)
+    if not isinstance(identity, str) or not identity:
+        raise InputError("missing_parameter", f"custom_id must be a text, not {shown(identity)}")
+    as_unicode(identity, "custom_id")  # by which its answer has to be found
+    method = row.get("method", MISSING)
+    if method != "POST":
+        raise InputError("invalid_value", f'method must be "POST", not {shown(method)}')
+    url = row.get("url", MISSING)
+    if not isinstance(url, str) or url not in ENDPOINTS:
+        raise InputError(
+            "unsupported_url", f"url must be {' or '.join(ENDPOINTS)}, not {shown(url)}"
+        )
+    return body_task(row.get("body", MISSING), ENDPOINTS[url], defaults)

@@ -6,10 +6,9 @@ from pathlib import Path
 from app.batch.input.csv_rows import CSV
 from app.batch.input.folder_rows import FOLDER
 from app.batch.input.jsonl_rows import JSONL
-from app.batch.input.lines import UTF8_BOM
+from app.batch.input.lines import UTF8_BOM, InputStream
 from app.batch.input.parquet_rows import PARQUET
-from app.batch.input.reader import Reader
-from app.batch.input.streams import InputStream
+from app.batch.input.row import Reader
 from app.batch.input.text_rows import TEXT
 from app.openai.task import InputError
 from runtimes.errors import RequestError

@@ -1,7 +1,9 @@
-"""A row of the input: as it was read, and with what it asks."""
+"""What an input format is: one record, which stands in the file of the format. And a row of the
+input: as it was read, and with what it asks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from app.batch.settings import NO_KEY
@@ -16,6 +18,24 @@ class Raw:
     line: int  # from 1: lines of a text file, rows of a Parquet file, files of a folder
     fields: Mapping[str, Any] = field(default_factory=dict)  # all that could be read
     problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A format. ``read`` takes a path and what messages call it, and gives every row in order. What
+    is wrong with one row is that row's problem; it raises RequestError when the input as a whole
+    cannot be read."""
+
+    name: str
+    read: Callable[[Path, str], Iterator[Raw]]
+    hint: str  # what to do about an input without rows
+    suffixes: tuple[str, ...] = ()  # of names of such files
+    magic: bytes | None = None  # how each such file begins, whatever its name is
+    first: bytes | None = None  # the first character, where nothing else says what a file is
+    packed: bool = True  # whether it may be packed with gzip or zstd
+    place: str = "line {line}"  # what messages call a row's place; {id} is the row's id as JSON
+    # Of a folder: path, size and time of each file, which tell whether it changed.
+    listing: Callable[[Path, str], Iterator[tuple[str, int, int]]] | None = None
 
 
 NOTHING = Task()

@@ -1,8 +1,11 @@
 """The input as a stream of rows that can be read again: every row asks something or says what is
 wrong with it."""
 
+from __future__ import annotations
+
 import hashlib
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -13,13 +16,13 @@ from pathlib import Path
 
 from app.batch.input.ids import Repeats
 from app.batch.input.prompting import Prompting, row_id
-from app.batch.input.reader import Reader
 from app.batch.input.readers import detect
-from app.batch.input.row import NOTHING, Raw, Row
-from app.batch.input.shard import Shard
+from app.batch.input.row import NOTHING, Raw, Reader, Row
 from app.batch.settings import NO_KEY, row_key
 from app.openai.task import InputError, Problem
 from runtimes.errors import ParameterError, RequestError
+
+_MOST_SHARDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,36 @@ class Stamp:
     size: int
     mtime_ns: int
     listing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of the rows, so that several machines can share a job: ``number`` of ``count``,
+    counted from 1."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From I/N on the command line. Raises RequestError."""
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        shard = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
+        if not 1 <= shard.number <= shard.count <= _MOST_SHARDS:
+            raise RequestError(
+                f"--shard must be I/N with I from 1 to N, such as 2/4, not {text[:40]!r}"
+            )
+        return shard
+
+    def has(self, identity: str | int) -> bool:
+        """Whether the row of this id belongs to the part. By a hash of the id, so that a row stays
+        in its part when others are added or taken away; rows without an id go by their index."""
+        text = str(identity).encode("utf-8", errors="surrogatepass")
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return int.from_bytes(digest, "big") % self.count == self.number - 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from app.batch.input.shard import Shard
+from app.batch.input.source import Shard
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import told
 from app.batch.journal.state import read_state
