@@ -18,9 +18,9 @@ from app.batch.settings import JobSettings
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
 from app.exitcodes import ExitCode
 from app.models.planning import choose
-from app.models.resolve import fingerprint
 from app.prompts import PromptStyle, clean_argument
 from runtimes.errors import RequestError
+from runtimes.models.fingerprint import fingerprint
 
 
 def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) -> ExitCode:

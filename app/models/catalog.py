@@ -1,31 +1,26 @@
 """Every model file that can be chosen: pulled ones, folders that `quantize` wrote, loose files.
 
-``catalog`` is fast on purpose: manifests and the library's records are read, the files themselves
-are not. ``fit`` reads one. A file that cannot be used is listed with the reason.
+Fast on purpose: manifests and the library's records are read, the files themselves are not. A file
+that cannot be used is listed with the reason.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 
 from app.models import library
 from app.models.entries import Entry, Measured, Origin
-from app.models.recent import recently_used
+from app.models.resolve import recently_used
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import FileEntry, entry_path, load_manifest
 from quantize.resolve import format_of, model_files
 from runtimes.backend import Backend
-from runtimes.errors import IngotError, ModelError
+from runtimes.errors import IngotError
 from runtimes.load import backends
-from runtimes.machine.hardware import memory_now
 from runtimes.machine.installed import find_installed
 from runtimes.models.gguf_split import named_parts
-from runtimes.models.memory import DEFAULT_CONTEXT, estimate
-from runtimes.models.modelfile import ModelFile
 from runtimes.planner.known import MadePlan, made_plans
-from runtimes.settings import RunnerSettings
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DEMO = Path("assets") / "pebble-built"  # where `make demo` puts it
@@ -96,11 +91,10 @@ def _built(folder: Path, plans: Sequence[MadePlan]) -> list[Entry]:
 
 def _described(base: Entry, listed: FileEntry, plans: Sequence[MadePlan]) -> Entry:
     """``base``, whose ``path`` is the manifest's folder, with what the manifest says of a file."""
-    folder = base.path
     try:
-        path, broken = entry_path(folder, listed), None
+        path, broken = entry_path(base.path, listed), None
     except IngotError as error:
-        path, broken = folder / Path(listed.path).name, str(error)
+        path, broken = base.path / Path(listed.path).name, str(error)
     return replace(
         base,
         path=path,
@@ -145,19 +139,18 @@ def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[Entry]:
         listed = manifest.entry(build.label) if manifest else None
         if listed is not None:
             base = _described(base, listed, plans)
-        whole = model.is_whole(build)
+        path, whole = model.path(build), model.is_whole(build)
         again = f"a file is missing or has another size; `ingot pull {name}` gets it again"
-        found.append(
-            replace(
-                base,
-                path=model.path(build),
-                format=build.kind,
-                bits=base.bits or _bits(build.label),
-                bytes=build.size,
-                measured=_measured(model.path(build), plans) if whole else None,
-                broken=None if whole else again,
-            )
+        entry = replace(
+            base,
+            path=path,
+            format=build.kind,
+            bits=base.bits or _bits(build.label),
+            bytes=build.size,
+            measured=_measured(path, plans) if whole else None,
+            broken=None if whole else again,
         )
+        found.append(entry)
     return found
 
 
@@ -197,41 +190,3 @@ def _unusable(runtime: Backend) -> str | None:
     if len(runtime.distributions) == 1:
         name += f" ({runtime.distributions[0].replace('_', '-')})"
     return f"{name} is not installed; `ingot doctor` says how to install it"
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Bytes that one conversation of ``context`` tokens needs, and bytes that are free."""
-
-    file: ModelFile
-    context: int
-    needs: int
-    free: int
-
-    @property
-    def fits(self) -> bool:
-        """Whether it can be loaded without swapping."""
-        return self.needs <= self.free
-
-
-def fit(entry: Entry, free: int | None = None) -> Fit:
-    """What ``entry`` needs, against ``free`` bytes (None: what is free now).
-
-    Reading the header of a GGUF file with a large vocabulary takes up to half a second the first
-    time. Raises ModelError for a file that cannot be read.
-    """
-    path = entry.path
-    try:
-        file = _header(path, path.stat().st_mtime_ns)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
-    context = min(DEFAULT_CONTEXT, file.context_length)
-    if free is None:
-        free = memory_now()[1]
-    return Fit(file, context, estimate(file, RunnerSettings(slots=1)).total, free)
-
-
-@lru_cache(maxsize=256)
-def _header(path: Path, changed: int) -> ModelFile:
-    """``changed`` makes a file that was replaced another one."""
-    return ModelFile.read(path)

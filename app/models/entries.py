@@ -1,13 +1,23 @@
-"""One model file as pickers show it: what it is called, what loads it, and what is known of it."""
+"""One model file as pickers show it: its name, what loads it, what is known of it; and in words."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 
+from app.figures import rate
 from app.options import ModelOptions
+from quantize.disk import human
 from quantize.manifest import Fidelity, Quality, Speed, TokenParity
+from quantize.report.facts import is_steady
+from runtimes.errors import ModelError
+from runtimes.machine.hardware import memory_now
+from runtimes.models.memory import DEFAULT_CONTEXT, estimate
+from runtimes.models.modelfile import ModelFile
 from runtimes.planner.plan import Figures
+from runtimes.settings import RunnerSettings
 
 
 class Origin(StrEnum):
@@ -78,3 +88,134 @@ class Entry:
         parts = (self.name, self.recipe, self.format, self.origin, self.model, bits)
         text = " ".join(part for part in parts if part).lower()
         return all(word.lower() in text for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Bytes that one conversation of ``context`` tokens needs, and bytes that are free."""
+
+    file: ModelFile
+    context: int
+    needs: int
+    free: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be loaded without swapping."""
+        return self.needs <= self.free
+
+
+def fit(entry: Entry, free: int | None = None) -> Fit:
+    """What ``entry`` needs, against ``free`` bytes (None: what is free now).
+
+    Reading the header of a GGUF file with a large vocabulary takes up to half a second the first
+    time. Raises ModelError for a file that cannot be read.
+    """
+    try:
+        file = _header(entry.path, entry.path.stat().st_mtime_ns)
+    except OSError as error:
+        raise ModelError(f"{entry.path} cannot be read: {error.strerror or error}") from error
+    context = min(DEFAULT_CONTEXT, file.context_length)
+    needs = estimate(file, RunnerSettings(slots=1)).total
+    return Fit(file, context, needs, memory_now()[1] if free is None else free)
+
+
+@lru_cache(maxsize=256)
+def _header(path: Path, changed: int) -> ModelFile:
+    """``changed`` makes a file that was replaced another one."""
+    return ModelFile.read(path)
+
+
+# In words
+
+_ORIGINS = {
+    Origin.LIBRARY: "pulled from the hub",
+    Origin.BUILT: "built by quantize",
+    Origin.FILE: "a file by itself",
+}
+
+
+def type_of(entry: Entry) -> str:
+    """Such as "gguf 6.2 bits", a weight; "gguf 4-bit" after its name where that is not known."""
+    bits = f"{entry.bits}-bit" if entry.bits else ""
+    if entry.bits_per_weight is not None:
+        bits = f"{entry.bits_per_weight:.1f} bits"
+    return " ".join(part for part in (entry.format or "", bits) if part) or "?"
+
+
+def size_of(entry: Entry) -> str:
+    """Such as "4.7 MB"."""
+    return human(entry.bytes) if entry.bytes is not None else "?"
+
+
+def speed_of(entry: Entry) -> str:
+    """Decode of one row in tokens a second; empty where nobody has measured it."""
+    return "" if entry.decode_tps is None else rate(entry.decode_tps).removesuffix(" tok/s")
+
+
+def quality_of(entry: Entry) -> str:
+    """The share of right answers, or of positions with the original's likeliest token ("same")."""
+    if entry.quality is not None:
+        return f"{entry.quality.task_accuracy:.1%}"
+    return f"same {entry.fidelity.same_top:.0%}" if entry.fidelity is not None else ""
+
+
+def state_of(entry: Entry, fit: Fit | None) -> str:
+    """Whether it can be loaded: "fits", "too big", "broken", or empty while that is not known."""
+    if entry.broken:
+        return "broken"
+    if fit is None:
+        return ""
+    return "fits" if fit.fits else "too big"
+
+
+def details(entry: Entry, fit: Fit | None) -> list[str]:
+    """Lines about one file: what it is, whether it can be used, its speed, its quality, notes."""
+    lines = [f"{type_of(entry)} · {size_of(entry)} · {_ORIGINS[entry.origin]}", str(entry.path)]
+    if entry.broken:
+        return [*lines, f"Cannot be used: {entry.broken}"]
+    if fit is not None:
+        lines.append(
+            f"Memory: needs {human(fit.needs)} with {fit.context:,} tokens of context, "
+            f"{human(fit.free)} are free: {'fits' if fit.fits else 'does not fit'} "
+            f"(the model knows up to {fit.file.context_length:,})"
+        )
+    return [*lines, _speed(entry), _quality(entry), *(f"Note: {note}" for note in entry.notes)]
+
+
+def _speed(entry: Entry) -> str:
+    said = []
+    if entry.measured is not None:
+        figures = entry.measured.figures
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.measured.made))
+        chosen = ", its choice" if entry.measured.chosen else ""
+        said.append(
+            f"{rate(figures.decode_tps[min(figures.decode_tps)])} decode,"
+            f" {rate(figures.prefill_tps)} prefill here (ingot plan, {day}{chosen})"
+        )
+    if entry.speed is not None:
+        built = entry.speed
+        said.append(
+            f"{rate(built.decode_tps_1)} decode, {rate(built.prefill_tps)} prefill,"
+            f" {rate(built.decode_tps_16)} with 16 rows where it was built"
+            f"{' (a busy machine)' if built.ranges and not is_steady(built) else ''}"
+        )
+    return "Speed: " + ("; ".join(said) or "not measured; `ingot plan` does it")
+
+
+def _quality(entry: Entry) -> str:
+    said = []
+    if entry.quality is not None:
+        said.append(
+            f"{entry.quality.task_accuracy:.1%} of {entry.quality.questions:,} answers right"
+        )
+    if entry.fidelity is not None:
+        found = entry.fidelity
+        said.append(f"the original's likeliest token at {found.same_top:.1%} of positions")
+        said.append(f"KL {found.kl_mean:.4f}")
+        said.append(f"perplexity {found.perplexity.value:,.4g}")
+    if entry.parity is not None:
+        differ = entry.parity.differences
+        equal = f"{differ:,} of {entry.parity.lines:,} lines differ" if differ else "equal"
+        said.append(f"token ids {equal}")
+    return "Quality: " + ("; ".join(said) or "not measured")

@@ -46,14 +46,17 @@ def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFile
         return PlanFiles((model_file(model, options),), (), {}, ())
     entries = load_manifest(folder).files
     widths = sorted({entry.bits for entry in entries})
-    wanted = _widths(widths, bits)
-    chosen = [entry for entry in entries if entry.bits in wanted]
-    if not chosen:
+    wanted = [4] if 4 in widths else widths[:1]
+    if bits is not None:
+        wanted = widths if bits == "any" else [int(bits)]
+    if not set(wanted) & set(widths):
         raise ModelError(
             f"{model} has no file of {bits} bits; it has {', '.join(map(str, widths)) or 'none'}"
         )
     models, unreadable, accuracy = [], [], {}
-    for entry in chosen:
+    for entry in entries:
+        if entry.bits not in wanted:
+            continue
         try:
             path = entry_path(folder, entry)
             models.append(ModelFile.read(path))
@@ -170,11 +173,3 @@ def note_context(options: ModelOptions, file: ModelFile) -> None:
             file.path.name,
             f"{file.context_length:,}",
         )
-
-
-def _widths(there: list[int], bits: Bits | None) -> list[int]:
-    if bits == "any":
-        return there
-    if bits is not None:
-        return [int(bits)]
-    return [4] if 4 in there else there[:1]

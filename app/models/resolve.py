@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.options import ModelOptions
 from runtimes.errors import RequestError
-from runtimes.models.fingerprint import fingerprint as fingerprint
+from runtimes.machine.state_file import load_state, save_state
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
@@ -56,7 +56,6 @@ def load_engine(
     ModelError, RuntimeMissingError, OutOfMemoryError, or RequestError for a bad limit. Ctrl-C ends
     the wait (KeyboardInterrupt) at once.
     """
-    from app.models.recent import note_loaded
     from runtimes.worker.engine import WorkerEngine
 
     engine = WorkerEngine.load(
@@ -85,3 +84,40 @@ def _step_limit() -> float:
     if not 0 < limit < math.inf:
         raise RequestError(f"{STEP_LIMIT} must be seconds above 0, not {text!r}")
     return limit
+
+
+# What was used as MODEL lately, so that a picker can offer it again
+
+_RECENT = "recent"
+_AT_MOST = 20
+
+
+def note_used(model: str | Path) -> None:
+    """Put ``model`` first, if it is on disk; a name in the library is listed anyway."""
+    path = Path(model)
+    if not path.exists():
+        return
+    absolute = str(path.resolve())
+    known = _recent()
+    if known[:1] != [absolute]:
+        others = [text for text in known if text != absolute]
+        save_state(_RECENT, {"models": [absolute, *others][:_AT_MOST]})
+
+
+def note_loaded(file: Path) -> None:
+    """Remember a file that was loaded, or the folder of files that it belongs to."""
+    from app.models.library import library_dir
+    from quantize.manifest import NAME
+
+    if not file.resolve().is_relative_to(library_dir().resolve()):
+        note_used(file.parent if (file.parent / NAME).is_file() else file)
+
+
+def recently_used() -> list[Path]:
+    """Those that are still there, the latest first."""
+    return [path for text in _recent() if (path := Path(text)).exists()]
+
+
+def _recent() -> list[str]:
+    models = load_state(_RECENT).get("models")
+    return [str(text) for text in models] if isinstance(models, list) else []

@@ -13,9 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from app.models import library
-from app.models.catalog import Fit, catalog, fit
-from app.models.entries import Entry, Origin
-from app.models.entrytext import details, size_of
+from app.models.catalog import catalog
+from app.models.entries import Entry, Fit, Origin, details, fit, size_of
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.pull import PullScreen
 from app.tui.widgets.model_table import ModelTable

@@ -8,9 +8,7 @@ from textual import events
 from textual.message import Message
 from textual.widgets import DataTable
 
-from app.models.catalog import Fit
-from app.models.entries import Entry
-from app.models.entrytext import quality_of, size_of, speed_of, state_of, type_of
+from app.models.entries import Entry, Fit, quality_of, size_of, speed_of, state_of, type_of
 
 _COLUMNS = (
     *(("type", "Type", 13), ("size", "Size", 7), ("speed", "tok/s", 7)),

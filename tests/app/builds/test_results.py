@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.builds.plot import draw
-from app.builds.results import read_result
+from app.builds.results import draw, read_result
 from quantize.manifest import (
     Fidelity,
     FileEntry,

@@ -13,11 +13,19 @@ import pytest
 
 from app.compare.run import first_choice
 from app.models import library
-from app.models.catalog import catalog, fit
-from app.models.entries import Entry, Origin
-from app.models.entrytext import details, quality_of, size_of, speed_of, state_of, type_of
-from app.models.recent import note_loaded, note_used, recently_used
-from app.models.resolve import model_file
+from app.models.catalog import catalog
+from app.models.entries import (
+    Entry,
+    Origin,
+    details,
+    fit,
+    quality_of,
+    size_of,
+    speed_of,
+    state_of,
+    type_of,
+)
+from app.models.resolve import model_file, note_loaded, note_used, recently_used
 from quantize.manifest import Quality, Speed, load_manifest, write_manifest
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile

@@ -43,7 +43,7 @@ def only_pebble(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless_built: Path
 ) -> None:
     """The picker lists Pebble's four files; what is saved goes to an empty folder."""
-    from app.models.recent import note_used
+    from app.models.resolve import note_used
 
     note_used(endless_built)
     monkeypatch.chdir(tmp_path)

@@ -13,8 +13,7 @@ from textual.widgets import Input, Static
 
 from app.chat.store.records import Role
 from app.models import library
-from app.models.catalog import Fit
-from app.models.entries import Entry, Measured, Origin
+from app.models.entries import Entry, Fit, Measured, Origin
 from app.tui.app import IngotApp
 from app.tui.screens.models import ModelsScreen
 from app.tui.screens.pull import PullScreen

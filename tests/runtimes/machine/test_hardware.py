@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from app.batch.schedule.engines import free_memory
-from app.models.catalog import fit
-from app.models.entries import Entry, Origin
+from app.models.entries import Entry, Origin, fit
 from runtimes.engine.loading import load_runner
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine import bandwidth, cpu, hardware

@@ -7,10 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.models.resolve import fingerprint, load_engine
+from app.models.resolve import load_engine
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.cpu import available_cores
+from runtimes.models.fingerprint import fingerprint
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings

@@ -27,8 +27,8 @@ from app.batch.schedule.cluster.pool import require_ray, share_out
 from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec, RunningOptions
 from app.models.planning import Choice
-from app.models.resolve import fingerprint
 from runtimes.errors import ModelError, RequestError
+from runtimes.models.fingerprint import fingerprint
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
