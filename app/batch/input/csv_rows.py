@@ -12,15 +12,12 @@ from app.batch.input.row import Raw, Reader
 from app.openai.task import InputError, Problem
 from runtimes.errors import RequestError
 
-_DELIMITERS = ",;\t"
+_DELIMITERS = ",;\t"  # whichever the header has most of
 
 
 class _Lines:
-    """Lines for Python's reader, which reads on after an exception; a generator would not.
-
-    Those of the present row are kept, so that they can be read again when a quote that opens in the
-    first of them turns out to be a mistake.
-    """
+    """Lines for Python's reader, which reads on after an exception; a generator would not. Those of
+    the present row can be read again, when a quote in the first turns out to be a mistake."""
 
     def __init__(self, stream: InputStream) -> None:
         self._lines = numbered_lines(stream)
@@ -53,12 +50,8 @@ class _Lines:
 
 
 def _read(path: Path, name: str) -> Iterator[Raw]:
-    """Rows below the header, numbered by the line where they begin. Columns are separated by a
-    comma, semicolon or tab, whichever the header has most of.
-
-    A row that is no CSV ends with its first line: a quote that is never closed costs one row.
-    Raises RequestError for a header that cannot be read or names a column twice.
-    """
+    """Rows below the header, numbered by the line where they begin. A row that is no CSV ends with
+    its first line: a quote that is never closed costs one row."""
     with InputStream(path, name) as stream:
         lines = _Lines(stream)
         try:

@@ -13,12 +13,7 @@ from runtimes.errors import RequestError
 
 
 def _read(folder: Path, name: str) -> Iterator[Raw]:
-    """A row for each file at any depth, in the order of the paths' parts. Fields are ``id`` (the
-    path with slashes), ``name``, and ``prompt`` (the text). Hidden files are left out.
-
-    A link that leads out of the folder, or to a folder, is a row with a problem, as is a file that
-    is no text. Raises RequestError when the folder itself cannot be listed.
-    """
+    """A row for each file that is not hidden, at any depth, in the order of the paths' parts."""
     root = folder.resolve()
     for number, path in enumerate(_files(root, name), 1):
         relative = path.relative_to(root).as_posix()
@@ -48,18 +43,13 @@ def _listing(folder: Path, name: str) -> Iterator[tuple[str, int, int]]:
 def _files(folder: Path, name: str) -> Iterator[Path]:
     """Files and links, depth first; one folder's names are held at a time."""
     try:
-        entries = sorted(
-            (entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder)
-        )
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise RequestError(f"{name}: {folder} cannot be listed: {error.strerror}") from error
-    for entry, is_folder in entries:
-        if entry.startswith("."):
-            continue
-        if is_folder:
-            yield from _files(folder / entry, name)
-        else:
-            yield folder / entry
+    for entry in entries:
+        path = folder / entry.name
+        if not entry.name.startswith("."):
+            yield from _files(path, name) if entry.is_dir(follow_symlinks=False) else (path,)
 
 
 def _text(path: Path, root: Path) -> str:

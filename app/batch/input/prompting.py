@@ -12,7 +12,7 @@ from runtimes.request import Priority, SamplingParams
 
 _DEFAULT_FIELDS = ("messages", "prompt")
 _ID_FIELDS = ("custom_id", "id", "question_id")
-_PRIORITIES = {priority.name.lower(): priority for priority in Priority}
+_PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,11 @@ class Prompting:
         else:
             task = self._bounded(_request_task(fields, self.sampling))
         if self.schema_field is not None:
-            task = replace(task, sampling=self._schema(fields, self.schema_field, task))
+            schema = lookup(fields, self.schema_field)
+            if schema not in (MISSING, None, ""):
+                constraint = schema_constraint(schema, self.schema_field)
+                own = replace(task.sampling or self.sampling, constraint=constraint)
+                task = replace(task, sampling=own)
         if self.priority_field is not None:
             task = replace(task, priority=_priority(fields, self.priority_field))
         return task
@@ -53,12 +57,6 @@ class Prompting:
         least = min(own.min_tokens, most)
         return replace(task, sampling=replace(own, max_tokens=most, min_tokens=least))
 
-    def _schema(self, fields: Mapping[str, Any], name: str, task: Task) -> SamplingParams | None:
-        schema = lookup(fields, name)
-        if schema in (MISSING, None, ""):
-            return task.sampling
-        return replace(task.sampling or self.sampling, constraint=schema_constraint(schema, name))
-
 
 def _priority(fields: Mapping[str, Any], name: str) -> Priority:
     value = lookup(fields, name)
@@ -66,15 +64,12 @@ def _priority(fields: Mapping[str, Any], name: str) -> Priority:
         return Priority.NORMAL
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # whole numbers of a table's column that has gaps
-    text = str(value).strip().lower()
-    if text in _PRIORITIES:
-        return _PRIORITIES[text]
-    if text in {str(int(priority)) for priority in Priority}:
-        return Priority(int(text))
-    raise InputError(
-        "invalid_value",
-        f"{name} must be one of {', '.join(_PRIORITIES)} or 0 to 3, not {str(value)[:40]!r}",
-    )
+    priority = _PRIORITIES.get(str(value).strip().lower())
+    if priority is None:
+        known = ", ".join(one.name.lower() for one in Priority)
+        said = f"{name} must be one of {known} or 0 to 3, not {str(value)[:40]!r}"
+        raise InputError("invalid_value", said)
+    return priority
 
 
 def task_of(row: Mapping[str, Any], field: str | None) -> Task:

@@ -16,9 +16,11 @@ from runtimes.errors import RequestError
 READERS = {reader.name: reader for reader in (JSONL, TEXT, CSV, PARQUET, FOLDER)}
 
 _PACKED = frozenset({".gz", ".zst", ".zstd"})
-_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-# Archives and packings that are not read, so that their bytes are not taken for text.
+_UTF16 = "UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+# What is not read, so that its bytes are not taken for text.
 _FOREIGN = (
+    (b"\xff\xfe", _UTF16),
+    (b"\xfe\xff", _UTF16),
     (b"PK\x03\x04", "a ZIP archive (or a spreadsheet); unpack it, or export CSV"),
     (b"BZh91AY&SY", "packed with bzip2; unpack it (bunzip2), or pack it with gzip or zstd"),
     (b"\xfd7zXZ\x00", "packed with xz; unpack it (unxz), or pack it with gzip or zstd"),
@@ -51,7 +53,8 @@ def detect(path: Path, name: str, asked: str | None) -> Reader:
             head = stream.start()
         except InputError as error:
             raise RequestError(f"{name} cannot be unpacked: {error}") from error
-    suffix = _suffix(name)
+    called = Path(name)
+    suffix = (called.with_suffix("") if called.suffix.lower() in _PACKED else called).suffix.lower()
     by_magic = [one for one in READERS.values() if one.magic and head.startswith(one.magic)]
     by_name = [one for one in READERS.values() if suffix in one.suffixes]
     known = [READERS[asked]] if asked else by_magic or by_name
@@ -59,8 +62,9 @@ def detect(path: Path, name: str, asked: str | None) -> Reader:
         raise RequestError(
             f"{name} is {known[0].name.capitalize()} inside {stream.packing}; unpack it first"
         )
-    if not asked and not (known and known[0].magic):
-        _refuse_foreign(head, name)
+    foreign = [what for magic, what in _FOREIGN if head.startswith(magic)]
+    if foreign and not asked and not (known and known[0].magic):
+        raise RequestError(f"{name} is {foreign[0]}")
     start = head.removeprefix(UTF8_BOM).lstrip()[:1]
     if not asked and suffix == ".json" and start == b"[":
         raise RequestError(
@@ -68,18 +72,3 @@ def detect(path: Path, name: str, asked: str | None) -> Reader:
         )
     by_start = [one for one in READERS.values() if one.first and one.first == start]
     return (known or by_start or [TEXT])[0]
-
-
-def _refuse_foreign(head: bytes, name: str) -> None:
-    if head.startswith(_UTF16_BOMS):
-        raise RequestError(f"{name} is UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
-    for magic, what in _FOREIGN:
-        if head.startswith(magic):
-            raise RequestError(f"{name} is {what}")
-
-
-def _suffix(name: str) -> str:
-    path = Path(name)
-    if path.suffix.lower() in _PACKED:
-        path = path.with_suffix("")
-    return path.suffix.lower()

@@ -14,7 +14,7 @@ from runtimes.request import Priority
 _FIELDS_SHOWN = 12
 _PROBLEMS_KEPT = 5
 _INVALID_KEPT = 1000
-_REPEATS_SHOWN = 3
+_SHOWN = 3
 
 
 @dataclass(slots=True)
@@ -54,16 +54,12 @@ class InputScan:
         lines = [f"{name}, {where}: {problem.message}" for where, problem in self.problems]
         if self.invalid > len(self.problems):
             lines.append(f"and {self.invalid - len(self.problems):,} more rows that are not valid")
-        if len(self.repeats):
+        if count := len(self.repeats):
             pairs = zip(self.repeats.lines, self.repeats.first_lines, strict=True)
-            first = ", ".join(
-                f"line {line} that of line {before}"
-                for line, before in islice(pairs, _REPEATS_SHOWN)
-            )
-            more = ", ..." if len(self.repeats) > _REPEATS_SHOWN else ""
+            shown = [f"line {line} that of line {first}" for line, first in islice(pairs, _SHOWN)]
+            told = ", ".join(shown + ["..."] * (count > _SHOWN))
             lines.append(
-                f"{len(self.repeats):,} rows repeat an earlier row's id ({first}{more}); "
-                "`index` tells them apart"
+                f"{count:,} rows repeat an earlier row's id ({told}); `index` tells them apart"
             )
         return lines
 
@@ -80,10 +76,8 @@ def scan(source: Source, entries: Entries, *, strict: bool = False) -> InputScan
     if found.requests and len(source.repeats):
         # Rare: rows that counted as valid are not, and other rows get the answers that they took.
         found = _read(source, entries, None)
-    if strict and (found.invalid or len(found.repeats)):
-        raise RequestError(
-            "\n".join([*found.notes(source.name), "--strict: nothing was done; fix these rows"])
-        )
+    if strict and (notes := found.notes(source.name)):
+        raise RequestError("\n".join([*notes, "--strict: nothing was done; fix these rows"]))
     return found
 
 

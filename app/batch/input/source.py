@@ -46,12 +46,11 @@ class Shard:
     def parse(cls, text: str) -> Shard:
         """From I/N on the command line. Raises RequestError."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-        shard = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
-        if not 1 <= shard.number <= shard.count <= _MOST_SHARDS:
-            raise RequestError(
-                f"--shard must be I/N with I from 1 to N, such as 2/4, not {text[:40]!r}"
-            )
-        return shard
+        if match and 1 <= int(match[1]) <= int(match[2]) <= _MOST_SHARDS:
+            return cls(int(match[1]), int(match[2]))
+        raise RequestError(
+            f"--shard must be I/N with I from 1 to N, such as 2/4, not {text[:40]!r}"
+        )
 
     def has(self, identity: str | int) -> bool:
         """Whether the row of this id belongs to the part. By a hash of the id, so that a row stays

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError("text % values is not allowed; write the values between texts")
         if operator == "*":
             _check_product(left, right)
-        elif operator == "**":
-            _check_power(left, right)
+        whole = isinstance(left, int) and isinstance(right, int)
+        if operator == "**" and whole and max(1, left.bit_length()) * abs(right) > _MOST_BITS:
+            raise SecurityError(f"a power of {right} is too large")
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Any:
@@ -61,7 +63,8 @@ class RowTemplate:
         for filter_name in _PADDING_FILTERS:
             del environment.filters[filter_name]
         del environment.globals["lipsum"]
-        environment.filters["tojson"] = _tojson  # Jinja2's own escapes for HTML
+        # Jinja2's own escapes for HTML.
+        environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False, default=_no_json)
         try:
             self._template = environment.from_string(text)
         except jinja2.TemplateSyntaxError as error:
@@ -85,18 +88,18 @@ class RowTemplate:
         Raises InputError: the row lacks a field (code ``missing_field``), the template fails on
         it, or makes too much text.
         """
-        pieces, count = [], 0
+        pieces, room = [], MOST_CHARACTERS
         try:
             for piece in self._template.generate({"row": fields, **fields}):
-                count += len(piece)
-                if count > MOST_CHARACTERS:
-                    raise InputError(
-                        "template_error",
-                        f"the template makes more than {MOST_CHARACTERS:,} characters of it",
-                    )
                 pieces.append(piece)
+                room -= len(piece)
+                if room < 0:
+                    said = f"the template makes more than {MOST_CHARACTERS:,} characters of it"
+                    raise InputError("template_error", said)
         except jinja2.UndefinedError as error:
-            raise InputError("missing_field", _undefined(error, fields)) from error
+            there = ", ".join(repr(name)[1:-1][:40] for name in list(fields)[:_SHOWN]) or "none"
+            said = f"the template: {str(error.message)[:120]}; the row has: {there}"
+            raise InputError("missing_field", said) from error
         except InputError:
             raise
         except Exception as error:  # whatever an expression of the template runs into
@@ -105,19 +108,10 @@ class RowTemplate:
         return "".join(pieces)
 
 
-def _tojson(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_no_json)
-
-
 def _no_json(value: Any) -> Any:
     if isinstance(value, jinja2.Undefined):
         str(value)  # raises UndefinedError, which names the field
     raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-def _undefined(error: jinja2.UndefinedError, fields: Mapping[str, Any]) -> str:
-    there = ", ".join(repr(name)[1:-1][:40] for name in list(fields)[:_SHOWN]) or "none"
-    return f"the template: {str(error.message)[:120]}; the row has: {there}"
 
 
 def _check_product(left: Any, right: Any) -> None:
@@ -127,9 +121,3 @@ def _check_product(left: Any, right: Any) -> None:
                 raise SecurityError(f"{times} times a text of {len(some)} is too long")
         elif isinstance(some, int) and some.bit_length() > _MOST_BITS:
             raise SecurityError("the product of such numbers is too large")
-
-
-def _check_power(left: Any, right: Any) -> None:
-    whole = isinstance(left, int) and isinstance(right, int)
-    if whole and max(1, left.bit_length()) * abs(right) > _MOST_BITS:
-        raise SecurityError(f"a power of {right} is too large")
