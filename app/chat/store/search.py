@@ -48,14 +48,14 @@ def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
         like = re.sub(r"([%_^])", r"^\1", text_as_is)
         found = _newest_of_each_chat(db, _LITERALLY, f"%{like}%", limit)
         return _hits(db, list(found), found, [re.compile(re.escape(fold(text_as_is)))])
-    unfinished = not text[-1].isspace()
-    wanted = _expression(words, unfinished=unfinished)
+    unfinished = not text[-1].isspace()  # the last word
+    # In FTS5's language, in quotes, so that nothing of them is an operator.
+    quoted = ['"' + spaced(word).replace('"', '""') + '"' for word in words]
+    wanted = " AND ".join(quoted) + ("*" if unfinished else "")
     titled = [row[0] for row in db.execute(_TITLES, (wanted, limit))]
     found = _newest_of_each_chat(db, _MESSAGES, wanted, limit)
-    patterns = [
-        _pattern(word, unfinished=unfinished and number == len(words) - 1)
-        for number, word in enumerate(words)
-    ]
+    patterns = [_pattern(word, unfinished=False) for word in words[:-1]]
+    patterns.append(_pattern(words[-1], unfinished=unfinished))
     patterns.sort(key=lambda one: -len(one.pattern))
     return _hits(db, list(dict.fromkeys([*titled, *found]))[:limit], found, patterns)
 
@@ -66,13 +66,11 @@ def _newest_of_each_chat(
     """Chats that are not deleted, with the newest of their messages that match."""
     deleted = {row[0] for row in db.execute("SELECT id FROM chats WHERE deleted_at IS NOT NULL")}
     found: dict[int, int] = {}
-    rows = db.execute(sql, (argument,))
-    for message, chat in islice(rows, _MOST_MATCHES):
-        if chat not in deleted and chat not in found:
-            found[chat] = message
+    for message, chat in islice(db.execute(sql, (argument,)), _MOST_MATCHES):
+        if chat not in deleted:
+            found.setdefault(chat, message)
             if len(found) >= limit:
                 break
-    rows.close()
     return found
 
 
@@ -134,15 +132,6 @@ def spaced(text: str) -> str:
     return text.lower() if text.isascii() else _alone.sub(" \\1 ", fold(text))
 
 
-def _expression(words: list[str], *, unfinished: bool) -> str:
-    """A search for all ``words`` in FTS5's language, in quotes, so that nothing of them is an
-    operator; the last may be the start of a word if ``unfinished``."""
-    quoted = ['"' + spaced(word).replace('"', '""') + '"' for word in words]
-    if unfinished and quoted:
-        quoted[-1] += "*"
-    return " AND ".join(quoted)
-
-
 def _pattern(word: str, *, unfinished: bool) -> re.Pattern[str]:
     """What finds in a folded text the places for which the index finds ``word``."""
     pieces = _piece.findall(fold(word))
@@ -174,15 +163,16 @@ def _snippet(
     first = next(found, None)
     line = _around(text, first.start() if first else 0)
     shown = fold(line)
-    marks = {match.span() for p in patterns for match in p.finditer(shown) if match.group()}
-    return line, _apart(sorted((start, _with_signs(line, end)) for start, end in marks))
-
-
-def _with_signs(line: str, end: int) -> int:
-    """Past vowel signs and accents, which belong to the letter before them."""
-    while end < len(line) and unicodedata.category(line[end]).startswith("M"):
-        end += 1
-    return end
+    marks: list[tuple[int, int]] = []
+    for start, end in sorted({m.span() for p in patterns for m in p.finditer(shown) if m.group()}):
+        # Vowel signs and accents belong to the letter before them.
+        while end < len(line) and unicodedata.category(line[end]).startswith("M"):
+            end += 1
+        if marks and start < marks[-1][1]:  # overlapping ranges become one
+            start, before = marks.pop()
+            end = max(end, before)
+        marks.append((start, end))
+    return line, tuple(marks)
 
 
 def _around(text: str, at: int) -> str:
@@ -193,14 +183,3 @@ def _around(text: str, at: int) -> str:
     end = start + _LENGTH
     line = " ".join(text[start:end].split())
     return ("…" if text[:start].strip() else "") + line + ("…" if text[end:].strip() else "")
-
-
-def _apart(marks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Overlapping ranges made one."""
-    joined: list[tuple[int, int]] = []
-    for start, end in marks:
-        if joined and start < joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return tuple(joined)
