@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from runtimes.settings import MOST_THREADS
 
 if TYPE_CHECKING:
     from runtimes.request import Constraint, SamplingParams
+
+
+_Value = TypeVar("_Value")
+
+
+def option(default: _Value, help: str, *flags: str, **more: Any) -> _Value:
+    """A field with what `--help` says of its flag; ``flags`` are the names of one that is not
+    called as the field alone, ``more`` is for ``typer.Option``."""
+    return field(default=default, metadata={"flags": flags, "help": help, **more})
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
     """How answers are sampled; greedy unless a temperature is given."""
 
-    max_tokens: int = 512
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    min_tokens: int = 0
-    seed: int | None = None
-    stop: list[str] | None = None
+    max_tokens: int = option(512, "Maximum number of tokens in an answer.")
+    temperature: float = option(0.0, "0 always takes the likeliest token.", "--temperature", "-t")
+    top_k: int = option(0, "Sample from the K likeliest tokens; 0 for all.")
+    top_p: float = option(1.0, "Sample from the likeliest tokens up to this total probability.")
+    min_p: float = option(0.0, "Minimum probability of a token, relative to the likeliest.")
+    repetition_penalty: float = option(1.0, "Above 1 discourages repetition.")
+    presence_penalty: float = option(0.0, "Subtracted from tokens seen once.")
+    frequency_penalty: float = option(0.0, "Subtracted for each time seen.")
+    min_tokens: int = option(0, "Do not end an answer before this many tokens.", min=0)
+    seed: int | None = option(None, "Makes sampling repeatable.")
+    stop: list[str] | None = option(None, "End before this text; repeatable.")
 
     def params(self) -> SamplingParams:
         """The engine's form. Raises RequestError for a value out of its range."""
         from runtimes.request import SamplingParams
 
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
         return SamplingParams(**{**values, "stop": tuple(self.stop or ())})
 
 
@@ -39,34 +50,57 @@ class SamplingOptions:
 class ModelOptions:
     """Which of a model's files is loaded, and with what settings."""
 
-    recipe: str | None = None
-    file: str | None = None
-    context: int | None = None
-    threads: int | None = None
+    recipe: str | None = option(None, "The built file of this recipe, such as q8_0 or onnx-int4.")
+    file: str | None = option(None, "The built file of this name.")
+    context: int | None = option(
+        None, "Maximum number of tokens of a prompt and its answer.", min=8
+    )
+    threads: int | None = option(None, "Processor threads.", min=1, max=MOST_THREADS)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
     """What a plan decides, and what the user fixes of it; None leaves it open."""
 
-    profile: Literal["latency", "balanced", "throughput", "memory"] = "balanced"
-    bits: Literal["4", "8", "any"] | None = None
-    kv_type: Literal["f16", "q8_0", "q4_0"] | None = None
-    batch_tokens: int | None = None
-    unified_kv: bool | None = None
-    kv_tokens: int | None = None
-    gpu_layers: int | None = None
-    device_sampling: bool | None = None
+    profile: Literal["latency", "balanced", "throughput", "memory"] = option(
+        "balanced", "What to optimize for."
+    )
+    bits: Literal["4", "8", "any"] | None = option(
+        None, "Only files of this width; 4 by default, if there are any. Widths differ in accuracy."
+    )
+    kv_type: Literal["f16", "q8_0", "q4_0"] | None = option(
+        None, "llama.cpp: type of the KV cache."
+    )
+    batch_tokens: int | None = option(None, "Maximum number of tokens per step.", min=1)
+    unified_kv: bool | None = option(
+        None, "llama.cpp: one KV cache for all slots, or one for each.", "--unified-kv/--split-kv"
+    )
+    kv_tokens: int | None = option(
+        None,
+        "llama.cpp with --unified-kv: tokens that all slots share, if less than slots x context is"
+        " enough.",
+        min=8,
+    )
+    gpu_layers: int | None = option(None, "llama.cpp: layers on the GPU.", min=-1)
+    device_sampling: bool | None = option(
+        None,
+        "llama.cpp: find the likeliest tokens on the GPU, or copy all logits from it.",
+        "--device-sampling/--host-sampling",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ConstraintOptions:
     """What an answer must be; at most one is given."""
 
-    json_schema: str | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: Path | None = None
+    json_schema: str | None = option(
+        None, "JSON that matches this schema: a file, or the schema itself.", metavar="FILE"
+    )
+    regex: str | None = option(None, "Text that matches this regular expression.")
+    choice: list[str] | None = option(None, "One of these texts; repeatable.", metavar="TEXT")
+    grammar: Path | None = option(
+        None, "Text that matches this grammar (Lark, in llguidance's dialect).", metavar="FILE"
+    )
 
     def constraint(self) -> Constraint | None:
         """Checked. Raises RequestError for one that cannot be used, or for two of them."""

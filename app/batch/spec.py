@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions
+from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions, option
 
 if TYPE_CHECKING:
     from app.batch.input.prompting import Prompting
@@ -23,14 +23,36 @@ TEST_TOKENS = 16
 class InputOptions:
     """Where rows come from; what is not said is detected."""
 
-    field: str | None = None
-    template: Path | None = None
-    input_format: Literal["auto", "jsonl", "text", "csv", "parquet", "folder"] = "auto"
-    priority_field: str | None = None
-    json_schema_field: str | None = None
-    limit: int | None = None
-    strict: bool = False
-    dry_run: bool = False
+    field: str | None = option(
+        None,
+        "Field with the prompt: a name or a dotted path. A list of strings is a conversation whose"
+        " turns are answered one after another.",
+    )
+    template: Path | None = option(
+        None, "A Jinja2 template that makes the prompt from the row's fields.", metavar="FILE.j2"
+    )
+    input_format: Literal["auto", "jsonl", "text", "csv", "parquet", "folder"] = option(
+        "auto", "Format of IN; auto detects it."
+    )
+    priority_field: str | None = option(
+        None, "Field with a row's priority: critical, high, normal or low, or 0 to 3."
+    )
+    json_schema_field: str | None = option(
+        None, "Field with a row's own JSON schema, which its answer must match."
+    )
+    limit: int | None = option(
+        None, "Only the first N rows of IN; OUT then holds just those.", min=1, metavar="N"
+    )
+    strict: bool = option(
+        False,
+        "Refuse the job if a row is not valid, instead of writing an error to OUT.",
+        "--strict",
+    )
+    dry_run: bool = option(
+        False,
+        "Only show rows, tokens, memory and time; load no weights, write nothing.",
+        "--dry-run",
+    )
 
     def prompting(self, sampling: SamplingParams, most_tokens: int | None = None) -> Prompting:
         """How rows become tasks. Raises RequestError for a template that cannot be used, or that
@@ -43,12 +65,7 @@ class InputOptions:
             raise RequestError("--field and --template both make the prompt; give one of them")
         template = RowTemplate.load(self.template) if self.template is not None else None
         return Prompting(
-            self.field,
-            template,
-            self.priority_field,
-            sampling,
-            most_tokens,
-            self.json_schema_field,
+            self.field, template, self.priority_field, sampling, most_tokens, self.json_schema_field
         )
 
 
@@ -56,10 +73,14 @@ class InputOptions:
 class SampleOptions:
     """How many answers a row gets, and what is said about their tokens."""
 
-    n: int = 1
-    best_of: int | None = None
-    logprobs: bool = False
-    top_logprobs: int = 0
+    n: int = option(1, "Answers for each row.", "--n")
+    best_of: int | None = option(
+        None, "Answers to generate for each row; the --n likeliest are kept."
+    )
+    logprobs: bool = option(False, "The log-probability of each token.", "--logprobs")
+    top_logprobs: int = option(
+        0, "With --logprobs: also the K likeliest tokens at each position.", metavar="K"
+    )
 
     def apply(self, params: SamplingParams) -> SamplingParams:
         """The parameters with these. Raises RequestError for a value out of its range."""
@@ -76,23 +97,59 @@ class SampleOptions:
 class OutputOptions:
     """What OUT is, and what is told about the job."""
 
-    format: Literal["auto", "jsonl", "openai", "csv", "parquet"] = "auto"
-    input_fields: bool = True
-    unordered: bool = False
-    shard: str | None = None
-    report: Path | None = None
+    format: Literal["auto", "jsonl", "openai", "csv", "parquet"] = option(
+        "auto", "Format of OUT; auto: by its suffix, or openai if IN has OpenAI batch requests."
+    )
+    input_fields: bool = option(
+        True,
+        "Copy the fields of each row of IN to its row of OUT.",
+        "--input-fields/--no-input-fields",
+    )
+    unordered: bool = option(
+        False,
+        "Append to OUT as rows finish, instead of writing it in order at the end.",
+        "--unordered",
+    )
+    shard: str | None = option(
+        None, "Only part I of N of the rows; `ingot batch merge` joins the outputs.", metavar="I/N"
+    )
+    report: Path | None = option(None, "Write all figures to FILE as JSON.", metavar="FILE")
 
 
 @dataclass(frozen=True, slots=True)
 class RunningOptions:
     """What a row and the job may take."""
 
-    row_timeout: float | None = None  # seconds, as are those of max_time
-    retries: int = 1  # how often a row is asked again after a timeout or an error of the engine
-    max_time: float | None = None
-    engines: str | None = None
-    ray: str | None = None
-    skip_failed: bool = False
+    row_timeout: float | None = option(
+        None, "A row that takes longer fails.", min=0.001, metavar="SECONDS"
+    )
+    retries: int = option(
+        1, "How often a row is asked again after a timeout or an error of the engine.", min=0
+    )
+    max_time: float | None = option(
+        None,
+        "Start no row after this time; the next run does the rest (exit code 1).",
+        min=0.001,
+        metavar="SECONDS",
+    )
+    engines: str | None = option(
+        None,
+        "Engines that share the job, each with its GPU or its share of the cores; auto is one for"
+        " each GPU or NUMA node (on Ray: GPU or node).",
+        metavar="N|auto",
+        show_default="1; auto on Ray",
+    )
+    ray: str | None = option(
+        None,
+        "Run the engines on a Ray cluster: its address, auto for the one that this machine is part"
+        " of, or local to start one here. The model must be at the same path on each node.",
+        metavar="ADDRESS",
+    )
+    skip_failed: bool = option(
+        False,
+        "Rows that failed in an earlier run stay failed, instead of being tried again.",
+        "--skip-failed",
+    )
 
 
 @dataclass(frozen=True, slots=True)

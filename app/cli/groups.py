@@ -1,6 +1,7 @@
-"""Groups of options: a dataclass of the core becomes the flags of a command.
+"""Groups of options: a dataclass of the core becomes the flags of a command. What `--help` says of
+a field stands beside it (``app.options.option``).
 
-ModelGroup = Annotated[ModelOptions, group("Model", recipe=typer.Option(help="..."), ...)]
+ModelGroup = Annotated[ModelOptions, Group("Model")]
 
 @with_groups
 def run(options: ModelGroup, ...): ...
@@ -12,19 +13,14 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+import typer
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Group:
-    """What `--help` says of each field; a field's type and default are the dataclass's own."""
+class Group:
+    """The fields of a dataclass as flags, shown together under ``panel``."""
 
-    options: dict[str, Any]
-
-
-def group(panel: str, **options: Any) -> _Group:
-    """The ``typer.Option`` of each field, shown together under ``panel``."""
-    for option in options.values():
-        option.rich_help_panel = panel
-    return _Group(options)
+    panel: str
 
 
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,9 +31,9 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, parameter in inspect.signature(command).parameters.items():
         hint = hints[name]
         kind, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        if said and isinstance(said[0], _Group):
+        if said and isinstance(said[0], Group):
             groups[name] = kind
-            parameters += _flags(kind, said[0])
+            parameters += _flags(kind, said[0].panel)
         else:
             parameters.append(
                 parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
@@ -56,12 +52,14 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     return flat
 
 
-def _flags(kind: type[Any], said: _Group) -> Iterator[inspect.Parameter]:
+def _flags(kind: type[Any], panel: str) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):
+        said = dict(field.metadata)
+        option: Any = typer.Option(*said.pop("flags"), rich_help_panel=panel, **said)
         yield inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
-            annotation=Annotated[hints[field.name], said.options[field.name]],
+            annotation=Annotated[hints[field.name], option],
         )

@@ -5,9 +5,18 @@ from typing import Annotated
 import typer
 
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, WORDS, BatchSpec
-from app.cli.batch_options import InputGroup, OutputGroup, RunningGroup, SampleGroup
 from app.cli.groups import with_groups
-from app.cli.options import ConstraintGroup, ModelGroup, PlanGroup, Reproducible, SamplingGroup
+from app.cli.options import (
+    ConstraintGroup,
+    InputGroup,
+    ModelGroup,
+    OutputGroup,
+    PlanGroup,
+    Reproducible,
+    RunningGroup,
+    SampleGroup,
+    SamplingGroup,
+)
 from runtimes.settings import MOST_SLOTS
 
 
