@@ -118,7 +118,7 @@ class _Table(DataTable[Text]):
 
 
 class _Chart(Widget):
-    """Size against divergence, as large as there is room; see ``app.builds.plot``."""
+    """Size against divergence, as large as there is room; see ``app.builds.results``."""
 
     result: Result | None = None
 

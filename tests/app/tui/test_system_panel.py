@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from textual.widgets import OptionList, TextArea
 
-from app.tui.screens.answering import SystemChoice, SystemScreen
 from app.chat.presets import find
+from app.tui.screens.answering import SystemChoice, SystemScreen
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
