@@ -34,56 +34,47 @@ def command(
         ),
     ],
     to: Annotated[
-        str | None, typer.Option("--to", help="Formats, comma-separated: gguf,onnx; default both")
+        str | None, typer.Option(help="Formats, comma-separated: gguf,onnx; default both")
     ] = None,
     bits: Annotated[
-        str | None, typer.Option("--bits", help="Sizes, comma-separated: 4,8 (default: both).")
+        str | None, typer.Option(help="Sizes, comma-separated: 4,8 (default: both).")
     ] = None,
     recipe: Annotated[
         list[str] | None,
-        typer.Option(
-            "--recipe", help="A recipe by name: q4_k_m, onnx-int8, q6_k ... Repeat for more."
-        ),
+        typer.Option(help="A recipe by name: q4_k_m, onnx-int8, q6_k ... Repeat for more."),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Output folder (default: MODEL-built beside the model)."),
+        Path | None, typer.Option(help="Output folder (default: MODEL-built beside the model).")
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")
-    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     lora: Annotated[
-        str | None,
-        typer.Option("--lora", help="Merge this adapter first: a folder, or ORG/NAME on the hub."),
+        str | None, typer.Option(help="Merge this adapter first: a folder, or ORG/NAME on the hub.")
     ] = None,
     imatrix: Annotated[
         Path | None,
         typer.Option(
-            "--imatrix",
             help="Importance matrix for GGUF types: a text to compute it from, or a ready one."
-            " A text also smooths the activations of onnx-w8a8.",
+            " A text also smooths the activations of onnx-w8a8."
         ),
     ] = None,
     override: Annotated[
         list[str] | None,
         typer.Option(
-            "--override",
             metavar="REGEX=TYPE",
             help="Use this llama.cpp type for tensors whose names match. Repeatable.",
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option("--target", help="What ONNX graphs are built for: cpu or cuda.")
+        str, typer.Option(help="What ONNX graphs are built for: cpu or cuda.")
     ] = "cpu",
     no_measure: Annotated[
         bool, typer.Option("--no-measure", help="Do not measure quality and speed.")
     ] = False,
     measure_text: Annotated[
-        Path | None,
-        typer.Option("--measure-text", help="Compare with the float model on this text."),
+        Path | None, typer.Option(help="Compare with the float model on this text.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Compare on this many tokens at most.")
+        int | None, typer.Option(min=1, help="Compare on this many tokens at most.")
     ] = None,
     measure_again: Annotated[
         bool,
@@ -100,15 +91,13 @@ def command(
         ),
     ] = False,
     allow_pickle: Annotated[
-        bool,
-        typer.Option("--allow-pickle", help="Accept pickle weights if there are no others."),
+        bool, typer.Option("--allow-pickle", help="Accept pickle weights if there are no others.")
     ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = False,
     push: Annotated[
-        str | None,
-        typer.Option("--push", metavar="ORG/NAME", help="Upload the result to the hub."),
+        str | None, typer.Option(metavar="ORG/NAME", help="Upload the result to the hub.")
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Build files again that are already there.")

@@ -29,11 +29,17 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def free_space(folder: Path) -> tuple[Path, int]:
+    """The nearest folder that exists of ``folder`` and those above it, and the bytes that are free
+    on its disk."""
+    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    return existing, shutil.disk_usage(existing).free
+
+
 def require_room(folder: Path, needed: int, what: str) -> None:
     """Raise DiskFullError unless the disk of ``folder``, which need not exist yet, has room for
     ``needed`` bytes and a little more."""
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
-    free = shutil.disk_usage(existing).free
+    existing, free = free_space(folder)
     if needed + _SPARE > free:
         raise DiskFullError(
             f"{what} needs {human(needed + _SPARE)} free below {existing}, and there are"

@@ -4,7 +4,6 @@ Nothing is loaded: the headers of the weight files tell the sizes. Of a model on
 not downloaded for this, the list of files does.
 """
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from quantize.build.preflight import (
     unlisted,
 )
 from quantize.build.workspace import WORK
-from quantize.disk import human
+from quantize.disk import free_space, human
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
@@ -119,12 +118,12 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
         source,
         out,
         disk,
-        disk_free=_free(out) + reusable,
+        disk_free=free_space(out)[1] + reusable,
         memory=memory,
         memory_free=memory_now()[1],
         there=tuple(r.name for r in options.recipes if r not in recipes),
         download=download,
-        download_free=_free(cache_dir()),
+        download_free=free_space(cache_dir())[1],
         builder=builder,
         problems=tuple(problems),
     )
@@ -153,9 +152,3 @@ def _remote(settings: Settings, hub: Hub) -> tuple[SourceModel, int]:
         beside=Path.cwd(),
     )
     return source, missing
-
-
-def _free(folder: Path) -> int:
-    """Free bytes on the disk that ``folder``, which need not exist, is or will be on."""
-    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    return shutil.disk_usage(existing).free

@@ -51,11 +51,11 @@ def export_gguf(run: Run) -> Export:
 
     if run.stages.find("export", key) is None:  # stages of their own, shown before this one
         source, reference = run.source, run.reference
-    stage = run.stage("export", key, "converting to GGUF, half precision", make)
+    stage = run.stages.run("export", key, make, "converting to GGUF, half precision")
     export = Export(stage.folder / _EXPORT, stage.files[_EXPORT].sha256, stage.value)
     if not run.options.allow_token_mismatch:
         checked = stage_key("check", {"export": export.sha256, "source": run.inputs})
-        run.stage("check", checked, "checking the export: tokens", compare, quiet=True)
+        run.stages.run("check", checked, compare, "checking the export: tokens", told=False)
     return export
 
 
@@ -92,7 +92,7 @@ def _make_gguf(run: Run, job: Job) -> Stage:
         notes = [*export.notes, *notes]
         return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": used}
 
-    return run.stage("build", job.key, f"quantizing to {job.recipe.name}", make)
+    return run.stages.run("build", job.key, make, f"quantizing to {job.recipe.name}")
 
 
 def _matrix(run: Run, key: str, export: Export) -> tuple[Path, str]:
@@ -103,7 +103,7 @@ def _matrix(run: Run, key: str, export: Export) -> tuple[Path, str]:
     def make(folder: Path) -> str:
         return prepare_imatrix(given, run.source, export.path, folder, run.progress).name
 
-    stage = run.stage("imatrix", key, f"importance matrix from {given.name}", make)
+    stage = run.stages.run("imatrix", key, make, f"importance matrix from {given.name}")
     return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
 
 
@@ -123,4 +123,4 @@ def _make_onnx(run: Run, job: Job) -> Stage:
         kept = {"notes": made.notes, "route": made.route, "runs_here": made.runs_here}
         return {**kept, "imatrix": None}
 
-    return run.stage("build", job.key, f"building {job.recipe.name}", make)
+    return run.stages.run("build", job.key, make, f"building {job.recipe.name}")

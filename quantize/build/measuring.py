@@ -20,7 +20,7 @@ from quantize.quality.text import read_text, scored_tokens
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.recipes.recipe import FORMATS, Recipe
 from quantize.stages.keys import versions
-from quantize.stages.stages import VERSIONS, stage_key
+from quantize.stages.stages import stage_key, stage_version
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 
@@ -45,7 +45,7 @@ def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
         "questions": [asdict(question) for question in questions],
         "tools": versions(FORMATS),
         "machine": [cpu_identity(), available_cores(), [gpu.name for gpu in find_gpus()]],
-        "stages": [VERSIONS[name] for name in ("reference", "fidelity", "speed", "tasks")],
+        "stages": [stage_version(name) for name in ("reference", "fidelity", "speed", "tasks")],
     }
     return Measuring(text, stage_key("measure", inputs), questions)
 
@@ -74,7 +74,7 @@ def check(
 
     inputs = {**_file(recipe, sha256), "source": run.inputs, "allowed": allowed}
     text = f"checking {recipe.name}: tokens, load, one question"
-    found = run.stage("check", stage_key("check", inputs), text, make).value
+    found = run.stages.run("check", stage_key("check", inputs), make, text).value
     return TokenParity(**found["parity"]) if found["parity"] else None, found["notes"]
 
 
@@ -128,7 +128,7 @@ def _know_original(run: Run, plan: Measuring) -> FloatReference:
             call = partial(float_child.from_checkpoint, source, out, text, limit)
             run_child(call, what=what, work=work, progress=progress, torch=True)
 
-    stage = run.stage("reference", stage_key("reference", inputs), what, refer)
+    stage = run.stages.run("reference", stage_key("reference", inputs), refer, what)
     reference, asked, quality = load_reference(stage.folder / _REFERENCE), plan.questions, None
     if asked and not run.reference.chats:
         run.progress.note("the graded questions are left out: the tokenizer has no chat template")
@@ -164,7 +164,7 @@ def _kept(
         work, progress = run.space.work, run.progress
         return asdict(run_child(call, what=text, work=work, progress=progress, **child))
 
-    return from_json(kind, run.stage(stage, stage_key(stage, inputs), text, found).value)
+    return from_json(kind, run.stages.run(stage, stage_key(stage, inputs), found, text).value)
 
 
 def _file(recipe: Recipe, sha256: Mapping[str, str]) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 import importlib.util
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quantize.build.workspace import WORK
+from quantize.disk import free_space, human
 from quantize.errors import DiskFullError, UsageError
 from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrixfile import is_matrix
@@ -75,13 +75,11 @@ def require_space(folder: Path, parts: Mapping[str, int], *, reusable: int = 0) 
 
     ``reusable`` bytes are taken already by an earlier run's work, which is used again or removed.
     """
-    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    free = shutil.disk_usage(existing).free + reusable
-    needed = sum(parts.values())
+    free, needed = free_space(folder)[1] + reusable, sum(parts.values())
     if needed > free:
         raise DiskFullError(
-            f"{folder} needs {_told(needed)} free to build in ({_list(parts)}) and has"
-            f" {_told(free)}: make room, build fewer recipes at a time, or choose another"
+            f"{folder} needs {human(needed)} free to build in ({_list(parts)}) and has"
+            f" {human(free)}: make room, build fewer recipes at a time, or choose another"
             " disk with --out"
         )
 
@@ -93,7 +91,7 @@ def require_memory(parts: Mapping[str, int]) -> None:
     available = detect().ram_available
     if what is not None and parts[what] > available:
         raise OutOfMemoryError(
-            f"{what} needs about {_told(parts[what])} of memory and {_told(available)} are free:"
+            f"{what} needs about {human(parts[what])} of memory and {human(available)} are free:"
             f" close other programs, or leave it out ({_list(parts)})"
         )
 
@@ -116,11 +114,7 @@ def _vocabulary(source: SourceModel) -> int:
 
 
 def _list(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {_told(size)}" for name, size in parts.items())
-
-
-def _told(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+    return ", ".join(f"{name} {human(size)}" for name, size in parts.items())
 
 
 def unlisted(out: Path, options: Options) -> list[Recipe]:

@@ -1,8 +1,7 @@
 """What every step of one run needs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from quantize.build.publish import Publisher
@@ -16,8 +15,7 @@ from quantize.quality.tasks import Question
 from quantize.quality.tokens import Reference, make_reference
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
-from quantize.stages.stages import Stage, Stages
-from runtimes.errors import IngotError
+from quantize.stages.stages import Stages
 
 
 @dataclass(slots=True)
@@ -51,33 +49,8 @@ class Run:
     publisher: Publisher
     progress: Reporter
     plan: Measuring | None = None  # None with --no-measure
-    _failed: dict[str, IngotError] = field(default_factory=dict)
     _source: SourceModel | None = None
     _reference: Reference | None = None
-
-    def stage(
-        self, name: str, key: str, text: str, make: Callable[[Path], Any], *, quiet: bool = False
-    ) -> Stage:
-        """The stage of that key, made now unless an earlier run has finished it. What has failed
-        in this run, and other files need too, fails at once."""
-        if key in self._failed:
-            raise self._failed[key]
-
-        def checked(folder: Path) -> Any:
-            value = make(folder)
-            self.progress.step("computing checksums")
-            return value
-
-        if found := self.stages.find(name, key):
-            if found.reused and not quiet:
-                self.progress.note(f"{text}: an earlier run has done this")
-            return found
-        try:
-            with self.progress.stage(text):
-                return self.stages.run(name, key, checked)
-        except IngotError as error:
-            self._failed[key] = error
-            raise
 
     def show(self, notes: Iterable[str]) -> None:
         """Tell the user."""

@@ -6,43 +6,38 @@ a stage is taken over, its files are compared with the checksums in the record: 
 says nothing about what is in it.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quantize.disk import write_atomically
 from quantize.progress.console import Reporter
 from quantize.stages.verify import Digest, digests
+from runtimes.errors import IngotError
 
 logger = logging.getLogger(__name__)
 
 RECORD = "stage.json"
 
-# Raised when the code of a stage changes so that the same inputs give another outcome.
-VERSIONS: dict[str, int] = {
-    "merge": 1,
-    "export": 1,
-    "imatrix": 1,
-    "reference": 2,
-    "float-tasks": 1,
-    "build": 1,
-    "check": 1,
-    "fidelity": 2,
-    "speed": 4,
-    "tasks": 1,
-    "measure": 2,
-}
+# Raised above 1 when the code of a stage changes so that the same inputs give another outcome.
+_VERSIONS = {"reference": 2, "fidelity": 2, "speed": 4, "measure": 2}
+
+
+def stage_version(name: str) -> int:
+    """The version of the code that makes the stage."""
+    return _VERSIONS.get(name, 1)
 
 
 def stage_key(name: str, inputs: Mapping[str, Any]) -> str:
     """sha256 over the stage's name, the version of its code and ``inputs`` (JSON values)."""
-    whole = {"stage": name, "version": VERSIONS[name], "inputs": inputs}
+    whole = {"stage": name, "version": stage_version(name), "inputs": inputs}
     text = json.dumps(whole, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -68,6 +63,7 @@ class Stages:
     fresh: bool = False
     progress: Reporter = field(default_factory=Reporter)
     _checked: dict[str, Stage] = field(default_factory=dict)
+    _failed: dict[str, IngotError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Remove what was not finished and what belongs to another model."""
@@ -94,28 +90,36 @@ class Stages:
         self._checked[key] = Stage(folder, files, record["value"], reused=True)
         return self._checked[key]
 
-    def run(self, name: str, key: str, make: Callable[[Path], Any]) -> Stage:
-        """The finished stage: an earlier run's, or made now.
+    def run(
+        self, name: str, key: str, make: Callable[[Path], Any], text: str = "", *, told: bool = True
+    ) -> Stage:
+        """The finished stage: an earlier run's, which is ``told``, or made now and shown as
+        ``text``. What has failed in this run, and other files need too, fails at once.
 
         ``make`` is given an empty folder for its files and returns a JSON value.
         """
+        if key in self._failed:
+            raise self._failed[key]
         if found := self.find(name, key):
+            if found.reused and text and told:
+                self.progress.note(f"{text}: an earlier run has done this")
             return found
         folder = self._folder(name, key)
         folder.mkdir()
         try:
-            value = make(folder)
-        except BaseException:
+            with self.progress.stage(text) if text else contextlib.nullcontext():
+                value = make(folder)
+                if text:
+                    self.progress.step("computing checksums")
+                files = digests(folder)
+                record = {"key": key, "owner": self.owner, "value": value}
+                record["files"] = {name: asdict(digest) for name, digest in files.items()}
+                write_atomically(folder / RECORD, json.dumps(record, ensure_ascii=False))
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, IngotError):
+                self._failed[key] = error
             raise
-        files = digests(folder)
-        record = {
-            "key": key,
-            "owner": self.owner,
-            "value": value,
-            "files": {name: {"bytes": d.bytes, "sha256": d.sha256} for name, d in files.items()},
-        }
-        write_atomically(folder / RECORD, json.dumps(record, ensure_ascii=False))
         self._checked[key] = Stage(folder, files, value, reused=False)
         return self._checked[key]
 
