@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,15 +23,8 @@ DISK_FULL = 73  # the exit code of a child that cannot even write down what went
 _EVERY = 0.1  # seconds between two reports
 
 
-@dataclass(slots=True)
-class _Reports:
-    """The way to the parent, and when it was last used."""
-
-    file: int = -1
-    last: float = 0.0
-
-
-_reports = _Reports()
+_reports = -1  # the file that the parent reads
+_last = 0.0  # when a progress was sent
 
 
 def report_progress(done: float, total: float, unit: str) -> None:
@@ -40,9 +32,10 @@ def report_progress(done: float, total: float, unit: str) -> None:
 
     May be called as often as is convenient: ten times a second are sent, and the end.
     """
+    global _last
     now = time.monotonic()
-    if done >= total or now - _reports.last >= _EVERY:
-        _reports.last = now
+    if done >= total or now - _last >= _EVERY:
+        _last = now
         _send([float(done), float(total), unit])
 
 
@@ -52,9 +45,9 @@ def report_step(text: str) -> None:
 
 
 def _send(report: object) -> None:
-    if _reports.file >= 0:
+    if _reports >= 0:
         with contextlib.suppress(OSError):  # a full disk
-            os.write(_reports.file, json.dumps(report).encode() + b"\n")
+            os.write(_reports, json.dumps(report).encode() + b"\n")
 
 
 def main(parent: int, folder: str) -> NoReturn:
@@ -75,7 +68,8 @@ def main(parent: int, folder: str) -> NoReturn:
 
 def work(folder: Path) -> NoReturn:
     """Do what ``folder`` says, and end this process."""
-    _reports.file = os.open(folder / "reports", os.O_WRONLY | os.O_APPEND)
+    global _reports
+    _reports = os.open(folder / "reports", os.O_WRONLY | os.O_APPEND)
     # What libraries log belongs to the output that the parent shows when this fails.
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     code = 1

@@ -4,8 +4,6 @@ Importing them takes six seconds of a processor, and one build has five children
 Only on Linux: elsewhere libraries do not survive a fork.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes
@@ -34,34 +32,45 @@ _SERVE = "import sys; from quantize.children.forkserver import serve; serve(int(
 
 
 class ForkServer:
-    """The parent's side of the server, which is started when it is first needed.
-
-    One child at a time: it has been waited for before the next one is forked.
+    """The parent's side: the server, which is started when it is first needed, and its child, to
+    be used as a `Child` is. One child at a time: it has been waited for before the next is forked.
     """
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
         self._process: Child | None = None
         self._way: socket.socket
+        self._pid = 0
 
-    def fork(self, folder: Path, environment: Mapping[str, str]) -> ForkedChild | None:
-        """A child that works in ``folder`` (see `child.work`); None where importing torch ends a
-        process."""
+    def fork(self, folder: Path, environment: Mapping[str, str]) -> bool:
+        """Begin a child that works in ``folder`` (see `child.work`); False where importing torch
+        ends a process."""
+        asked = {"folder": str(folder), "cwd": os.getcwd(), "environment": dict(environment)}
         try:
             if self._process is None:
                 self._start(environment)
-            asked = {"folder": str(folder), "cwd": os.getcwd(), "environment": dict(environment)}
             self._way.send(json.dumps(asked).encode())
-            if pid := self._way.recv(_MESSAGE):
-                return ForkedChild(self._way, int(pid))
+            self._pid = int(self._way.recv(_MESSAGE) or 0)
         except OSError:
-            self.close()
-            return None
+            self._pid = 0
         except BaseException:  # Ctrl-C: nobody would hear of the child
             self.close()
             raise
-        self.close()
-        return None
+        if not self._pid:
+            self.close()
+        return self._pid > 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The child's exit code. Raises subprocess.TimeoutExpired."""
+        if not select.select([self._way], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("a forked child", timeout or 0)
+        code = self._way.recv(_MESSAGE)
+        return int(code) if code else -signal.SIGKILL  # it died with the server
+
+    def kill_session(self) -> None:
+        """End the child and what it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the server, and its child with it."""
@@ -84,25 +93,6 @@ class ForkServer:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-
-
-class ForkedChild:
-    """To be used as a `Child` is."""
-
-    def __init__(self, way: socket.socket, pid: int) -> None:
-        self._way, self.pid = way, pid
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code. Raises subprocess.TimeoutExpired."""
-        if not select.select([self._way], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired("a forked child", timeout or 0)
-        code = self._way.recv(_MESSAGE)
-        return int(code) if code else -signal.SIGKILL  # it died with the server
-
-    def kill_session(self) -> None:
-        """End it and what it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
 
 
 def serve(descriptor: int) -> None:

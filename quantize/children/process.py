@@ -116,8 +116,8 @@ def _run(
     ):
         if sys.platform == "linux" and torch:
             with _forks.turn:
-                if forked := _forks.fork(folder, child_environment(environment)):
-                    return _follow(forked, reports, progress)
+                if _forks.fork(folder, child_environment(environment)):
+                    return _follow(_forks, reports, progress)
         elif sys.platform == "linux" and memory_now()[1] < _SHORT and not _forks.turn.locked():
             _forks.close()  # until it is needed again
         child = Child(
