@@ -11,6 +11,7 @@ from pathlib import Path
 from quantize.errors import DiskFullError, UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 _SPARE = 100_000_000
 
 
@@ -48,19 +49,22 @@ def require_room(folder: Path, needed: int, what: str) -> None:
 
 
 @contextlib.contextmanager
-def full_disk_explained(folder: Path) -> Iterator[None]:
+def full_disk_explained(
+    folder: Path,
+    elsewhere: str = "set INGOT_HOME to a folder on another disk",
+    kept: str = "what has arrived stays",
+) -> Iterator[None]:
     """Turn a disk that fills up, or that may not be written, into an error that says so."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
             raise DiskFullError(
-                f"the disk of {folder} is full: make room, or set INGOT_HOME to a folder on another"
-                " disk; what has arrived stays"
+                f"the disk of {folder} is full: make room, or {elsewhere}; {kept}"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in _DENIED:
             raise UsageError(
-                f"{folder} cannot be written: {error.strerror}; set INGOT_HOME to another folder"
+                f"{folder} cannot be written: {error.strerror}; {elsewhere}"
             ) from error
         raise
 

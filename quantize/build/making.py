@@ -1,6 +1,5 @@
 """Making each file: source to half-precision export to its type, or source to ONNX."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,20 +58,6 @@ def export_gguf(run: Run) -> Export:
     return export
 
 
-def drop_export(run: Run) -> None:
-    """Free the disk of what only GGUF files are made from."""
-    run.stages.drop("export", export_key(run.inputs))
-
-
-def drop_float_graph(run: Run) -> None:
-    """Free the disk of optimum's float export, which ONNX files are made from."""
-    shutil.rmtree(_float_graph(run), ignore_errors=True)
-
-
-def _float_graph(run: Run) -> Path:
-    return run.space.work / "float-graph"
-
-
 def _make_gguf(run: Run, job: Job) -> Stage:
     if run.stages.find("build", job.key) is None:
         export = export_gguf(run)
@@ -109,7 +94,8 @@ def _matrix(run: Run, key: str, export: Export) -> tuple[Path, str]:
 
 def _make_onnx(run: Run, job: Job) -> Stage:
     def make(folder: Path) -> dict[str, Any]:
-        _float_graph(run).mkdir(exist_ok=True)
+        exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
+        exports.mkdir(exist_ok=True)
         made = build_onnx(
             run.source,
             job.recipe,
@@ -117,7 +103,7 @@ def _make_onnx(run: Run, job: Job) -> Stage:
             run.options.target,
             run.progress,
             calibration=calibration(job.recipe, run.options),
-            exports=_float_graph(run),
+            exports=exports,
         )
         run.show(made.notes)
         kept = {"notes": made.notes, "route": made.route, "runs_here": made.runs_here}

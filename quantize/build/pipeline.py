@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from quantize.build.making import drop_export, drop_float_graph, make_file
+from quantize.build.making import make_file
 from quantize.build.measuring import check, measure, plan_measuring
 from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted
 from quantize.build.publish import open_publisher
@@ -22,7 +22,7 @@ from quantize.recipes.bits import bits_per_weight
 from quantize.recipes.recipe import FORMATS, RECIPES, Recipe
 from quantize.report.write import FILES, write_report
 from quantize.source import SourceModel, open_source
-from quantize.stages.keys import build_key, imatrix_key, source_inputs, versions
+from quantize.stages.keys import build_key, export_key, imatrix_key, source_inputs, versions
 from quantize.stages.stages import Stages
 from quantize.stages.verify import is_whole
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
@@ -39,7 +39,8 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
     """
     require_sense(options)
     source = open_source(options.source, progress)
-    options = _with_own_text(options, source)
+    if options.measure.text is None:  # the one that came with the model, if any
+        options = replace(options, measure=replace(options.measure, text=source.evaluation))
     out = options.out or source.default_out
     require_fitting(options, source, out)
     questions = read_questions(source.graded) if options.measure.enabled and source.graded else ()
@@ -57,13 +58,6 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
     if options.push is not None:
         progress.note(f"uploaded to {push(out, options.push, progress)}")
     return out, run.publisher.manifest
-
-
-def _with_own_text(options: Options, source: SourceModel) -> Options:
-    """Measure on the text that came with the model, unless the user names another."""
-    if options.measure.text is not None or source.evaluation is None:
-        return options
-    return replace(options, measure=replace(options.measure, text=source.evaluation))
 
 
 def _open(options: Options, source: SourceModel, space: Workspace, progress: Reporter) -> Run:
@@ -115,8 +109,7 @@ def _finish_all(run: Run, jobs: Sequence[Job]) -> dict[str, IngotError]:
         # The next run, with --allow-token-mismatch, would need the export again.
         mismatched = any(isinstance(error, TokenMismatchError) for error in failed.values())
         if gguf and job is gguf[-1] and not mismatched:
-            drop_export(run)
-    drop_float_graph(run)
+            run.stages.drop("export", export_key(run.inputs))
     _measure_others(run, jobs)
     return failed
 

@@ -11,12 +11,12 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from quantize.errors import BusyError, DiskFullError, UsageError
+from quantize.disk import full_disk_explained
+from quantize.errors import BusyError
 from quantize.manifest import NAME as MANIFEST
 from runtimes.machine.locks import Lock, another_run
 
@@ -52,24 +52,21 @@ class Workspace:
 
     def __enter__(self) -> Self:
         """Take the folder. Raises BusyError while another run holds it."""
+        self._created = not self.out.exists()
+        self.out.mkdir(parents=True, exist_ok=True)
         try:
-            self._created = not self.out.exists()
-            self.out.mkdir(parents=True, exist_ok=True)
-            # The folder itself, so that no file of a lock stays.
-            self._lock = Lock(self.out)
-            # We hold the lock, so whoever left this is dead.
-            self._created |= self.root.exists() and [*self.out.iterdir()] == [self.root]
-            for path in self.root.glob("*"):
-                if path not in (self.stages, self.root / MANIFEST):
-                    _remove(path)
-            self.work.mkdir(parents=True)
-            self.stages.mkdir(exist_ok=True)
+            self._lock = Lock(self.out)  # the folder itself, so that no file of a lock stays
         except BlockingIOError as error:
             raise BusyError(
                 f"{another_run(self.out)} writes into {self.out}; wait, or use --out"
             ) from error
-        except OSError as error:
-            raise _explain(error, self.out) from error
+        # We hold the lock, so whoever left this is dead.
+        self._created |= self.root.exists() and [*self.out.iterdir()] == [self.root]
+        for path in self.root.glob("*"):
+            if path not in (self.stages, self.root / MANIFEST):
+                _remove(path)
+        self.work.mkdir(parents=True)
+        self.stages.mkdir(exist_ok=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
@@ -97,23 +94,9 @@ class Workspace:
         return target
 
 
-@contextlib.contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(out: Path) -> contextlib.AbstractContextManager[None]:
     """Turn a full or read-only disk into an error that says so."""
-    try:
-        yield
-    except OSError as error:
-        raise _explain(error, folder) from error
-
-
-def _explain(error: OSError, folder: Path) -> Exception:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(
-            f"the disk of {folder} is full; make room and run it again: what is finished is kept"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        return UsageError(f"{folder} cannot be written: {error.strerror}; choose another --out")
-    return error
+    return full_disk_explained(out, "choose another --out", "what is finished is kept")
 
 
 def _exchange(one: Path, other: Path) -> None:

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from quantize.manifest import FileEntry, Manifest, ModelInfo, Speed
 from runtimes.planner.choose import BUSY
 
-_Measure = Callable[[FileEntry], float | None]
 _LEAST_KL = 1e-7  # below it, single precision decides: drawn and compared as equal
 _OTHERS = 0.1  # of the processor: what other programs may take while a speed is measured
 
@@ -111,17 +111,21 @@ def recommended(entries: Sequence[FileEntry]) -> FileEntry | None:
     front = pareto_front(measured)
     if not front:
         return None
-    timed = all(decode_speed(entry) and batch_speed(entry) for entry in measured)
+    places = [
+        _places([max(entry.bytes, 1) for entry in measured]),
+        _places([divergence(entry) or _LEAST_KL for entry in measured]),
+    ]
+    speeds = [[tps for e in measured if (tps := at(e))] for at in (decode_speed, batch_speed)]
+    if all(len(known) == len(measured) for known in speeds):
+        places += [[-place / 2 for place in _places(known)] for known in speeds]
+    scores = {e.recipe: sum(own) for e, *own in zip(measured, *places, strict=True)}
+    return min(front, key=lambda entry: (scores[entry.recipe], entry.bytes))
 
-    def score(entry: FileEntry) -> tuple[float, int]:
-        speed = 0.0
-        if timed:
-            speed += _place(entry, measured, decode_speed, high=True)
-            speed += _place(entry, measured, batch_speed, high=True)
-        size = _place(entry, measured, lambda e: float(e.bytes))
-        return size + _place(entry, measured, divergence) + speed / 2, entry.bytes
 
-    return min(front, key=score)
+def _places(values: Sequence[float]) -> list[float]:
+    """Of each its place between the smallest, 0, and the largest, 1, on a logarithmic scale."""
+    low, high = math.log(min(values)), math.log(max(values))
+    return [(math.log(value) - low) / (high - low) if high > low else 0.0 for value in values]
 
 
 def sentence(manifest: Manifest, entry: FileEntry) -> str:
@@ -147,22 +151,23 @@ def sentence(manifest: Manifest, entry: FileEntry) -> str:
     return f"{title(entry)}: {', '.join(parts)}" if parts else title(entry)
 
 
+_EXTREMES: tuple[tuple[str, Callable[[FileEntry], float | None], Any], ...] = (
+    ("closest to the original", divergence, min),
+    ("smallest", lambda e: float(e.bytes), min),
+    ("fastest for one conversation", decode_speed, max),
+    ("fastest for 16 at once", batch_speed, max),
+)
+
+
 def alternatives(manifest: Manifest) -> list[tuple[str, FileEntry]]:
     """The extremes: what each is best at, and the file. A speed is compared only if the speeds of
     all files are steady."""
-    found: list[tuple[str, FileEntry]] = []
-    measures: tuple[tuple[str, _Measure, bool], ...] = (
-        ("closest to the original", divergence, False),
-        ("smallest", lambda e: float(e.bytes), False),
-        ("fastest for one conversation", decode_speed, True),
-        ("fastest for 16 at once", batch_speed, True),
-    )
-    for label, measure, high in measures:
+    found = []
+    for label, measure, best in _EXTREMES:
         known = [(value, e) for e in manifest.files if (value := measure(e)) is not None]
-        timed = [e for e in manifest.files if e.speed] if high else []
+        timed = [e for e in manifest.files if e.speed] if best is max else []
         if len(known) > 1 and len(known) >= len(timed):
-            pick = max if high else min
-            found.append((label, pick(known, key=lambda item: item[0])[1]))
+            found.append((label, best(known, key=lambda item: item[0])[1]))
     return found
 
 
@@ -181,18 +186,3 @@ def outdone(manifest: Manifest) -> list[str]:
                 f"{entry.recipe} is larger than {better[-1].recipe} and further from the original."
             )
     return said
-
-
-def _place(
-    entry: FileEntry, among: Sequence[FileEntry], measure: _Measure, *, high: bool = False
-) -> float:
-    """0 for the best, 1 for the worst, on a logarithmic scale; 1 when not measured."""
-    value = measure(entry)
-    known = [math.log(v) for e in among if (v := measure(e))]
-    if not value or not known:
-        return 1.0 if known else 0.0
-    low, top = min(known), max(known)
-    if low == top:
-        return 0.0
-    place = (math.log(value) - low) / (top - low)
-    return 1 - place if high else place
