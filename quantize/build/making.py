@@ -10,7 +10,7 @@ from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.onnx.build import build_onnx
 from quantize.quality.tokens import compare_built, require_parity
-from quantize.stages.keys import calibration, export_key
+from quantize.stages.keys import calibration, export_key, imatrix_key
 from quantize.stages.stages import Stage, stage_key
 
 _EXPORT = "export-f16.gguf"
@@ -61,7 +61,8 @@ def export_gguf(run: Run) -> Export:
 def _make_gguf(run: Run, job: Job) -> Stage:
     if run.stages.find("build", job.key) is None:
         export = export_gguf(run)
-        matrix, used = _matrix(run, job.imatrix, export) if job.imatrix else (None, None)
+        key = imatrix_key(run.inputs, job.recipe, run.options)
+        matrix, used = _matrix(run, key, export) if key else (None, None)
 
     def make(folder: Path) -> dict[str, Any]:
         notes = quantize_gguf(

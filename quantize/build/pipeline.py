@@ -22,7 +22,7 @@ from quantize.recipes.bits import bits_per_weight
 from quantize.recipes.recipe import FORMATS, RECIPES, Recipe
 from quantize.report.write import FILES, write_report
 from quantize.source import SourceModel, open_source
-from quantize.stages.keys import build_key, export_key, imatrix_key, source_inputs, versions
+from quantize.stages.keys import build_key, export_key, source_inputs, versions
 from quantize.stages.stages import Stages
 from quantize.stages.verify import is_whole
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
@@ -73,8 +73,7 @@ def _open(options: Options, source: SourceModel, space: Workspace, progress: Rep
 
 def _job(run: Run, recipe: Recipe) -> Job:
     """What is to be done for ``recipe``: nothing to build if the file is there, byte for byte."""
-    matrix = imatrix_key(run.inputs, recipe, run.options)
-    job = Job(recipe, build_key(run.inputs, recipe, run.options), matrix)
+    job = Job(recipe, build_key(run.inputs, recipe, run.options))
     entry = run.publisher.manifest.entry(recipe.name)
     if entry is None or entry.inputs != job.key or run.options.fresh:
         return job
@@ -153,12 +152,11 @@ def _build(run: Run, job: Job) -> None:
         route=stage.value["route"],
         inputs=job.key,
         imatrix=stage.value["imatrix"],
+        bits_per_weight=bits_per_weight(made, run.base.parameters),
     )
     if run.plan and stage.value["runs_here"]:
-        gates = run.options.measure.gates
-        entry = measure(run, run.plan, recipe, made, entry, gates=gates)
-    bits = bits_per_weight(made, run.base.parameters)
-    job.entry = replace(entry, bits_per_weight=bits)
+        entry = measure(run, run.plan, recipe, made, entry)
+    job.entry = entry
     with run.progress.stage(f"writing {made.name} to the disk"):
         run.publisher.publish(job.entry, made)
     run.stages.drop("build", job.key)
@@ -169,12 +167,11 @@ def _measure_published(run: Run, job: Job, entry: FileEntry) -> None:
     """A file that an earlier run has built: only measure it, if it was not, or otherwise."""
     if run.plan is None:
         return
-    gates = run.options.measure.gates
     if entry.measurement != run.plan.key or run.options.measure.again:
         path = run.space.out / entry.path
-        entry = job.entry = measure(run, run.plan, job.recipe, path, entry, gates=gates)
+        entry = job.entry = measure(run, run.plan, job.recipe, path, entry)
         run.publisher.update(entry)
-    if gates and entry.fidelity:
+    if run.options.measure.gates and entry.fidelity:
         require_quality(job.recipe, entry.fidelity)
 
 
@@ -198,7 +195,7 @@ def _measure_others(run: Run, jobs: Sequence[Job]) -> None:
             path = run.space.out / entry.path
             try:
                 known = _with_bits(run, entry)
-                run.publisher.update(measure(run, plan, recipe, path, known, gates=False))
+                run.publisher.update(measure(run, plan, recipe, path, known, gated=False))
                 continue
             except ModelError as error:
                 why = str(error).splitlines()[0]

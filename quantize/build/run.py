@@ -86,10 +86,9 @@ class Run:
 
 @dataclass(slots=True)
 class Job:
-    """One file of a run: its recipe, the key of its build and of the importance matrix that it
-    takes. ``entry`` is the file in the output folder once it is there with that key."""
+    """One file of a run: its recipe and the key of its build. ``entry`` is the file in the output
+    folder once it is there with that key."""
 
     recipe: Recipe
     key: str
-    imatrix: str | None = None
     entry: FileEntry | None = None
