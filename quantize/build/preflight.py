@@ -1,13 +1,13 @@
 """What can be refused before any work: wishes that do not fit together, tools, disk, memory."""
 
+import contextlib
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quantize.build.workspace import WORK
 from quantize.disk import free_space, human
-from quantize.errors import DiskFullError, UsageError
+from quantize.errors import DiskFullError, SourceError, UsageError
 from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.gguf.overrides import check_overrides
@@ -21,6 +21,7 @@ from quantize.quality.text import read_text, scored_tokens
 from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
+from quantize.source.files import CONFIG, read_json
 from quantize.stages.stages import stages_size
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.hardware import detect
@@ -103,13 +104,11 @@ def _scratch_bits(recipe: Recipe) -> float:
 
 def _vocabulary(source: SourceModel) -> int:
     """The number of tokens by the model's configuration, which may be nested."""
-    try:
-        config = json.loads((source.folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return _USUAL_VOCABULARY
-    for part in (config, config.get("text_config") or {}):
-        if isinstance(size := part.get("vocab_size"), int):
-            return size
+    with contextlib.suppress(SourceError):
+        config = read_json(source.folder / CONFIG, "")
+        for part in (config, config.get("text_config") or {}):
+            if isinstance(size := part.get("vocab_size"), int):
+                return size
     return _USUAL_VOCABULARY
 
 

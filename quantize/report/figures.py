@@ -22,7 +22,8 @@ class Figure:
     wide: bool = False  # whether only a wide terminal shows it
 
 
-def _fidelity(show: Callable[..., str]) -> Callable[[FileEntry], str]:
+def of_fidelity(show: Callable[[Fidelity], str]) -> Callable[[FileEntry], str]:
+    """The text of a file whose fidelity was measured."""
     return lambda entry: show(entry.fidelity) if entry.fidelity else ""
 
 
@@ -63,12 +64,12 @@ _ALL = (
     ACCURACY,
     Figure(
         "perplexity",
-        _fidelity(lambda f: f"{f.perplexity.value:.4g} ± {f.perplexity.error:.2g}"),
+        of_fidelity(lambda f: f"{f.perplexity.value:.4g} ± {f.perplexity.error:.2g}"),
         lambda m: f"{m.perplexity.value:.4g} ± {m.perplexity.error:.2g}" if m.perplexity else "",
     ),
-    Figure("KL mean", _fidelity(lambda f: f"{f.kl_mean:.3g} ± {f.kl_error:.1g}")),
-    Figure("KL 99%", _fidelity(lambda f: f"{f.kl_p99:.2g}")),
-    Figure("same top token", _fidelity(lambda f: f"{f.same_top:.2%}")),
+    Figure("KL mean", of_fidelity(lambda f: f"{f.kl_mean:.3g} ± {f.kl_error:.1g}")),
+    Figure("KL 99%", of_fidelity(lambda f: f"{f.kl_p99:.2g}")),
+    Figure("same top token", of_fidelity(lambda f: f"{f.same_top:.2%}")),
     Figure("prefill tok/s", _speed("prefill_tps", "{:,.0f}".format)),
     Figure("decode tok/s", _speed("decode_tps_1", "{:,.0f}".format)),
     Figure("16 rows: prefill", _speed("prefill_tps_16", "{:,.0f}".format)),

@@ -8,17 +8,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quantize.manifest import Fidelity, FileEntry, Manifest
+from quantize.manifest import FileEntry, Manifest
 from quantize.report.facts import comparable_parts, is_steady, megabytes
-from quantize.report.figures import ACCURACY, BITS, PARITY, SIZE, Figure
+from quantize.report.figures import ACCURACY, BITS, PARITY, SIZE, Figure, of_fidelity
 
 _PIPE_WIDTH = 160  # a pipe has no width of its own; no file name should be broken in two
 _WITH_NAMES = 140  # characters from which on the files' names fit, too
 _WITH_ALL = 114  # below it, figures that matter less are left to report.html
-
-
-def _fidelity(show: Callable[[Fidelity], str]) -> Callable[[FileEntry], str]:
-    return lambda entry: show(entry.fidelity) if entry.fidelity else ""
 
 
 def _speed(name: str) -> Callable[[FileEntry], str]:
@@ -39,12 +35,12 @@ COLUMNS = {
     "accuracy": replace(ACCURACY, heading="accu-\nracy"),
     "perplexity": Figure(
         "perplex-\nity",
-        _fidelity(lambda f: f"{f.perplexity.value:.4g}"),
+        of_fidelity(lambda f: f"{f.perplexity.value:.4g}"),
         wide=True,
         original=lambda m: f"{m.perplexity.value:.4g}" if m.perplexity else "",
     ),
-    "kl": Figure("KL\nmean", _fidelity(lambda f: f"{f.kl_mean:.2g}")),
-    "top": Figure("same\ntop", _fidelity(lambda f: f"{f.same_top:.1%}")),
+    "kl": Figure("KL\nmean", of_fidelity(lambda f: f"{f.kl_mean:.2g}")),
+    "top": Figure("same\ntop", of_fidelity(lambda f: f"{f.same_top:.1%}")),
     "prefill": Figure("prefill\ntok/s", _speed("prefill_tps"), wide=True),
     "decode": Figure("decode\ntok/s", _speed("decode_tps_1")),
     "decode_16": Figure("16 rows\ntok/s", _speed("decode_tps_16")),
