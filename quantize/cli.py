@@ -128,22 +128,10 @@ def command(
     if target not in ("cpu", "cuda"):
         raise UsageError(f"--target takes cpu or cuda, not {target!r}")
     options = Options(
-        source=SourceOptions(
-            model,
-            revision=revision,
-            lora=lora,
-            allow_pickle=allow_pickle,
-            trust_remote_code=trust_remote_code,
-        ),
+        source=SourceOptions(model, revision, lora, allow_pickle, trust_remote_code),
         recipes=_recipes(recipe or [], to, bits),
         out=out,
-        measure=MeasureOptions(
-            enabled=not no_measure,
-            text=measure_text,
-            limit=limit,
-            gates=not no_gates,
-            again=measure_again,
-        ),
+        measure=MeasureOptions(not no_measure, measure_text, limit, not no_gates, measure_again),
         allow_token_mismatch=allow_token_mismatch,
         imatrix=imatrix,
         overrides=_overrides(override or []),
@@ -269,7 +257,3 @@ def _report(error: BaseException) -> int:
         name = type(error).__name__
         sys.stderr.write(f"quantize: internal error: {name}: {error} (-v shows where)\n")
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

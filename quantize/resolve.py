@@ -30,7 +30,7 @@ def resolve(model: str | Path, recipe: str | None = None, file: str | None = Non
             raise ModelError(f"{model} is not a {' or '.join(_suffixes())} file")
         return path
     if (path / NAME).is_file():
-        return _from_manifest(path, load_manifest(path), recipe, file)
+        return entry_path(path, _pick(path, load_manifest(path), recipe, file))
     if format_of(path):
         return path
     if (path / "config.json").is_file():
@@ -71,13 +71,9 @@ def _suffixes() -> list[str]:
     return [suffix for one in backends() for suffix in one.suffixes]
 
 
-def _from_manifest(folder: Path, manifest: Manifest, recipe: str | None, file: str | None) -> Path:
+def _pick(folder: Path, manifest: Manifest, recipe: str | None, file: str | None) -> FileEntry:
     if not manifest.files:
         raise ModelError(f"{folder / NAME} lists no files; run `quantize` again")
-    return entry_path(folder, _pick(folder, manifest, recipe, file))
-
-
-def _pick(folder: Path, manifest: Manifest, recipe: str | None, file: str | None) -> FileEntry:
     if recipe is None and file is None:
         ranked = [entry for name in _PREFERENCE if (entry := manifest.entry(name))]
         ranked += manifest.files

@@ -88,7 +88,7 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
     def make(out: Path) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "quantize.cli", str(pebble), "--out", str(out), "--no-measure"],
+            [sys.executable, "-m", "quantize", str(pebble), "--out", str(out), "--no-measure"],
             cwd=ROOT,
             capture_output=True,
             text=True,
