@@ -1,30 +1,15 @@
 """`ingot doctor --verify`: whether model files still hold the bytes that were built or pulled."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from app.models import library
 from quantize.manifest import NAME, load_manifest
-from quantize.stages.verify import compare, findings
+from quantize.stages.verify import Finding, compare, findings
 from runtimes.errors import ModelError
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """One file; ``problem`` is empty when its bytes are the ones that were built."""
-
-    path: Path
-    bytes: int
-    problem: str
-
-    def as_json(self) -> dict[str, Any]:
-        """A line of ``--json``."""
-        return {"path": str(self.path), "bytes": self.bytes, "problem": self.problem or None}
-
-
-def verify(model: str | None) -> Iterator[Verified]:
+def verify(model: str | None) -> Iterator[Finding]:
     """Read every file of ``model``, a folder that `quantize` wrote or a name in the library, or of
     the whole library.
 
@@ -42,14 +27,14 @@ def verify(model: str | None) -> Iterator[Verified]:
         raise ModelError(f"{model}: no such folder, and not in the library (`ingot models`)")
 
 
-def _built(folder: Path) -> Iterator[Verified]:
+def _built(folder: Path) -> Iterator[Finding]:
     if not (folder / NAME).is_file():
         raise ModelError(f"{folder} has no {NAME}; --verify takes a folder that quantize wrote")
-    for found in findings(folder, load_manifest(folder)):
-        yield Verified(folder / found.file, found.bytes, found.problem)
+    for entry in load_manifest(folder).files:
+        yield from findings(folder, entry)
 
 
-def _pulled(model: library.Model, builds: tuple[library.Kept, ...]) -> Iterator[Verified]:
+def _pulled(model: library.Model, builds: tuple[library.Kept, ...]) -> Iterator[Finding]:
     for build in builds:
         for name, sha256 in build.sha256.items():
-            yield Verified(model.folder / name, *compare(model.folder, name, sha256))
+            yield compare(model.folder, name, sha256)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantize.manifest import FileEntry, Manifest, entry_path
+from quantize.manifest import FileEntry, entry_path
 from runtimes.errors import ModelError
 
 
@@ -19,10 +19,9 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One file of a manifest; ``problem`` is empty when its bytes are the ones that were built."""
+    """One file; ``problem`` is empty when its bytes are the ones that were built."""
 
-    recipe: str
-    file: str
+    path: Path
     bytes: int
     problem: str = ""
 
@@ -44,38 +43,32 @@ def digests(path: Path, without: str = "") -> dict[str, Digest]:
     }
 
 
-def findings(folder: Path, manifest: Manifest) -> Iterator[Finding]:
-    """Compare every file that ``manifest`` lists with its checksum, one after the other."""
-    for entry in manifest.files:
-        yield from entry_findings(folder, entry)
-
-
-def entry_findings(folder: Path, entry: FileEntry) -> Iterator[Finding]:
-    """The files of one entry against the checksums in it."""
+def findings(folder: Path, entry: FileEntry) -> Iterator[Finding]:
+    """The files of ``entry`` against the checksums in it, one after the other."""
     try:
         entry_path(folder, entry)
     except ModelError as error:
-        yield Finding(entry.recipe, entry.path, 0, str(error))
+        yield Finding(folder / entry.path, 0, str(error))
         return
     for name, wanted in entry.sha256.items():
-        yield Finding(entry.recipe, name, *compare(folder, name, wanted))
+        yield compare(folder, name, wanted)
 
 
 def is_whole(folder: Path, entry: FileEntry) -> bool:
     """Whether all bytes of ``entry`` are there as they were built."""
-    return not any(finding.problem for finding in entry_findings(folder, entry))
+    return not any(finding.problem for finding in findings(folder, entry))
 
 
-def compare(folder: Path, name: str, wanted: str) -> tuple[int, str]:
-    """Size of the file ``name`` in ``folder``, and what is wrong with it if its sha256 is not
-    ``wanted``."""
+def compare(folder: Path, name: str, wanted: str) -> Finding:
+    """The file ``name`` in ``folder``, whose sha256 should be ``wanted``."""
     file = folder / name
     if not file.resolve().is_relative_to(folder.resolve()):
-        return 0, "lies outside the folder"
+        return Finding(file, 0, "lies outside the folder")
     try:
         found = digest(file)
     except FileNotFoundError:
-        return 0, "is missing"
+        return Finding(file, 0, "is missing")
     except OSError as error:
-        return 0, f"cannot be read: {error.strerror}"
-    return found.bytes, "" if found.sha256 == wanted else "has other bytes than were built"
+        return Finding(file, 0, f"cannot be read: {error.strerror}")
+    other = found.sha256 != wanted
+    return Finding(file, found.bytes, "has other bytes than were built" if other else "")

@@ -56,8 +56,11 @@ def _verify(model: str | None, *, as_json: bool) -> None:
             console.emit(f"{state:<8}  {file.path}  {file.problem}".rstrip() + "\n")
     damaged = [file for file in found if file.problem]
     if as_json:
-        whole = {"files": [file.as_json() for file in found], "damaged": len(damaged)}
-        console.emit_json(whole, indent=1)
+        rows = [
+            {"path": str(file.path), "bytes": file.bytes, "problem": file.problem or None}
+            for file in found
+        ]
+        console.emit_json({"files": rows, "damaged": len(damaged)}, indent=1)
     if damaged:
         raise ModelError(
             f"{len(damaged)} of {len(found)} files are damaged: `ingot pull` or `quantize` again"

@@ -36,13 +36,18 @@ def built(tmp_path: Path) -> tuple[Path, Manifest]:
 
 
 def _problems(folder: Path, manifest: Manifest) -> dict[str, str]:
-    return {found.file: found.problem for found in findings(folder, manifest) if found.problem}
+    return {
+        found.path.relative_to(folder).as_posix(): found.problem
+        for entry in manifest.files
+        for found in findings(folder, entry)
+        if found.problem
+    }
 
 
 def test_whole_files_have_no_problem(built: tuple[Path, Manifest]):
     folder, manifest = built
     assert _problems(folder, manifest) == {}
-    assert sum(found.bytes for found in findings(folder, manifest)) == 2060
+    assert sum(f.bytes for entry in manifest.files for f in findings(folder, entry)) == 2060
     assert all(is_whole(folder, entry) for entry in manifest.files)
 
 
