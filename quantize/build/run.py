@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from quantize.build.publish import Publisher
 from quantize.build.workspace import Workspace
+from quantize.children.process import run_child
 from quantize.lora.merge import merged_source
 from quantize.manifest import FileEntry, Source
 from quantize.options import Options
 from quantize.progress.console import Reporter
 from quantize.quality.reference import FloatReference
 from quantize.quality.tasks import Question
-from quantize.quality.tokens import Reference, make_reference
+from quantize.quality.tokens import Reference, read_reference
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from quantize.stages.stages import Stages
@@ -75,11 +77,13 @@ class Run:
         """What the original tokenizer makes of the test lines; made when it is first needed."""
         if self._reference is None:
             with self.progress.stage("reading the original tokenizer"):
-                self._reference = make_reference(
-                    self.source.folder,
-                    self.space.work,
-                    trust_remote_code=self.source.trust_remote_code,
+                model, trust = self.source.folder, self.source.trust_remote_code
+                self._reference = run_child(
+                    partial(read_reference, model, trust_remote_code=trust),
+                    what="loading the original tokenizer",
+                    work=self.space.work,
                     progress=self.progress,
+                    torch=True,
                 )
         return self._reference
 

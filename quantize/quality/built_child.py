@@ -103,7 +103,7 @@ def from_gguf(path: Path, out: Path, text: Path | None, limit: int | None) -> No
     alone = tokenizer.encode("", add_special=True)  # BOS, if it begins every text
     bos = alone[0] if alone and ids and ids[0] == alone[0] else None
     windows = cut(ids, model.context_length, bos, limit)
-    record(out, windows, given, _scored_logits(model, windows), model.quantization.lower())
+    record(out, windows, given, _scored_logits(model, windows))
 
 
 def _scored_logits(model: ModelFile, windows: Windows) -> Iterator[Floats]:

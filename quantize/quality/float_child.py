@@ -50,7 +50,7 @@ def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: in
             yield logits[-last:-1].float().numpy()
 
     with torch.inference_mode():
-        record(out, windows, given, scored(), describe_precision(network))
+        record(out, windows, given, scored())
     report_progress(len(windows.ids), len(windows.ids), "windows")
 
 
@@ -125,17 +125,6 @@ def load_network(model: Path, *, trust_remote_code: bool = False, wide: bool | N
         logger.info("weights are widened to single precision as they are used")
         _compute_in_single_precision(network)
     return network
-
-
-def describe_precision(network: Any) -> str:
-    """How ``network`` holds its weights, in words."""
-    import torch
-
-    held = {str(p.dtype).removeprefix("torch.") for p in network.parameters() if p.ndim > 1}
-    narrow = sorted(held - {str(torch.float32).removeprefix("torch.")})
-    if not narrow:
-        return "float32"
-    return f"float32 arithmetic on {' and '.join(narrow)} weights"
 
 
 def _compute_in_single_precision(network: Any) -> None:

@@ -36,13 +36,12 @@ def reference_bytes(vocab: int, tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FloatReference:
-    """The float model's distributions over a text. ``precision`` says what it was computed in."""
+    """The float model's distributions over a text."""
 
     folder: Path
     windows: Windows
     vocab: int
     perplexity: Perplexity
-    precision: str
 
     def blocks(self) -> Iterator[tuple[Halves, Ints]]:
         """Each window's rows of logits [scored, vocab], and their likeliest ids.
@@ -61,9 +60,7 @@ class FloatReference:
                 yield half.reshape(rows, self.vocab), top
 
 
-def record(
-    folder: Path, windows: Windows, text: Text, scored: Iterable[Floats], precision: str
-) -> None:
+def record(folder: Path, windows: Windows, text: Text, scored: Iterable[Floats]) -> None:
     """Write a reference: ``scored`` gives for each window the logits [scored, vocab] of its scored
     positions. Raises ToolError when the model gave no finite probabilities."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +84,7 @@ def record(
             "the float model gives no finite probabilities on the text that files are measured"
             " on: its weights are damaged, or its precision is too low for it"
         )
-    written = dataclasses.asdict(FloatReference(folder, windows, vocab, found, precision))
+    written = dataclasses.asdict(FloatReference(folder, windows, vocab, found))
     del written["folder"]
     (folder / _NAME).write_text(json.dumps(written), encoding="utf-8")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from quantize.children.child import report_step
-from quantize.children.process import Progress, run_child
+from quantize.children.process import run_child
 from quantize.errors import TokenMismatchError
 from quantize.manifest import TokenParity
 from quantize.quality.lines import parity_conversations, parity_lines
@@ -63,23 +63,6 @@ class Comparison:
     def parity(self) -> TokenParity:
         """The two numbers for the manifest."""
         return TokenParity(lines=self.compared, differences=len(self.differences))
-
-
-def make_reference(
-    model: Path,
-    work: Path,
-    *,
-    trust_remote_code: bool = False,
-    progress: Progress | None = None,
-) -> Reference:
-    """Run the original tokenizer. Raises ToolError when it does not load."""
-    return run_child(
-        partial(_reference, model, trust_remote_code=trust_remote_code),
-        what="loading the original tokenizer",
-        work=work,
-        progress=progress,
-        torch=True,
-    )
 
 
 def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> Comparison:
@@ -198,7 +181,7 @@ def _compare(
 # What follows runs in child processes.
 
 
-def _reference(model: Path, *, trust_remote_code: bool) -> Reference:
+def read_reference(model: Path, *, trust_remote_code: bool = False) -> Reference:
     """Lines, conversations and their ids by the tokenizer of the Hugging Face folder ``model``."""
     from transformers import AutoTokenizer
 

@@ -130,7 +130,7 @@ def test_a_stored_reference_comes_back_and_a_cut_one_is_refused(tmp_path: Path):
         with pytest.raises(ToolError):  # described only once it is whole
             load_reference(tmp_path)
 
-    record(tmp_path, windows, _TEXT, scored(), "float32")
+    record(tmp_path, windows, _TEXT, scored())
     known = load_reference(tmp_path)
     assert known.windows == windows
     nll = [

@@ -13,13 +13,13 @@ import pytest
 from quantize.errors import TokenMismatchError
 from quantize.manifest import load_manifest
 from quantize.quality.lines import parity_conversations, parity_lines
-from quantize.quality.tokens import Reference, compare_built, make_reference, require_parity
+from quantize.quality.tokens import Reference, compare_built, read_reference, require_parity
 from tests.quantize.conftest import Built, recipes_of, run_quantize
 
 
 @pytest.fixture(scope="module")
-def reference(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    return make_reference(sources["qwen2"], tmp_path_factory.mktemp("reference"))
+def reference(sources: dict[str, Path]) -> Reference:
+    return read_reference(sources["qwen2"])
 
 
 def test_the_lines_are_many_and_varied():
