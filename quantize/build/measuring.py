@@ -60,7 +60,7 @@ def check(
     def make(_folder: Path) -> dict[str, Any]:
         what = f"loading {path.name} and asking it a question"
         try:
-            run_child(partial(built_child.ask, path), what=what, work=work)
+            run_child(partial(built_child.ask, path), what, work)
         except ToolError as error:
             raise CheckError(f"{error}\nNothing was published for it") from error
         if run.base.kind == "gguf":
@@ -120,13 +120,13 @@ def _know_original(run: Run, plan: Measuring) -> FloatReference:
     what = "running the float model over the text"
 
     def refer(folder: Path) -> None:
-        out, work, progress = folder / _REFERENCE, run.space.work, run.progress
+        out, where = folder / _REFERENCE, (run.space.work, run.progress)
         if source.kind == "gguf":  # its own float model, on llama.cpp
             call = partial(built_child.from_gguf, source.weights[0], out, text, limit)
-            run_child(call, what=what, work=work, environment=PATIENT, progress=progress)
+            run_child(call, what, *where, environment=PATIENT)
         else:
             call = partial(float_child.from_checkpoint, source, out, text, limit)
-            run_child(call, what=what, work=work, progress=progress, torch=True)
+            run_child(call, what, *where, torch=True)
 
     stage = run.stages.run("reference", stage_key("reference", inputs), refer, what)
     reference, asked, quality = load_reference(stage.folder / _REFERENCE), plan.questions, None
@@ -161,8 +161,7 @@ def _kept(
     inputs."""
 
     def found(_folder: Path) -> dict[str, Any]:
-        work, progress = run.space.work, run.progress
-        return asdict(run_child(call, what=text, work=work, progress=progress, **child))
+        return asdict(run_child(call, text, run.space.work, run.progress, **child))
 
     return from_json(kind, run.stages.run(stage, stage_key(stage, inputs), found, text).value)
 

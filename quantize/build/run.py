@@ -77,14 +77,10 @@ class Run:
         """What the original tokenizer makes of the test lines; made when it is first needed."""
         if self._reference is None:
             with self.progress.stage("reading the original tokenizer"):
-                model, trust = self.source.folder, self.source.trust_remote_code
-                self._reference = run_child(
-                    partial(read_reference, model, trust_remote_code=trust),
-                    what="loading the original tokenizer",
-                    work=self.space.work,
-                    progress=self.progress,
-                    torch=True,
-                )
+                trust = self.source.trust_remote_code
+                call = partial(read_reference, self.source.folder, trust_remote_code=trust)
+                what = "loading the original tokenizer"
+                self._reference = run_child(call, what, self.space.work, self.progress, torch=True)
         return self._reference
 
 

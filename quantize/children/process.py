@@ -18,6 +18,7 @@ from typing import IO, Protocol, TypeVar
 
 from quantize.children.child import DISK_FULL
 from quantize.errors import DiskFullError, ToolError
+from quantize.progress.console import SILENT, Reporter
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine.hardware import memory_now
 from runtimes.machine.processes import Child, child_environment, ending, import_failure
@@ -52,16 +53,6 @@ _ENVIRONMENT = {
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-class Progress(Protocol):
-    """Who is told how far a child has come."""
-
-    def advance(self, done: float, total: float, unit: str) -> None:
-        """``done`` of ``total`` ``unit`` of the present stage."""
-
-    def step(self, text: str) -> None:
-        """What the present stage does now."""
-
-
 class _Process(Protocol):
     """A `Child`, or one that was forked."""
 
@@ -72,19 +63,19 @@ class _Process(Protocol):
 
 def run_child(
     call: Callable[[], T],
-    *,
     what: str,
     work: Path,
+    progress: Reporter = SILENT,
+    *,
     environment: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
     torch: bool = False,
 ) -> T:
     """``call``, a `functools.partial` of a module's function, in a child; what it returns.
 
-    ``what`` names the step in errors; ``progress`` hears what the child reports. With ``torch`` the
-    child has imported torch and transformers. Raises ToolError with the child's last lines,
-    DiskFullError or OutOfMemoryError. When this process is interrupted the child is killed, with
-    what it has started.
+    ``what`` names the step in errors; the child has a folder in ``work``, and ``progress`` hears
+    what it reports. With ``torch`` the child has imported torch and transformers. Raises ToolError
+    with the child's last lines, DiskFullError or OutOfMemoryError. When this process is interrupted
+    the child is killed, with what it has started.
     """
     with tempfile.TemporaryDirectory(prefix="child-", dir=work, ignore_cleanup_errors=True) as made:
         folder = Path(made)
@@ -102,14 +93,11 @@ def run_child(
     raise _failure(what, code, answer, text)
 
 
-def _run(
-    folder: Path, environment: Mapping[str, str], progress: Progress | None, *, torch: bool
-) -> int:
+def _run(folder: Path, environment: Mapping[str, str], progress: Reporter, *, torch: bool) -> int:
     """Let a child work in ``folder`` to its end; its exit code."""
     if torch:
         environment = {**environment, **PATIENT}
-        if progress is not None:
-            progress.step("loading torch and transformers")
+        progress.step("loading torch and transformers")
     with (
         (folder / "log").open("wb") as output,
         (folder / "reports").open("w+b", buffering=0) as reports,
@@ -131,7 +119,7 @@ def _run(
         return _follow(child, reports, progress)
 
 
-def _follow(process: _Process, reports: IO[bytes], progress: Progress | None) -> int:
+def _follow(process: _Process, reports: IO[bytes], progress: Reporter) -> int:
     """Pass on what the child reports until it has ended; its exit code."""
     rest, code = b"", None
     try:
@@ -139,7 +127,7 @@ def _follow(process: _Process, reports: IO[bytes], progress: Progress | None) ->
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(_GLANCE)
             *lines, rest = (rest + reports.read()).split(b"\n")
-            if progress is not None and lines:
+            if lines:
                 newest = json.loads(lines[-1])  # it says it all
                 if isinstance(newest, str):
                     progress.step(newest)

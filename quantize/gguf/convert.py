@@ -4,8 +4,9 @@ from functools import partial
 from pathlib import Path
 
 from quantize.children.child import report_step
-from quantize.children.process import Progress, run_child
+from quantize.children.process import run_child
 from quantize.gguf.converter import converter_folder, load_converter
+from quantize.progress.console import SILENT, Reporter
 from quantize.quality.tokens import Comparison, Reference, compare_vocabulary
 from runtimes.models.modelfile import ModelFile, read_json
 
@@ -16,16 +17,11 @@ _CANDIDATES = ("gpt-2", "llama-bpe", "qwen2", "default")
 
 
 def export_f16(
-    model: Path, out: Path, reference: Reference, work: Path, progress: Progress | None = None
+    model: Path, out: Path, reference: Reference, work: Path, progress: Reporter = SILENT
 ) -> list[str]:
     """Write ``model`` to the GGUF file ``out``; returns what the user should know."""
-    note = run_child(
-        partial(_convert, converter_folder(), model, out, reference, work),
-        what="converting to GGUF",
-        work=work,
-        progress=progress,
-        torch=True,
-    )
+    call = partial(_convert, converter_folder(), model, out, reference, work)
+    note = run_child(call, "converting to GGUF", work, progress, torch=True)
     return [*([note] if note else []), *_lost_window(model, out)]
 
 

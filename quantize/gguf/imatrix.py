@@ -66,12 +66,8 @@ def prepare_imatrix(
         shutil.copyfile(kept, out)
         return out
     with progress.stage(f"computing the importance matrix from {given.name}"):
-        tokens = run_child(
-            partial(compute, export, given, out, _FEWEST),
-            what="computing the importance matrix",
-            work=work,
-            progress=progress,
-        )
+        call = partial(compute, export, given, out, _FEWEST)
+        tokens = run_child(call, "computing the importance matrix", work, progress)
     if tokens < _FEWEST:
         raise UsageError(
             f"{given} has {tokens} tokens, too few for an importance matrix: give some hundred kB"

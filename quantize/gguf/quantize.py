@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from quantize.children.child import report_progress
-from quantize.children.process import Progress, run_child
+from quantize.children.process import run_child
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.overrides import TYPES, kept_otherwise, resolve_overrides
+from quantize.progress.console import SILENT, Reporter
 from quantize.recipes.bits import gguf_bits
 from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe
@@ -37,7 +38,7 @@ def quantize_gguf(
     work: Path,
     imatrix: Path | None = None,
     overrides: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: Reporter = SILENT,
 ) -> list[str]:
     """Write ``source`` to ``out`` in the recipe's type; returns what the user should know.
 
@@ -56,12 +57,8 @@ def quantize_gguf(
         _copy(source, out, work)
         return notes
     types = {name: TYPES[kind] for name, kind in asked.items()}
-    fallbacks = run_child(
-        partial(_quantize, source, out, recipe.ftype, imatrix, types),
-        what=f"quantizing to {recipe.name}",
-        work=work,
-        progress=progress,
-    )
+    call = partial(_quantize, source, out, recipe.ftype, imatrix, types)
+    fallbacks = run_child(call, f"quantizing to {recipe.name}", work, progress)
     made = read_header(out)
     notes += [f"{told}; the file has {gguf_bits(made):.1f} bits a weight" for told in fallbacks]
     return [*notes, *kept_otherwise(asked, made)] if asked else notes

@@ -56,9 +56,7 @@ def merge_lora(
     require_match(adapter, base)
     out.mkdir(parents=True)
     with progress.stage(f"merging the adapter {adapter.folder.resolve().name}"):
-        run_child(
-            partial(_merge, base, adapter, out), what="merging the adapter", work=work, torch=True
-        )
+        run_child(partial(_merge, base, adapter, out), "merging the adapter", work, torch=True)
     _copy_small(base, adapter, out)
     return _merged(base, adapter.name, out)
 

@@ -68,12 +68,8 @@ def build_onnx(
     whole = work / f"{recipe.name}-fp32"
     made = _build(source, replace(recipe, precision="fp32"), whole, target, progress, exports)
     shutil.rmtree(out, ignore_errors=True)
-    notes = run_child(
-        partial(_rewrite_w8a8, whole, out, calibration),
-        what=f"building {recipe.name}",
-        work=work,
-        progress=progress,
-    )
+    call = partial(_rewrite_w8a8, whole, out, calibration)
+    notes = run_child(call, f"building {recipe.name}", work, progress)
     shutil.rmtree(whole)
     return replace(made, path=out, notes=[*made.notes, *notes])
 
@@ -89,13 +85,8 @@ def _build(
     shutil.rmtree(out, ignore_errors=True)
     notes = None
     if builder_may_know(source.architecture):
-        notes = run_child(
-            partial(build_graph, source, recipe, out, target),
-            what=f"building {recipe.name}",
-            work=out.parent,
-            progress=progress,
-            torch=True,
-        )
+        call = partial(build_graph, source, recipe, out, target)
+        notes = run_child(call, f"building {recipe.name}", out.parent, progress, torch=True)
     if notes is None:
         shutil.rmtree(out, ignore_errors=True)
         notes = build_with_optimum(source, recipe, out, progress, exports)

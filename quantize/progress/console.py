@@ -48,6 +48,9 @@ class Reporter:
         """``entry`` is in ``folder`` and in its manifest now."""
 
 
+SILENT = Reporter()
+
+
 class ConsoleReporter(Reporter):
     """Stages with their seconds on stderr. Rich honours NO_COLOR and dumb terminals."""
 

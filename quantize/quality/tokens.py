@@ -67,9 +67,8 @@ class Comparison:
 
 def compare_built(path: Path, reference: Reference, kind: Format, work: Path) -> Comparison:
     """Compare the tokenizer of a GGUF file or ONNX folder with the original."""
-    built, found = run_child(
-        partial(_built, path, reference), what=f"tokenizing with {path.name}", work=work
-    )
+    call = partial(_built, path, reference)
+    built, found = run_child(call, f"tokenizing with {path.name}", work)
     texts = [
         *reference.lines,
         *(f"{line} (with BOS/EOS)" for line in reference.lines[: len(reference.special_ids)]),
@@ -86,11 +85,8 @@ def compare_built(path: Path, reference: Reference, kind: Format, work: Path) ->
 
 def compare_vocabulary(path: Path, reference: Reference, work: Path) -> Comparison:
     """Compare a GGUF file that holds the vocabulary alone."""
-    built = run_child(
-        partial(_vocabulary, path, reference.lines),
-        what="tokenizing with the converted vocabulary",
-        work=work,
-    )
+    call = partial(_vocabulary, path, reference.lines)
+    built = run_child(call, "tokenizing with the converted vocabulary", work)
     return _compare(reference.lines, reference.ids, built, reference.normal_form)
 
 

@@ -49,12 +49,8 @@ def converted(folder: Path, progress: Reporter) -> Path:
         ):
             made = Path(work) / "weights"
             made.mkdir()
-            run_child(
-                partial(_convert, files, made),
-                what="converting pickled weights",
-                work=Path(work),
-                progress=progress,
-            )
+            call = partial(_convert, files, made)
+            run_child(call, "converting pickled weights", Path(work), progress)
             made.replace(weights)
     model = base / name
     # The other files are links: they may be edited, the weights above may not.

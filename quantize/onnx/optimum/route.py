@@ -30,12 +30,8 @@ def build_with_optimum(
         record.unlink(missing_ok=True)
         shutil.rmtree(made, ignore_errors=True)
         _export(source, made, progress)
-    notes = run_child(
-        partial(finish, source, made, out, recipe, check=fresh),
-        what=f"building {recipe.name}",
-        work=out.parent,
-        torch=True,
-    )
+    call = partial(finish, source, made, out, recipe, check=fresh)
+    notes = run_child(call, f"building {recipe.name}", out.parent, torch=True)
     record.write_text(identity, encoding="utf-8")
     name = source.architecture
     return [f"exported by optimum: onnxruntime-genai's builder does not know {name}", *notes]
@@ -45,11 +41,8 @@ def _export(source: SourceModel, out: Path, progress: Reporter) -> None:
     """Write the float export of ``source`` to ``out``."""
     overlay = optimum_overlay(progress)
     with progress.stage(f"exporting {source.architecture} by optimum"):
-        refused = run_child(
-            partial(export, overlay, source.folder, out, code=source.trust_remote_code),
-            what="exporting by optimum",
-            work=out.parent,
-        )
+        call = partial(export, overlay, source.folder, out, code=source.trust_remote_code)
+        refused = run_child(call, "exporting by optimum", out.parent)
     if refused:
         raise SourceError(
             f"neither onnxruntime-genai's builder nor optimum knows {source.architecture}; use"

@@ -20,6 +20,7 @@ import pytest
 from quantize.children import process
 from quantize.children.process import last_lines, run_child
 from quantize.errors import DiskFullError, ToolError
+from quantize.progress.console import Reporter
 from runtimes.errors import OutOfMemoryError
 from tests.quantize.build import misbehaving
 
@@ -147,11 +148,11 @@ def _alive(pid: int) -> bool:
 def test_progress_reaches_the_parent_while_the_child_works(tmp_path: Path):
     """The first report is passed on before the child, which waits for it, can end."""
 
-    class Heard:
-        reports: ClassVar[list[tuple[float, float, str]]] = []
+    class Heard(Reporter):
+        reports: ClassVar[list[tuple[float, float | None, str]]] = []
         steps: ClassVar[list[str]] = []
 
-        def advance(self, done: float, total: float, unit: str) -> None:
+        def advance(self, done: float, total: float | None, unit: str) -> None:
             self.reports.append((done, total, unit))
             (tmp_path / "seen").touch()
 

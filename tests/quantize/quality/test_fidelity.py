@@ -34,14 +34,14 @@ from tests.quantize.shapes import SHAPES
 LIMIT = 600
 
 
-class Heard:
+class Heard(Reporter):
     """Remembers what a child reported."""
 
     def __init__(self) -> None:
-        self.last: tuple[float, float, str] | None = None
+        self.last: tuple[float, float | None, str] | None = None
         self.steps: list[str] = []
 
-    def advance(self, done: float, total: float, unit: str) -> None:
+    def advance(self, done: float, total: float | None, unit: str) -> None:
         self.last = (done, total, unit)
 
     def step(self, text: str) -> None:
