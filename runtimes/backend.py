@@ -34,7 +34,7 @@ class Backend(ABC):
     distributions: tuple[str, ...]  # those that may provide the package, as their folders are named
     install: str  # how, as a command
     reinstall: str  # how a build that does not work is replaced
-    # A tiny model; logits.npy beside it has what ``runtimes.machine.exercise`` must give.
+    # A tiny model; logits.npy beside it has what ``runtimes.machine.selftest_child`` must find.
     selftest: Path
     # Where a model is a single file: how its name ends.
     suffixes: tuple[str, ...] = ()

@@ -34,6 +34,15 @@ class RuntimeMissingError(ModelError):
     """No library is installed that could run the file."""
 
 
+class WorkerError(IngotError):
+    """The worker process died, and with it what was asked of it.
+
+    Asking again may help: it is started anew.
+    """
+
+    exit_code = 3
+
+
 class OutOfMemoryError(IngotError):
     """The model with the asked settings does not fit into memory, or the disk is full."""
 

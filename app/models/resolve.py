@@ -16,7 +16,7 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 
 if TYPE_CHECKING:
     from runtimes.worker.engine import WorkerEngine
-    from runtimes.worker.placement import Placement
+    from runtimes.worker.process import Placement
     from runtimes.worker.recovery import DeathLimit
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 
 from runtimes.machine.cpu import allowed_cpus
-from runtimes.machine.gpus import GpuReader, GpuUse
+from runtimes.machine.gpus import Gpu, GpuReader
 from runtimes.machine.hardware import memory_now
 
 OURSELVES = "this program"
@@ -34,7 +34,7 @@ class MachineUse:
     swap_used: int
     swap_total: int
     processes: tuple[ProcessUse, ...]  # this one, first, and all that it has started
-    gpus: tuple[GpuUse, ...]
+    gpus: tuple[Gpu, ...]
     no_gpu: str  # why there are none
 
     @property

@@ -53,7 +53,7 @@ def _send(report: object) -> None:
 def main(parent: int, folder: str) -> NoReturn:
     """A child that was started as a program of its own.
 
-    Linux ends it with its parent (runtimes.machine.lifeline). Elsewhere a thread looks, which
+    Linux ends it with its parent (runtimes.machine.processes). Elsewhere a thread looks, which
     native code that keeps Python's lock can hold up.
     """
 

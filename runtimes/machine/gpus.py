@@ -3,17 +3,15 @@
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What a GPU is."""
+    """What a GPU is, and how busy when it was asked."""
 
     index: int
     name: str
@@ -21,18 +19,8 @@ class Gpu:
     memory_free: int
     compute_capability: str
     driver: str
-
-
-@dataclass(frozen=True, slots=True)
-class GpuUse:
-    """How busy a GPU is; None where it does not tell."""
-
-    index: int
-    name: str
-    percent: float | None  # of the last sample period
-    memory_used: int  # bytes
-    memory_total: int
-    watts: float | None
+    percent: float | None = None  # of the last sample period; None where it does not tell
+    watts: float | None = None
 
 
 class GpuReader:
@@ -44,7 +32,7 @@ class GpuReader:
     def __init__(self) -> None:
         self.missing = ""
         self._nvml: Any = None
-        self._handles: list[tuple[Any, str]] = []
+        self._gpus: list[tuple[Any, Gpu]] = []  # with their handles
         try:
             import pynvml
         except ImportError:
@@ -59,23 +47,19 @@ class GpuReader:
         try:
             for index in range(pynvml.nvmlDeviceGetCount()):
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                self._handles.append((handle, _text(pynvml.nvmlDeviceGetName(handle))))
+                name = _text(pynvml.nvmlDeviceGetName(handle))
+                major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+                driver = _text(pynvml.nvmlSystemGetDriverVersion())
+                self._gpus.append((handle, Gpu(index, name, 0, 0, f"{major}.{minor}", driver)))
         except pynvml.NVMLError as error:
             self._lost(error)
-        if not self._handles and not self.missing:
+        if not self._gpus and not self.missing:
             self.missing = "the driver reports no GPU"
 
-    def read(self) -> tuple[GpuUse, ...]:
-        """How busy all of them are now; takes a few milliseconds each."""
-        return self._each(self._use)
-
-    def describe(self) -> tuple[Gpu, ...]:
-        """What all of them are."""
-        return self._each(self._describe)
-
-    def _each(self, ask: Callable[[int], T]) -> tuple[T, ...]:
+    def read(self) -> tuple[Gpu, ...]:
+        """All of them as they are now; takes a few milliseconds each."""
         try:
-            return tuple(ask(index) for index in range(len(self._handles)))
+            return tuple(self._now(handle, gpu) for handle, gpu in self._gpus)
         except Exception as error:
             if self._nvml is None or not isinstance(error, self._nvml.NVMLError):
                 raise
@@ -84,7 +68,7 @@ class GpuReader:
 
     def close(self) -> None:
         """Let go of the driver. A second call does nothing."""
-        nvml, self._nvml, self._handles = self._nvml, None, []
+        nvml, self._nvml, self._gpus = self._nvml, None, []
         if nvml is not None:
             with contextlib.suppress(nvml.NVMLError):
                 nvml.nvmlShutdown()
@@ -94,20 +78,16 @@ class GpuReader:
         self.missing = f"the NVIDIA driver does not answer: {error}"
         self.close()
 
-    def _use(self, index: int) -> GpuUse:
-        handle, name = self._handles[index]
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        percent = self._told(lambda: float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
-        watts = self._told(lambda: self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
-        return GpuUse(index, name, percent, int(memory.used), int(memory.total), watts)
-
-    def _describe(self, index: int) -> Gpu:
-        handle, name = self._handles[index]
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        driver = _text(self._nvml.nvmlSystemGetDriverVersion())
-        total, free = int(memory.total), int(memory.free)
-        return Gpu(index, name, total, free, f"{major}.{minor}", driver)
+    def _now(self, handle: Any, gpu: Gpu) -> Gpu:
+        nvml = self._nvml
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return replace(
+            gpu,
+            memory_total=int(memory.total),
+            memory_free=int(memory.free),
+            percent=self._told(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+            watts=self._told(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        )
 
     def _told(self, ask: Callable[[], float]) -> float | None:
         """None for what this GPU, or a part of one, does not tell."""
@@ -119,11 +99,8 @@ class GpuReader:
 
 def find_gpus() -> tuple[Gpu, ...]:
     """Every GPU that the driver reports; empty without a driver or its Python binding."""
-    reader = GpuReader()
-    try:
-        return reader.describe()
-    finally:
-        reader.close()
+    with contextlib.closing(GpuReader()) as reader:
+        return reader.read()
 
 
 def _text(value: str | bytes) -> str:

@@ -6,6 +6,7 @@ found it. Standard library only: the native build uses it before anything is ins
 """
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtimes.machine.lifeline import Lifeline
+log = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +47,40 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**merged, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
+class _Lifeline:
+    """Linux ends a child process when its parent is gone, whatever it is doing then.
+
+    The child also sees the end of the parent's messages, but only while it runs Python: a stopped
+    one sees nothing, and would keep its memory for ever. So it holds the reading end of a pipe to
+    which nobody writes, for which the system is asked to send SIGKILL when the last writer is gone
+    (F_SETOWN, F_SETSIG and O_ASYNC of fcntl(2): they belong to the open pipe, so the child has
+    nothing to do). prctl's PR_SET_PDEATHSIG will not do: it goes by the thread that started the
+    child, which may end. ``pass_fds`` is for Popen, and empty where there is no such thing.
+    """
+
+    def __init__(self) -> None:
+        self._ends = list(os.pipe()) if sys.platform == "linux" else []
+        self.pass_fds = tuple(self._ends[:1])
+
+    def started(self, pid: int) -> None:  # the child has its end
+        if sys.platform == "linux":
+            import fcntl
+
+            end = self._ends.pop(0)
+            try:
+                fcntl.fcntl(end, fcntl.F_SETOWN, pid)
+                fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+                fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+            except OSError as error:  # a sandbox may not know all of these
+                log.debug("a stopped child process would outlive this one: %s", error)
+            os.close(end)
+
+    def close(self) -> None:  # it is dead, or dies of this
+        with contextlib.suppress(IndexError):
+            while True:
+                os.close(self._ends.pop())
+
+
 class Child(subprocess.Popen[bytes]):
     """This Python with ``arguments``; ``more`` is for Popen.
 
@@ -61,7 +96,7 @@ class Child(subprocess.Popen[bytes]):
         pass_fds: tuple[int, ...] = (),
         **more: Any,
     ) -> None:
-        lifeline = None if outlives else Lifeline()
+        lifeline = None if outlives else _Lifeline()
         try:
             super().__init__(
                 python(*arguments),

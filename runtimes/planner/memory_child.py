@@ -12,6 +12,7 @@ Which pages steps read cannot be asked of the kernel: it keeps files in pieces o
 reading one page marks, or maps again, the whole piece.
 """
 
+import importlib
 import json
 import logging
 import re
@@ -35,15 +36,16 @@ def main(path: str, settings: str) -> int:
     """Command line of this module."""
     _, answer = exchange()
     model = ModelFile.read(path)
-    asked = RunnerSettings(**json.loads(settings))
-    _import_runtime(model)
+    for module in ("psutil", "tokenizers"):
+        importlib.import_module(module)
+    model.backend.import_library()
     before, _ = _resident()
     repacked = _Repacked()
     logging.getLogger("runtimes.llamacpp.native").addHandler(repacked)
-    runner, _ = load_runner(model, asked)
-    lengths = _fill(runner, asked)
+    runner, _ = load_runner(model, RunnerSettings(**json.loads(settings)))
+    length = _fill(runner)
     for _ in range(2):
-        _steps(runner, lengths)
+        _steps(runner, length)
     after, mapped = _resident()
     unread = mapped if model.backend.copies_weights else repacked.nbytes
     answer({"used": after - before - unread, "resident": after - before})
@@ -66,48 +68,38 @@ class _Repacked(logging.Handler):
             self.nbytes += int(float(found[2]) * 2**20)
 
 
-def _import_runtime(model: ModelFile) -> None:
-    import psutil
-    import tokenizers
-
-    del psutil, tokenizers
-    model.backend.import_library()
-
-
-def _fill(runner: Runner, settings: RunnerSettings) -> list[int]:
-    """Put a prompt into every slot that leaves room for the token to be decoded; their lengths.
+def _fill(runner: Runner) -> int:
+    """Put a prompt into every slot that leaves room for the token to be decoded; its length.
 
     Where each slot has a cache of its own, computing is spared: the first one is copied.
     """
     caps = runner.capabilities
     room = min(caps.context, (caps.kv_tokens or caps.slots * caps.context) // caps.slots)
     length = room - 1
-    _put(runner, 0, min(caps.batch, length))
+    prefill(runner, 0, min(caps.batch, length))
     runner.kv.trim(0, 0)
-    _put(runner, 0, length)
+    prefill(runner, 0, length)
     for slot in range(1, caps.slots):
         if caps.mixed_batch:  # copies would share cells
-            _put(runner, slot, length)
+            prefill(runner, slot, length)
         else:
             runner.kv.copy(0, slot, length)
-    return [length] * caps.slots
+    return length
 
 
-def _steps(runner: Runner, lengths: list[int]) -> None:
+def _steps(runner: Runner, length: int) -> None:
     """All slots decode a token; then the ends of prompts go in again, a batch of them."""
-    caps = runner.capabilities
-    for slot, length in enumerate(lengths):
+    caps, prompt = runner.capabilities, prompt_tokens(runner, length)
+    for slot in range(caps.slots):
         _cut(runner, slot, length)
-    rows = (StepRow(slot, length, [5], 1) for slot, length in enumerate(lengths))
+    rows = [StepRow(slot, length, [5], 1) for slot in range(caps.slots)]
     runner.execute(StepPlan(tuple(rows)))
     budget, again = caps.batch, []
-    for slot, length in enumerate(lengths if caps.mixed_batch else lengths[:1]):
-        count = min(budget, length)
-        if count == 0:
+    for slot in range(caps.slots if caps.mixed_batch else 1):
+        if not (count := min(budget, length)):
             break
         _cut(runner, slot, length - count)
-        tokens = prompt_tokens(runner, length)[length - count :]
-        again.append(StepRow(slot, length - count, tokens, 1))
+        again.append(StepRow(slot, length - count, prompt[length - count :], 1))
         budget -= count
     runner.execute(StepPlan(tuple(again)))
 
@@ -116,13 +108,9 @@ def _cut(runner: Runner, slot: int, length: int) -> None:
     """Leave the first ``length`` tokens; a slot that cannot lose its tail gets them anew."""
     if runner.capabilities.can_trim:
         runner.kv.trim(slot, length)
-        return
-    runner.kv.trim(slot, 0)
-    _put(runner, slot, length)
-
-
-def _put(runner: Runner, slot: int, length: int) -> None:
-    prefill(runner, slot, prompt_tokens(runner, length))
+    else:
+        runner.kv.trim(slot, 0)
+        prefill(runner, slot, length)
 
 
 def _resident() -> tuple[int, int]:

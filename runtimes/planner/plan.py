@@ -71,10 +71,7 @@ class Alternative:
 
     def to_json(self) -> dict[str, Any]:
         """Its settings beside its other fields."""
-        values = asdict(self)
-        settings = values.pop("settings")
-        names = {"file": self.file, "runtime": self.runtime}
-        return {**names, **{name: settings[name] for name in _COMPARED}, **values}
+        return _flat(asdict(self), _COMPARED)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Alternative:
@@ -109,19 +106,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """What ``from_json`` reads: the settings beside the other fields."""
-        settings = asdict(self.settings)
-        return {
-            "workload": self.workload,
-            "profile": self.profile,
-            "runtime": self.runtime,
-            "path": self.path,
-            **{name: settings[name] for name in _PLANNED if name != "device_sampling"},
-            "memory": self.memory,
-            "figures": asdict(self.figures),
-            "device_sampling": self.settings.device_sampling,
-            "reasons": self.reasons,
-            "alternatives": [one.to_json() for one in self.alternatives],
-        }
+        alternatives = [one.to_json() for one in self.alternatives]
+        return {**_flat(asdict(self), _PLANNED), "alternatives": alternatives}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
@@ -139,6 +125,14 @@ _PLANNED = (
     *("threads", "slots", "context", "batch", "kv_type", "unified_kv", "gpu_layers"),
     *("extra_buffers", "device_sampling"),
 )
+
+
+def _flat(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """``data`` with these of its settings in their place."""
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        flat |= {one: value[one] for one in names} if name == "settings" else {name: value}
+    return flat
 
 
 def _nested(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class _Search:
         Raises ModelError when all that could be measured before have died by now.
         """
         task = self._task
-        final = [m.candidate for m in finalists(self._measured(self._screened), task)]
+        final = [m.candidate for m in finalists([*self._screening().values()], task)]
         self._final = final + thread_variants(final[0], task) + sampling_variants(final[0], task)
         with contextlib.ExitStack() as stack:
             trials: dict[Candidate, Trial] = {}
@@ -124,15 +124,21 @@ class _Search:
     def plan(self) -> Plan:
         """The choice among what was measured."""
         task = self._task
-        raced = self._raced()
-        measured = self._measured(dict.fromkeys([*self._screened, *raced]))
-        final = [one for one in measured if one.candidate in raced]
-        chosen = best_of(final or measured, task)
+        there = {candidate for one in self._rounds for candidate in one.prefill}
+        final = {c: self._measured(c, self._rounds) for c in self._final if c in there}
+        measured = {**self._screening(), **final}.values()
+        chosen = best_of([*(final.values() or measured)], task)
         slots = slots_for(chosen, task)
         candidate, model = chosen.candidate, chosen.candidate.model
         step = step_size(candidate, task, slots, chosen.figures.prefill_tps, self._progress)
-        why = self._reasons(chosen, final, slots)
-        others = [replace(m.candidate.describe(), figures=m.figures) for m in measured]
+        if len(final) > 1:
+            why = reasons(chosen, [*final.values()], task, slots)
+        else:  # alone in the rounds: by the screening
+            screened = self._screening()
+            beside = screened.get(candidate)
+            others = [*screened.values()] if beside else []
+            why = reasons(chosen, others, task, slots, beside)
+        looked_at = [replace(m.candidate.describe(), figures=m.figures) for m in measured]
         return Plan(
             workload=task.workload,
             profile=task.profile,
@@ -142,33 +148,15 @@ class _Search:
             memory=candidate.memory(task, slots, step.tokens),
             figures=chosen.figures,
             reasons=(*why, *filter(None, (step.reason(),))),
-            alternatives=(*others, *self.failures),
+            alternatives=(*looked_at, *self.failures),
         )
 
-    def _reasons(self, chosen: Measured, final: list[Measured], slots: int) -> tuple[str, ...]:
-        """Why, by the rounds, or by the screening where the chosen one was alone in the rounds."""
-        if len(final) > 1:
-            return reasons(chosen, final, self._task, slots)
-        screened = [
-            Measured(candidate, figures_of(candidate, [sample]), chosen.most_slots)
-            for candidate, sample in self._screened.items()
-        ]
-        own = next((one for one in screened if one.candidate == chosen.candidate), None)
-        return reasons(chosen, screened if own else [], self._task, slots, own)
+    def _screening(self) -> dict[Candidate, Measured]:
+        return {own: self._measured(own, [sample]) for own, sample in self._screened.items()}
 
-    def _raced(self) -> list[Candidate]:
-        """The final candidates that have figures and have not died."""
-        there = {candidate for one in self._rounds for candidate in one.prefill}
-        return [candidate for candidate in self._final if candidate in there]
-
-    def _measured(self, found: Iterable[Candidate]) -> list[Measured]:
-        raced, most = self._raced(), max(self._task.row_counts)
-        measured = []
-        for candidate in found:
-            rounds = self._rounds if candidate in raced else [self._screened[candidate]]
-            fit = candidate.slots_that_fit(self._task, most)
-            measured.append(Measured(candidate, figures_of(candidate, rounds), fit))
-        return measured
+    def _measured(self, candidate: Candidate, rounds: Sequence[Round]) -> Measured:
+        fit = candidate.slots_that_fit(self._task, max(self._task.row_counts))
+        return Measured(candidate, figures_of(candidate, rounds), fit)
 
     @contextlib.contextmanager
     def _trial(self, candidate: Candidate, slots: int) -> Iterator[Trial | None]:

@@ -39,10 +39,12 @@ def main(path: str, settings: str) -> int:
     _sample(runner, SHORT_PROMPT, 1)  # a warm-up
     answer({})
     for asked in questions:
+        prompt = asked["prompt"]
         if "piece" in asked:
-            answer({"prefill_tps": _pieces(runner, asked["prompt"], asked["piece"])})
+            runner.kv.trim(0, 0)
+            answer({"prefill_tps": prompt / prefill(runner, 0, prompt, asked["piece"])})
         else:
-            prefill_tps, decode_tps = _sample(runner, asked["prompt"], asked["rows"])
+            prefill_tps, decode_tps = _sample(runner, prompt, asked["rows"])
             answer({"prefill_tps": prefill_tps, "decode_tps": decode_tps})
     runner.close()
     return 0
@@ -57,7 +59,7 @@ def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float
         runner.kv.trim(slot, 0)
     prefills: list[float] = []
     while prompt and (len(prefills) < _LEAST_PREFILLS or sum(prefills) < _PREFILL_S):
-        prefills.append(prefill(runner, 0, prompt_tokens(runner, prompt)))
+        prefills.append(prefill(runner, 0, prompt))
         runner.kv.trim(0, 0)
     _fill(runner, rows)
     steps: list[float] = []
@@ -69,20 +71,12 @@ def _sample(runner: Runner, prompt: int, rows: int) -> tuple[float | None, float
     return speed, rows / statistics.median(steps)
 
 
-def _pieces(runner: Runner, prompt: int, piece: int) -> float:
-    """Tokens a second of one prompt, ``piece`` tokens a step."""
-    runner.kv.trim(0, 0)
-    return prompt / prefill(runner, 0, prompt_tokens(runner, prompt), piece)
-
-
 def _rewind(runner: Runner, rows: int) -> None:
-    if runner.capabilities.can_trim:
-        for slot in range(rows):
-            runner.kv.trim(slot, SHORT_PROMPT)
-        return
+    left = SHORT_PROMPT if runner.capabilities.can_trim else 0
     for slot in range(rows):
-        runner.kv.trim(slot, 0)
-    _fill(runner, rows)
+        runner.kv.trim(slot, left)
+    if not left:
+        _fill(runner, rows)
 
 
 def _decode(runner: Runner, rows: int, position: int) -> float:
@@ -99,7 +93,7 @@ def _fill(runner: Runner, rows: int) -> None:
     and so be faster than real rows."""
     caps = runner.capabilities
     if not caps.mixed_batch:
-        prefill(runner, 0, prompt_tokens(runner, SHORT_PROMPT))
+        prefill(runner, 0, SHORT_PROMPT)
         for slot in range(1, rows):
             runner.kv.copy(0, slot, SHORT_PROMPT)
         return
@@ -110,14 +104,15 @@ def _fill(runner: Runner, rows: int) -> None:
         runner.execute(StepPlan(tuple(parts)))
 
 
-def prefill(runner: Runner, slot: int, tokens: list[int], piece: int | None = None) -> float:
+def prefill(runner: Runner, slot: int, length: int, piece: int | None = None) -> float:
     """Put a prompt into a slot, ``piece`` tokens a step or as many as may be; seconds."""
-    begin = time.perf_counter()
+    tokens = prompt_tokens(runner, length)
     batch = min(piece or runner.capabilities.batch, runner.capabilities.batch)
-    for at in range(0, len(tokens), batch):
-        part = tokens[at : at + batch]
-        last = at + len(part) == len(tokens)
-        runner.execute(StepPlan((StepRow(slot, at, part, last),)))
+    begin = time.perf_counter()
+    for at in range(0, length, batch):
+        runner.execute(
+            StepPlan((StepRow(slot, at, tokens[at : at + batch], at + batch >= length),))
+        )
     return time.perf_counter() - begin
 
 

@@ -9,6 +9,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,13 +20,11 @@ from runtimes.engine.engine import Engine
 from runtimes.engine.sequence import unstarted
 from runtimes.errors import IngotError
 from runtimes.request import Chunk, Completion, FinishReason
-from runtimes.worker.problems import pack
 from runtimes.worker.wire import (
     Call,
     Cancel,
     Close,
     Done,
-    Load,
     LogForwarder,
     Pulse,
     Ready,
@@ -33,6 +32,7 @@ from runtimes.worker.wire import (
     Reply,
     Sender,
     Submit,
+    portable,
     receive,
 )
 
@@ -64,43 +64,17 @@ class _Sink:
         self.ended()
 
 
-class _Pulses:
-    """A thread that sends the figures while requests are running."""
+class _Server:
+    """Serves the parent's messages: requests on the reader's thread, calls on the main one. While
+    requests are running, a third one sends the figures."""
 
     def __init__(self, engine: Engine, put: Put) -> None:
         self._engine, self._put = engine, put
-        self._count = 0
+        self._calls: queue.SimpleQueue[Call | Close] = queue.SimpleQueue()
+        self._running = 0
         self._lock = threading.Lock()
         self._work = threading.Event()
-        threading.Thread(target=self._run, name="ingot-pulse", daemon=True).start()
-
-    def begun(self) -> None:
-        """A request came."""
-        with self._lock:
-            self._count += 1
-            self._work.set()
-
-    def ended(self) -> None:
-        """A request ended."""
-        with self._lock:
-            self._count -= 1
-            if not self._count:
-                self._work.clear()
-
-    def _run(self) -> None:
-        never = threading.Event()
-        while self._work.wait():
-            never.wait(_PULSE_S)
-            self._put(Pulse(self._engine.stats()))
-
-
-class _Server:
-    """Serves the parent's messages: requests on the reader's thread, calls on the main one."""
-
-    def __init__(self, engine: Engine, put: Put) -> None:
-        self._engine, self._put = engine, put
-        self._pulses = _Pulses(engine, put)
-        self._calls: queue.SimpleQueue[Call | Close] = queue.SimpleQueue()
+        threading.Thread(target=self._pulse, name="ingot-pulse", daemon=True).start()
 
     def take(self, item: object) -> None:
         """Handle one item; what may take long is left to ``run``."""
@@ -116,38 +90,37 @@ class _Server:
 
     def run(self) -> None:
         """Answer calls until the engine is closed."""
-        while True:
-            item = self._calls.get()
-            if isinstance(item, Close):
-                self._engine.close(drain=item.drain)
-                self._put(Pulse(self._engine.stats()))
-                return
-            self._put(self._answer(item))
-
-    def _answer(self, call: Call) -> Reply:
-        try:
-            return Reply(call.number, getattr(self._engine, call.method)(*call.arguments))
-        except Exception as error:
-            if not isinstance(error, IngotError):
-                log.exception("%s failed", call.method)
-            return Reply(call.number, problem=pack(error))
+        while isinstance(item := self._calls.get(), Call):
+            try:
+                value = getattr(self._engine, item.method)(*item.arguments)
+                self._put(Reply(item.number, value))
+            except Exception as error:
+                if not isinstance(error, IngotError):
+                    log.exception("%s failed", item.method)
+                self._put(Reply(item.number, problem=portable(error)))
+        self._engine.close(drain=item.drain)
+        self._put(Pulse(self._engine.stats()))
 
     def _submit(self, order: Submit) -> None:
-        self._pulses.begun()
-        sink = _Sink(order.number, self._put, self._pulses.ended)
+        self._count(1)
+        sink = _Sink(order.number, self._put, lambda: self._count(-1))
         try:
             self._engine.submit_to(order.request, sink, order.grammar)
         except IngotError as error:  # the parent may have known a larger context
             sink.finish(unstarted(order.request, FinishReason.ERROR, str(error)))
 
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self._running += more
+            if self._running:
+                self._work.set()
+            else:
+                self._work.clear()
 
-def _load(order: Load) -> tuple[Engine, Ready]:
-    engine = Engine.load(Path(order.path), order.settings, order.scheduling)
-    gpu = engine.model.backend.on_gpu(order.settings)
-    ready = Ready(
-        engine.model, engine.context, engine.slots, engine.vocab_size, gpu, engine.stats()
-    )
-    return engine, ready
+    def _pulse(self) -> None:
+        while self._work.wait():
+            time.sleep(_PULSE_S)
+            self._put(Pulse(self._engine.stats()))
 
 
 def _read(messages: Iterator[list[Any]], early: queue.SimpleQueue[_Server]) -> None:
@@ -187,13 +160,15 @@ def main() -> None:
         target=_read, args=(messages, servers), name="ingot-commands", daemon=True
     ).start()
     try:
-        engine, ready = _load(order)
+        engine = Engine.load(Path(order.path), order.settings, order.scheduling)
+        gpu = engine.model.backend.on_gpu(order.settings)
     except Exception as error:
         log.debug("the model could not be loaded", exc_info=True)
-        sender.put(Refused(pack(error)))
+        sender.put(Refused(portable(error)))
     else:
         server = _Server(engine, sender.put)
-        sender.put(ready)
+        sizes = engine.context, engine.slots, engine.vocab_size
+        sender.put(Ready(engine.model, *sizes, gpu, engine.stats()))
         servers.put(server)
         server.run()
     sender.close()

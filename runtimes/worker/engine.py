@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,17 @@ from runtimes.api import EngineApi
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.engine.request_checks import check_request
-from runtimes.errors import IngotError, RequestError
+from runtimes.errors import IngotError, RequestError, WorkerError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
-from runtimes.worker.in_flight import InFlightRequest
-from runtimes.worker.placement import Placement
-from runtimes.worker.problems import WorkerError, unpack
+from runtimes.worker.in_flight import Answer, InFlight, InFlightRequest, fail
+from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit, Recovery
 from runtimes.worker.supervisor import Supervisor
 from runtimes.worker.watchdog import Watchdog
-from runtimes.worker.wire import Call, Done, LogLine, Pulse, Ready, Reply, Submit
+from runtimes.worker.wire import Call, Reply, Submit
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +32,9 @@ LOAD_LIMIT_S = 300.0  # without any sign of life
 _STATS_S = 0.2  # how long figures are waited for before the last ones have to do
 _CALL_TRIES = 3
 
-_Answer = queue.SimpleQueue[Reply | IngotError]
-
 
 class WorkerEngine(EngineApi):
-    """Implements ``runtimes.api.EngineApi`` in a child process; this one loads no native library.
+    """An engine in a child process; this one loads no native library.
 
     When the process dies, every request that it had ends with an error that says of what, and is
     ``retryable``; the next request starts another (see runtimes.worker.recovery). Settings may then
@@ -61,18 +56,12 @@ class WorkerEngine(EngineApi):
         place: Placement,
     ) -> None:
         """Used by ``load``."""
-        self._lock = threading.Lock()
-        self._numbers = itertools.count()
-        self._in_flight: dict[int, InFlightRequest] = {}
-        self._calls: dict[int, _Answer] = {}
-        self._supervisor = Supervisor(
-            path, scheduling, recovery, self, self._lock, place, load_limit_s
-        )
         self._watchdog = Watchdog(step_limit_s, self._look, self._hangs)
+        self._in_flight = InFlight(self._watchdog.moved)
+        self._supervisor = Supervisor(
+            path, scheduling, recovery, self._in_flight, self._watchdog.work, place, load_limit_s
+        )
         self._draining = False
-        self._steps = 0  # of the process in use, as far as is known
-        self._ready: Ready
-        self._stats: EngineStats
 
     @classmethod
     def load(
@@ -114,22 +103,22 @@ class WorkerEngine(EngineApi):
     @property
     def model(self) -> ModelFile:
         """The loaded file."""
-        return self._ready.model
+        return self._in_flight.ready.model
 
     @property
     def context(self) -> int:
         """Tokens that one request may hold, prompt and completion together."""
-        return self._ready.context
+        return self._in_flight.ready.context
 
     @property
     def slots(self) -> int:
         """Requests that run at the same time."""
-        return self._ready.slots
+        return self._in_flight.ready.slots
 
     @property
     def vocab_size(self) -> int:
         """Ids from 0 to below this may be submitted."""
-        return self._ready.vocab_size
+        return self._in_flight.ready.vocab_size
 
     @property
     def pid(self) -> int | None:
@@ -140,7 +129,7 @@ class WorkerEngine(EngineApi):
     @property
     def gpu(self) -> bool:
         """Whether layers may lie on a GPU."""
-        return self._ready.gpu
+        return self._in_flight.ready.gpu
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the BOS token if the model wants one."""
@@ -155,29 +144,30 @@ class WorkerEngine(EngineApi):
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``: at once, also while a process is being started anew."""
         grammar = check_request(request, self.context, self.vocab_size)
-        in_flight = InFlightRequest(request, Stream(request.id, self.cancel))
-        with self._lock:
-            number = next(self._numbers)
-            self._in_flight[number] = in_flight  # before it is sent: the answer may be quick
+        own = InFlightRequest(request, Stream(request.id, self.cancel))
+        in_flight, number = self._in_flight, self._in_flight.number()
+        with in_flight.lock:
+            in_flight.requests[number] = own  # before it is sent: the answer may be quick
             try:
                 self._supervisor.dispatch(Submit(number, request, grammar))
             except RequestError:
-                del self._in_flight[number]
+                del in_flight.requests[number]
                 raise
         self._watchdog.work()
-        return in_flight.stream
+        return own.stream
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
-        with self._lock:
+        with self._in_flight.lock:
+            requests = self._in_flight.requests
             dropped = self._supervisor.cancel(request_id)
             # A copy: the receiver takes out what is done.
-            for in_flight in self._in_flight.copy().values():
-                if in_flight.request.id == request_id:
-                    in_flight.cancelled = True
-            unsent = [self._in_flight.pop(number) for number in dropped]
-        for in_flight in unsent:
-            in_flight.give_up(FinishReason.CANCELLED, None)
+            for one in requests.copy().values():
+                if one.request.id == request_id:
+                    one.cancelled = True
+            unsent = [requests.pop(number) for number in dropped]
+        for one in unsent:
+            one.give_up(FinishReason.CANCELLED, None)
 
     def stats(self) -> EngineStats:
         """A snapshot of the figures; the last known ones when the process does not answer soon."""
@@ -186,7 +176,7 @@ class WorkerEngine(EngineApi):
                 self._call("stats", timeout=_STATS_S, tries=1, start=False)
             except (IngotError, TimeoutError) as error:
                 log.debug("no fresh figures: %s", error)
-        return self._stats
+        return self._in_flight.stats
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
@@ -214,9 +204,9 @@ class WorkerEngine(EngineApi):
         if self._supervisor.delivering:
             return
         self._watchdog.stop()
-        with self._lock:
-            left = self.lost()
-        self.fail(left, FinishReason.CANCELLED, RequestError("the engine is closed"))
+        with self._in_flight.lock:
+            left = self._in_flight.lose()
+        fail(left, FinishReason.CANCELLED, RequestError("the engine is closed"))
 
     def _call(
         self,
@@ -233,97 +223,34 @@ class WorkerEngine(EngineApi):
         if self._supervisor.delivering:
             raise RuntimeError(f"{method} would wait for itself: this is a done callback")
         while True:
-            reply: _Answer = queue.SimpleQueue()
-            number = next(self._numbers)
+            reply: Answer = queue.SimpleQueue()
+            number = self._in_flight.number()
             try:
-                with self._lock:
+                with self._in_flight.lock:
                     if self._supervisor.process is None and not start:
                         raise WorkerError("there is no worker process")
-                    self._calls[number] = reply  # before it is sent, as a request is
+                    self._in_flight.calls[number] = reply  # before it is sent, as a request is
                     self._supervisor.dispatch(Call(number, method, arguments))
                 self._watchdog.work()
                 answer = reply.get(timeout=timeout)
             except queue.Empty:
                 raise TimeoutError(f"no answer to {method} within {timeout} s") from None
             finally:
-                self._calls.pop(number, None)
+                self._in_flight.calls.pop(number, None)
             if isinstance(answer, Reply):
                 if answer.problem is not None:
-                    raise unpack(answer.problem)
+                    raise answer.problem
                 return answer.value
             tries -= 1
             if not isinstance(answer, WorkerError) or tries == 0:
                 raise answer
 
-    # The client of the supervisor: on its threads.
-
-    def adopted(self, ready: Ready) -> None:
-        """See runtimes.worker.supervisor.Client."""
-        self._ready, self._stats, self._steps = ready, ready.stats, 0
-        self._watchdog.work()
-
-    def received(self, item: Any) -> None:
-        """See runtimes.worker.supervisor.Client."""
-        match item:
-            case tuple():
-                in_flight = self._in_flight.get(item[0])
-                if in_flight is not None:
-                    in_flight.take(item)
-                    self._watchdog.moved()
-            case Done(number, completion):
-                self._watchdog.moved()
-                in_flight = self._in_flight.pop(number, None)
-                if in_flight is not None:
-                    in_flight.stream.finish(completion)
-            case Pulse(stats):
-                self._note(stats)
-            case Reply(number, value):
-                if isinstance(value, EngineStats):
-                    self._note(value)
-                elif not self._in_flight:
-                    self._watchdog.moved()
-                waiting = self._calls.get(number)
-                if waiting is not None:
-                    waiting.put(item)
-            case LogLine(name, level, text):
-                logger = logging.getLogger(name)
-                if logger.isEnabledFor(level):
-                    logger.log(level, "%s", text)
-
-    def _note(self, stats: EngineStats) -> None:
-        self._stats = stats
-        if stats.steps != self._steps:
-            self._steps = stats.steps
-            self._watchdog.moved()
-
-    def lost(self) -> list[InFlightRequest | _Answer]:
-        """See runtimes.worker.supervisor.Client."""
-        lost: list[InFlightRequest | _Answer] = [*self._in_flight.values(), *self._calls.values()]
-        self._in_flight, self._calls = {}, {}
-        return lost
-
-    def fail(
-        self,
-        lost: list[InFlightRequest | _Answer],
-        reason: FinishReason,
-        error: IngotError,
-        *,
-        retryable: bool = False,
-    ) -> None:
-        """See runtimes.worker.supervisor.Client."""
-        failed = reason is FinishReason.ERROR
-        for one in lost:
-            if isinstance(one, InFlightRequest):
-                one.give_up(reason, str(error) if failed else None, retryable=failed and retryable)
-            else:
-                one.put(error)
-
     # For the watchdog: on its thread.
 
     def _look(self) -> bool:
-        with self._lock:  # so that a process is not missed that is being adopted
+        with self._in_flight.lock:  # so that a process is not missed that is being adopted
             process = self._supervisor.process
-            if process is None or not (self._in_flight or self._calls or self._draining):
+            if process is None or not (self._in_flight or self._draining):
                 return False
         process.look()
         return True

@@ -19,7 +19,6 @@ from runtimes.models.fingerprint import fingerprint
 from runtimes.models.memory import DEFAULT_CONTEXT
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
-from runtimes.worker.death import Cause
 
 STATE = "worker"  # the state file
 FORGET = "python -m runtimes.worker --forget"
@@ -27,7 +26,6 @@ FORGET = "python -m runtimes.worker --forget"
 _REVISION = 2  # of what counts as a crash: limits that an older version found do not hold
 _KEPT = 32
 _TOKENS_S = 7 * 24 * 3600.0  # how much memory was free then says little about today
-_LEAST_TOKENS = 256  # of keys and values; below this a model is no use
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +69,6 @@ class SettingsLimits:
         if self.kv_tokens is not None:
             parts.append(f"with at most {self.kv_tokens:,} tokens in all slots together")
         return " and ".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class RunningConfig:
-    """What ran when the process died."""
-
-    gpu: bool  # layers may have been on one
-    extra_buffers: bool  # special kernels may have run
-    context: int  # what one request may hold
-    kv_tokens: int  # what all slots hold together
-    reproducible: bool  # other kernels would give answers other last digits
-
-
-def fallback(limits: SettingsLimits, cause: Cause, running: RunningConfig) -> SettingsLimits | None:
-    """The next limits to try; None when there is nothing left that could help."""
-    if cause in (Cause.MEMORY, Cause.SCARCE):
-        half = running.kv_tokens // 2
-        # Little free memory may not have been the reason: that must not cut requests short.
-        least = running.context if cause is Cause.SCARCE else _LEAST_TOKENS
-        return replace(limits, kv_tokens=half) if half >= least else None
-    if running.reproducible:
-        return None
-    # The processor, and so its special kernels, are to blame for an instruction it does not have.
-    if running.gpu and cause is not Cause.ILLEGAL:
-        return replace(limits, gpu=False)
-    return replace(limits, extra_buffers=False) if running.extra_buffers else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from subprocess import PIPE
 from typing import IO, Any
 
 from runtimes.machine.processes import Child
 from runtimes.worker.death import Cause, Death, OomDetector, explain
 from runtimes.worker.load_monitor import is_stopped
-from runtimes.worker.placement import Placement, inherited
 from runtimes.worker.wire import Load, Ready, Refused, Sender, receive
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,16 @@ _stderr_log = logging.getLogger("runtimes.worker.stderr")
 
 _LINES_KEPT = 50
 _STDERR_S = 1.0  # for the last lines after the end; a grandchild may hold the pipe longer
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a worker process runs."""
+
+    # The logical processors that all threads may use; none: all that this process may.
+    cpus: tuple[int, ...] = ()
+    # On top of this process's own, such as the GPUs to see.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class WorkerProcess:
@@ -52,7 +62,7 @@ class WorkerProcess:
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._popen: Child | None = None
         try:
-            with _interrupts_held(), inherited(place):
+            with _interrupts_held(), _on_processors(place.cpus):
                 self._popen = Child(
                     *("-m", "runtimes.worker.child"),
                     environment=place.environment,
@@ -146,5 +156,24 @@ def _interrupts_held() -> Iterator[None]:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    else:
+        yield
+
+
+@contextmanager
+def _on_processors(cpus: tuple[int, ...]) -> Iterator[None]:
+    """The child runs there from its first instruction on, so that libraries which count processors
+    while they are loaded count the right ones.
+
+    Linux keeps the affinity by thread, so that no other thread of this process is moved. Where
+    there is none, nothing happens.
+    """
+    if sys.platform == "linux" and cpus:
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cpus)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
     else:
         yield

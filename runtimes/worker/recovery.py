@@ -25,14 +25,7 @@ from runtimes.machine.gpus import find_gpus
 from runtimes.machine.selftest import ensure
 from runtimes.settings import RunnerSettings
 from runtimes.worker.death import Cause, Death
-from runtimes.worker.fallback import (
-    FORGET,
-    LimitsFile,
-    Record,
-    RunningConfig,
-    SettingsLimits,
-    fallback,
-)
+from runtimes.worker.fallback import FORGET, LimitsFile, Record, SettingsLimits
 from runtimes.worker.wire import Ready
 
 log = logging.getLogger(__name__)
@@ -40,6 +33,7 @@ log = logging.getLogger(__name__)
 _SUSPECT_S = 24 * 3600.0
 _SCARCE_S = 1800.0
 _KILLED_LOADING = 4  # one after the other
+_LEAST_TOKENS = 256  # of keys and values; below this a model is no use
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ class Recovery:
         return self._step(Death(Cause.MEMORY, "found too little memory"), None, keep=False)
 
     def _step(self, death: Death, ready: Ready | None, *, keep: bool) -> bool:
-        found = fallback(self._limits, death.cause, self._running(ready))
+        found = self._safer(death.cause, ready)
         if found is None:
             if keep and death.cause is not Cause.MEMORY:
                 kept = replace(self._record.bounds, extra_buffers=True, gpu=True)
@@ -155,25 +149,30 @@ class Recovery:
         )
         return True
 
-    def _running(self, ready: Ready | None) -> RunningConfig:
-        settings = self.settings()
-        model = self._file.model
-        knows: frozenset[str] = model.backend.knows if model else frozenset()
+    def _safer(self, cause: Cause, ready: Ready | None) -> SettingsLimits | None:
+        """The next limits to try; None when there is nothing left that could help."""
+        limits, settings, model = self._limits, self.settings(), self._file.model
         if ready:
             gpu, context, slots = ready.gpu, ready.context, ready.slots
         else:  # whether a GPU is in use is not known: it may be
             gpu, slots = bool(find_gpus()), settings.slots
             context = settings.context or min(4096, model.context_length if model else 4096)
-        special = model is not None and "extra_buffers" in knows and settings.extra_buffers
-        return RunningConfig(
-            gpu=gpu and "gpu_layers" in knows and settings.gpu_layers != 0,
-            extra_buffers=special
-            and model is not None
-            and ensure(model.runtime, announce=False).extra_buffers,
-            context=context,
-            kv_tokens=settings.kv_tokens or slots * context,
-            reproducible=settings.reproducible,
-        )
+        if cause in (Cause.MEMORY, Cause.SCARCE):
+            half = (settings.kv_tokens or slots * context) // 2
+            # Little free memory may not have been the reason: that must not cut requests short.
+            least = context if cause is Cause.SCARCE else _LEAST_TOKENS
+            return replace(limits, kv_tokens=half) if half >= least else None
+        if model is None or settings.reproducible:  # other kernels: answers with other last digits
+            return None
+        knows = model.backend.knows
+        # The processor, and so its special kernels, are to blame for an instruction it does not
+        # have.
+        if gpu and cause is not Cause.ILLEGAL and "gpu_layers" in knows and settings.gpu_layers:
+            return replace(limits, gpu=False)
+        special = settings.extra_buffers and "extra_buffers" in knows
+        if special and ensure(model.runtime, announce=False).extra_buffers:
+            return replace(limits, extra_buffers=False)
+        return None
 
     def _keep(self, record: Record) -> None:
         self._record = record

@@ -4,17 +4,23 @@ import errno
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
+from runtimes.errors import (
+    IngotError,
+    ModelError,
+    OutOfMemoryError,
+    RequestError,
+    WorkerError,
+)
 from runtimes.request import FinishReason
 from runtimes.settings import SchedulerSettings
 from runtimes.worker.death import Cause, Death
+from runtimes.worker.in_flight import InFlight, fail
 from runtimes.worker.load_monitor import LoadMonitor
-from runtimes.worker.placement import Placement
-from runtimes.worker.problems import WorkerError, unpack
-from runtimes.worker.process import WorkerProcess
+from runtimes.worker.process import Placement, WorkerProcess
 from runtimes.worker.recovery import Recovery
 from runtimes.worker.wire import Call, Cancel, Close, Load, Ready, Refused, Submit
 
@@ -23,44 +29,24 @@ log = logging.getLogger(__name__)
 _CLOSE_S = 3.0  # for the step that runs when an engine is closed without draining
 
 
-class Client(Protocol):
-    """Whose items the process serves. Called on threads of the supervisor."""
-
-    def adopted(self, ready: Ready) -> None:
-        """A process is at hand from now on. With the lock held."""
-
-    def received(self, item: Any) -> None:
-        """Something that the process sent."""
-
-    def lost(self) -> list[Any]:
-        """Give up everything that waits for the process; return it. With the lock held."""
-
-    def fail(
-        self, lost: list[Any], reason: FinishReason, error: IngotError, *, retryable: bool
-    ) -> None:
-        """End what was lost."""
-
-
 class Supervisor:
-    """One process at a time, started when there is something for it.
-
-    ``lock`` guards which process is in use, and with it what its client has given to it.
-    """
+    """One process at a time, started when there is something for it."""
 
     def __init__(
         self,
         path: Path,
         scheduling: SchedulerSettings | None,
         recovery: Recovery,
-        client: Client,
-        lock: threading.Lock,
+        in_flight: InFlight,
+        adopted: Callable[[], None],
         place: Placement,
         load_limit_s: float,
     ) -> None:
-        """A process that loads is ended when it does nothing for ``load_limit_s``."""
+        """``adopted`` is called when a process has loaded, with the lock held. One that loads is
+        ended when it does nothing for ``load_limit_s``."""
         self._path, self._scheduling, self._recovery = path, scheduling, recovery
         self._place, self._load_limit_s = place, load_limit_s
-        self._client, self._lock = client, lock
+        self._in_flight, self._adopted, self._lock = in_flight, adopted, in_flight.lock
         self.process: WorkerProcess | None = None  # ready
         self.closing = False
         self._draining = False
@@ -156,10 +142,10 @@ class Supervisor:
             if isinstance(outcome, Refused):
                 if not process.ended.wait(_CLOSE_S):
                     process.kill()
-                error = unpack(outcome.problem)
-                if restart and isinstance(error, OutOfMemoryError) and self._recovery.too_big():
+                too_big = isinstance(outcome.problem, OutOfMemoryError)
+                if restart and too_big and self._recovery.too_big():
                     continue
-                raise error
+                raise outcome.problem
             assert isinstance(outcome, Death)
             if not self._recovery.died(outcome, None):
                 short = outcome.cause in (Cause.MEMORY, Cause.SCARCE)
@@ -201,7 +187,8 @@ class Supervisor:
             self._coming = None
             if process.death is not None:
                 return False
-            self._client.adopted(ready)
+            self._in_flight.adopted(ready)
+            self._adopted()
             self.process, self._ready = process, ready
             held, self._held = self._held, []
             for item in held:
@@ -228,20 +215,19 @@ class Supervisor:
             if problem is None:
                 return
             self._held = []
-            lost = self._client.lost()
+            lost = self._in_flight.lose()
         reason = FinishReason.CANCELLED if self.closing else FinishReason.ERROR
-        self._client.fail(lost, reason, problem, retryable=False)
+        fail(lost, reason, problem)
 
     # On threads of a process.
 
     def _received(self, process: WorkerProcess, items: list[Any]) -> None:
         self._local.delivering = True
-        take = self._client.received
         for item in items:
             if isinstance(item, (Ready, Refused)):
                 process.outcome.put(item)
             else:
-                take(item)
+                self._in_flight.received(item)
 
     def _died(self, process: WorkerProcess) -> None:
         death = process.death
@@ -251,7 +237,7 @@ class Supervisor:
                 process.outcome.put(death)
                 return
             self.process = None
-            lost = self._client.lost()
+            lost = self._in_flight.lose()
             if not self.closing:
                 log.warning("the worker process %s; running requests: %d", death.text, len(lost))
                 self._recovery.died(death, self._ready)
@@ -259,4 +245,4 @@ class Supervisor:
         if self.closing and not self._draining:
             reason = FinishReason.CANCELLED
         error = WorkerError(f"the worker process {death.text}")
-        self._client.fail(lost, reason, error, retryable=True)
+        fail(lost, reason, error, retryable=True)

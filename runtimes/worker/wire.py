@@ -1,33 +1,30 @@
 """What parent and child of the worker say to each other, and how it crosses their pipes.
 
-A message is eight bytes of length and a pickled list of items. Only our own child is on the other
-side, so pickle is safe here. Chunks, of which there is one a token, are plain tuples; everything
-else is a dataclass.
+A message is a pickled list of items. Only our own child is on the other side, so pickle is safe
+here. An item is one of the classes below, or a chunk of a request's answer. Of those there is one a
+token: a plain tuple, of the request's number and the fields of a ``Chunk``.
 """
 
 import contextlib
+import io
 import logging
-import os
 import pickle
 import queue
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from runtimes import errors
 from runtimes.engine.metrics import EngineStats
+from runtimes.errors import IngotError, OutOfMemoryError, RuntimeMissingError
+from runtimes.machine.processes import import_advice
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
-_LENGTH = struct.Struct("<Q")
-_PROTOCOL = 5
 _BUFFER = 1 << 20
-
-# (request's number, text, token ids, sample) of a runtimes.request.Chunk
-ChunkItem = tuple[int, str, tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +70,6 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """An exception on its way across: the name of its class in runtimes.errors, and its text."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ready:
     """The model is loaded; ``gpu`` whether layers may lie on one."""
 
@@ -96,7 +85,7 @@ class Ready:
 class Refused:
     """The model could not be loaded; the child ends."""
 
-    problem: Problem
+    problem: IngotError
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +102,7 @@ class Reply:
 
     number: int
     value: Any = None
-    problem: Problem | None = None
+    problem: IngotError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,48 +144,45 @@ class Sender:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        try:
-            # The reader may be gone; whoever reads from it notices.
-            with contextlib.suppress(OSError):
-                self._write_all()
-        finally:
-            os.close(self._fd)
-
-    def _write_all(self) -> None:
-        get = self._items.get
-        while True:
-            items = [get()]
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    items.append(get(False))
-            last = None in items
-            if last:
-                items = items[: items.index(None)]
-            if items:
-                write(self._fd, items)
-            if last:
-                return
-            if self._rest_s and type(items[0]) is tuple:
-                time.sleep(self._rest_s)
-
-
-def write(fd: int, items: list[Any]) -> None:
-    """Write one message; blocks while the pipe is full. Raises OSError when nobody reads."""
-    data = pickle.dumps(items, _PROTOCOL)
-    left = memoryview(_LENGTH.pack(len(data)) + data)
-    while left:
-        left = left[os.write(fd, left) :]
+        # The reader may be gone; whoever reads from it notices.
+        with contextlib.suppress(OSError), open(self._fd, "wb") as stream:
+            last = False
+            while not last:
+                items = [self._items.get()]
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        items.append(self._items.get(False))
+                last = None in items
+                pickle.dump([item for item in items if item is not None], stream)
+                stream.flush()
+                if self._rest_s and type(items[0]) is tuple:
+                    time.sleep(self._rest_s)
 
 
 def receive(fd: int) -> Iterator[list[Any]]:
     """Messages until the other side closes or dies, also in the middle of one. Closes ``fd``."""
-    with open(fd, "rb", buffering=_BUFFER) as stream:
-        while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
-            (length,) = _LENGTH.unpack(head)
-            data = stream.read(length)
-            if len(data) < length:
+    with io.BufferedReader(io.FileIO(fd), _BUFFER) as stream:
+        while stream.peek(1):
+            try:
+                yield pickle.load(stream)
+            except (EOFError, pickle.UnpicklingError):
+                if stream.peek(1):  # no dead writer's half of a message
+                    raise
                 return
-            yield pickle.loads(data)
+
+
+def portable(error: BaseException) -> IngotError:
+    """What is raised on the other side: of the nearest class in runtimes.errors; what is none of
+    them keeps its own class in the text."""
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError("the machine is out of memory")
+    if isinstance(error, (ImportError, SyntaxError)):
+        advice = import_advice(f"{type(error).__name__}: {error}")
+        return RuntimeMissingError(f"the worker process {advice}")
+    for kind in type(error).__mro__:
+        if kind.__module__ == errors.__name__ and issubclass(kind, IngotError):
+            return kind(str(error))
+    return IngotError(f"{type(error).__name__}: {error}")
 
 
 class LogForwarder(logging.Handler):

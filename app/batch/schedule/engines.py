@@ -24,7 +24,7 @@ from runtimes.models.memory import estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
-from runtimes.worker.placement import Placement
+from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit
 
 MOST_SLOTS = 16  # of each engine when nobody said

@@ -9,7 +9,7 @@ from app.monitor.monitor import Sample
 from app.tui.widgets.gauge import gauge, history
 from quantize.disk import human
 from runtimes.engine.metrics import Percentiles
-from runtimes.machine.gpus import GpuUse
+from runtimes.machine.gpus import Gpu
 
 _LABEL = 7  # columns of what stands before a figure
 _GAUGE = 12
@@ -72,13 +72,13 @@ def engine_lines(sample: Sample, samples: Sequence[Sample], width: int) -> list[
     return [line[:width] for line in lines]
 
 
-def _gpu(gpu: GpuUse) -> list[str]:
+def _gpu(gpu: Gpu) -> list[str]:
     percent = f"{gpu.percent:.0f}%" if gpu.percent is not None else "use unknown"
     watts = f", {gpu.watts:.0f} W" if gpu.watts is not None else ""
     share = gpu.percent / 100 if gpu.percent is not None else None
     return [
         _row(f"GPU {gpu.index}", share, f"{percent}{watts}"),
-        _text("", f"{_of(gpu.memory_used, gpu.memory_total)}, {gpu.name}"),
+        _text("", f"{_of(gpu.memory_total - gpu.memory_free, gpu.memory_total)}, {gpu.name}"),
     ]
 
 

@@ -25,7 +25,7 @@ from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.gauge import gauge, history
 from app.tui.widgets.monitor_text import engine_lines, machine_lines
 from runtimes.engine.metrics import EngineStats, Percentiles
-from runtimes.machine.gpus import GpuUse
+from runtimes.machine.gpus import Gpu
 from runtimes.request import Request, SamplingParams
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -50,7 +50,7 @@ ENGINE = EngineStats(
     Percentiles(0.12, 0.31, 0.45),
     Percentiles(0.024, 0.026, 0.031),
 )
-GPU = GpuUse(0, "NVIDIA H200", 63.0, 21_000_000_000, 150_000_000_000, 412.0)
+GPU = Gpu(0, "NVIDIA H200", 150_000_000_000, 129_000_000_000, "9.0", "999.1", 63.0, 412.0)
 SAMPLE = Sample(1000.0, MACHINE, ENGINE, 4107, "river-7b · q4_k_m", "llamacpp · 4 threads")
 SAMPLES = [
     dataclasses.replace(

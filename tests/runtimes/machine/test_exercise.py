@@ -13,7 +13,7 @@ import pytest
 
 from runtimes.llamacpp.source import sdist_path
 from runtimes.load import backend
-from runtimes.machine import exercise, selftest_child
+from runtimes.machine import selftest_child
 from runtimes.machine.selftest import _LEAST_SIMILARITY
 from runtimes.models.modelfile import ModelFile
 from tests.runtimes.machine import tiny_gguf, tiny_onnx
@@ -64,15 +64,15 @@ def forward(
 
 
 def expected(weights: dict[str, Array], layers: int, size: int, interleaved: bool) -> Array:
-    """What ``exercise.run`` should collect: logits at the end of each row that wants them."""
+    """What ``exercise`` should collect: logits at the end of each row that wants them."""
     vocabulary = len(weights["token_embd"])
-    plans = list(exercise._plans(vocabulary))
+    plans = list(selftest_child._plans(vocabulary))
     longest = 1 + max(r.position + len(r.tokens) for plan in plans for r in plan.rows)
     full = {
         slot: forward(
-            weights, layers, exercise._tokens(slot, longest, vocabulary), size, interleaved
+            weights, layers, selftest_child._tokens(slot, longest, vocabulary), size, interleaved
         )
-        for slot in range(exercise.SLOTS)
+        for slot in range(selftest_child.SLOTS)
     }
     return np.array(
         [
@@ -177,7 +177,7 @@ def test_one_damaged_matrix_is_noticed(gguf: Any, tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     whole = backend("llamacpp").selftest.read_bytes()
     path.write_bytes(whole)
-    settings = replace(exercise.settings(extra_buffers=False), threads=1)
+    settings = replace(selftest_child.exercise_settings(extra_buffers=False), threads=1)
     places = [
         (t.name, int(t.data_offset), int(t.n_bytes))
         for t in gguf.GGUFReader(path).tensors
@@ -188,6 +188,6 @@ def test_one_damaged_matrix_is_noticed(gguf: Any, tmp_path: Path) -> None:
         path.write_bytes(whole[:offset] + bytes(half) + whole[offset + half :])
         model = ModelFile.read(path)
         runner = LlamaRunner(model, settings)
-        logits = exercise.run(runner, model.vocab_size)
+        logits = selftest_child.exercise(runner, model.vocab_size)
         runner.close()
         assert selftest_child.compare(logits, recorded("llamacpp")) < _LEAST_SIMILARITY - 0.02, name

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtimes.errors import ModelError
+from runtimes.errors import ModelError, WorkerError
 from runtimes.machine.selftest import ensure
 from runtimes.machine.state_file import load_state
 from runtimes.request import Completion, FinishReason, Request, SamplingParams
@@ -26,7 +26,6 @@ from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.fallback import STATE, limit_lines
-from runtimes.worker.problems import WorkerError
 from runtimes.worker.process import WorkerProcess
 from runtimes.worker.recovery import DeathLimit
 from tests.runtimes.worker.faults import build_fault_library

@@ -10,7 +10,7 @@ import pytest
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.worker.engine import WorkerEngine
-from runtimes.worker.placement import Placement
+from runtimes.worker.process import Placement
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="this system has no processor affinity"

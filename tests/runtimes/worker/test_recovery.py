@@ -10,7 +10,7 @@ import pytest
 
 from runtimes.engine.metrics import EngineStats, Metrics
 from runtimes.models.modelfile import ModelFile
-from runtimes.request import FinishReason, Request, SamplingParams
+from runtimes.request import Chunk, FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.death import Cause, Death
@@ -151,8 +151,8 @@ def test_deaths_are_counted_and_forgotten_with_time(model, monkeypatch):
 
 def test_what_has_come_of_a_lost_request_is_kept():
     in_flight = InFlightRequest(Request([1, 2], SamplingParams(n=2)), Stream("x", lambda _: None))
-    for item in ((0, "a", (3,), 0), (0, "b", (4,), 1), (0, "c", (5,), 0)):
-        in_flight.take(item)
+    for chunk in (Chunk("a", (3,)), Chunk("b", (4,), 1), Chunk("c", (5,))):
+        in_flight.take(chunk)
     in_flight.give_up(FinishReason.ERROR, "gone", retryable=True)
     done = in_flight.stream.result(0)
     assert (done.text, done.token_ids, done.usage.completion_tokens) == ("ac", (3, 5), 2)

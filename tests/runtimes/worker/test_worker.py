@@ -130,7 +130,11 @@ def test_cancel(worker):
 
 
 def test_an_answer_may_come_before_the_question_is_noted(worker, monkeypatch):
-    came, send, received = threading.Event(), worker._supervisor.dispatch, worker.received
+    came, send, received = (
+        threading.Event(),
+        worker._supervisor.dispatch,
+        worker._in_flight.received,
+    )
 
     def note(item: object) -> None:
         received(item)
@@ -143,7 +147,7 @@ def test_an_answer_may_come_before_the_question_is_noted(worker, monkeypatch):
         assert came.wait(60)
 
     prompt = prompts(worker)[0]
-    monkeypatch.setattr(worker, "received", note)
+    monkeypatch.setattr(worker._in_flight, "received", note)
     monkeypatch.setattr(worker._supervisor, "dispatch", wait_for_the_answer)
     assert worker.submit(Request(prompt, SamplingParams(max_tokens=2))).result(60).error is None
     reply: list[list[int]] = []

@@ -16,8 +16,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
-from runtimes.worker.problems import pack
-from runtimes.worker.wire import Problem
+from runtimes.worker.wire import portable
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +45,27 @@ class Loaded:
 
 class EngineActor:
     """Made into a Ray actor by ``app.batch.schedule.cluster.pool``. Its calls run side by side;
-    what they raise goes back as a ``Problem``."""
+    what they raise is returned."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._engine: WorkerEngine | None = None
 
-    async def load(self) -> Loaded | Problem:
+    async def load(self) -> Loaded | IngotError:
         """Load the model, once."""
-        loaded: Loaded | Problem = await _answer(self._load)
+        loaded: Loaded | IngotError = await _answer(self._load)
         return loaded
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """What a method of the engine returns."""
         return await _answer(lambda: getattr(self._loaded, method)(*arguments))
 
-    async def ask(self, request: Request) -> Completion | Problem:
+    async def ask(self, request: Request) -> Completion | IngotError:
         """Submit a request and wait for its end."""
         try:
             return await self._loaded.submit(request)
         except IngotError as error:
-            return pack(error)
+            return portable(error)
 
     async def cancel(self, request_id: str) -> None:
         """End a request."""
@@ -109,4 +108,4 @@ async def _answer(call: Callable[[], Any]) -> Any:
     try:
         return await asyncio.to_thread(call)
     except IngotError as error:
-        return pack(error)
+        return portable(error)

@@ -12,13 +12,11 @@ from app.batch.schedule.cluster.actor import Loaded
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
 from runtimes.engine.request_checks import check_request
-from runtimes.errors import RequestError
+from runtimes.errors import IngotError, RequestError, WorkerError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.stream import Stream
 from runtimes.worker.in_flight import InFlightRequest
-from runtimes.worker.problems import WorkerError, unpack
-from runtimes.worker.wire import Problem
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +92,7 @@ class RayEngine:
         self._coming = self._start()
         return self._coming.load.remote()
 
-    def finish(self, answer: Loaded | Problem) -> None:
+    def finish(self, answer: Loaded | IngotError) -> None:
         """Take the first actor into use, or raise what is wrong with it."""
         self._adopt(_checked(answer))
 
@@ -171,11 +169,11 @@ class RayEngine:
         try:
             error = done.exception()
             if error is None:
-                answer: Completion | Problem = done.result()
+                answer: Completion | IngotError = done.result()
                 if isinstance(answer, Completion):
                     in_flight.stream.finish(answer)
                 else:
-                    in_flight.give_up(FinishReason.ERROR, str(unpack(answer)))
+                    in_flight.give_up(FinishReason.ERROR, str(answer))
                 return
             lost, raised = ray.exceptions.RayError, ray.exceptions.RayTaskError
             gone = isinstance(error, lost) and not isinstance(error, raised)
@@ -232,6 +230,6 @@ class RayEngine:
 
 def _checked(answer: Any) -> Any:
     """What an actor answered. Raises the problem that it sent."""
-    if isinstance(answer, Problem):
-        raise unpack(answer)
+    if isinstance(answer, IngotError):
+        raise answer
     return answer
