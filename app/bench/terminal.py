@@ -18,6 +18,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _LAST = 4000  # bytes of output that are kept
 _LIMIT_S = 900.0
+_SIZE = (40, 120)  # rows and columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +28,16 @@ class Ran:
 
     code: int
     keys: list[float]
-    written: int
     last: str
 
 
-def run_in_terminal(
-    *module: object,
-    columns: int = 120,
-    rows: int = 40,
-    keys_per_s: float = 0.0,
-    ready: Path | None = None,
-) -> Ran:
+def run_in_terminal(*module: object, keys_per_s: float = 0.0, ready: Path | None = None) -> Ran:
     """Run ``python -m module ...`` until it ends, pressing letters at about ``keys_per_s`` while
-    there is a file ``ready``.
+    there is a file ``ready``. The program is killed when it has not ended after 15 minutes.
 
-    Not on Windows. The program is killed when it has not ended after 15 minutes.
+    Raises IngotError on Windows.
     """
-    terminal, its_end = _open(columns, rows)
+    terminal, its_end = _open()
     child = Child(
         *("-m", *module),
         environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
@@ -55,7 +49,7 @@ def run_in_terminal(
     os.close(its_end)
     draw = random.Random(0)
     pressed: list[float] = []
-    last, written = b"", 0
+    last = b""
     limit, due = time.monotonic() + _LIMIT_S, 0.0
     pause = 0.002 if keys_per_s else 0.1
     try:
@@ -67,7 +61,6 @@ def run_in_terminal(
                     break
                 if not data:
                     break
-                written += len(data)
                 last = (last + data)[-_LAST:]
             if keys_per_s and ready is not None and time.monotonic() >= due and ready.exists():
                 key = _LETTERS[len(pressed) % len(_LETTERS)]
@@ -79,10 +72,10 @@ def run_in_terminal(
             child.kill()
         os.close(terminal)
         child.wait()
-    return Ran(child.returncode, pressed, written, _ESCAPES.sub("", last.decode(errors="replace")))
+    return Ran(child.returncode, pressed, _ESCAPES.sub("", last.decode(errors="replace")))
 
 
-def _open(columns: int, rows: int) -> tuple[int, int]:
+def _open() -> tuple[int, int]:
     """A terminal and the end that a program has of it. Raises IngotError on Windows."""
     if sys.platform != "win32":
         import fcntl
@@ -90,6 +83,6 @@ def _open(columns: int, rows: int) -> tuple[int, int]:
         import termios
 
         ends = pty.openpty()
-        fcntl.ioctl(ends[0], termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        fcntl.ioctl(ends[0], termios.TIOCSWINSZ, struct.pack("HHHH", *_SIZE, 0, 0))
         return ends
     raise IngotError("this measurement needs a terminal of its own, which Windows does not have")

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from runtimes.worker.wire import (
     Cancel,
     Close,
     Done,
-    LogForwarder,
     Pulse,
     Ready,
     Refused,
@@ -154,7 +154,7 @@ def main() -> None:
     messages = receive(source)
     sender = Sender(target, "ingot-send", _REST_S)
     (order,) = next(messages)
-    logging.basicConfig(level=order.log_level, handlers=[LogForwarder(sender.put)], force=True)
+    logging.basicConfig(level=order.log_level, handlers=[QueueHandler(sender.items)], force=True)
     servers: queue.SimpleQueue[_Server] = queue.SimpleQueue()
     threading.Thread(
         target=_read, args=(messages, servers), name="ingot-commands", daemon=True

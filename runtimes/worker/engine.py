@@ -61,7 +61,6 @@ class WorkerEngine(EngineApi):
         self._supervisor = Supervisor(
             path, scheduling, recovery, self._in_flight, self._watchdog.work, place, load_limit_s
         )
-        self._draining = False
 
     @classmethod
     def load(
@@ -198,8 +197,6 @@ class WorkerEngine(EngineApi):
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
-        self._draining = self._draining or drain
-        self._watchdog.work()  # it may hang though it has nothing left to do
         self._supervisor.close(drain=drain)
         if self._supervisor.delivering:
             return
@@ -250,7 +247,7 @@ class WorkerEngine(EngineApi):
     def _look(self) -> bool:
         with self._in_flight.lock:  # so that a process is not missed that is being adopted
             process = self._supervisor.process
-            if process is None or not (self._in_flight or self._draining):
+            if process is None or not (self._in_flight or self._supervisor.draining):
                 return False
         process.look()
         return True

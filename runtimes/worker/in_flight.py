@@ -13,7 +13,7 @@ from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.stream import Stream
-from runtimes.worker.wire import Done, LogLine, Pulse, Ready, Reply
+from runtimes.worker.wire import Done, Pulse, Ready, Reply
 
 Answer = queue.SimpleQueue[Reply | IngotError]
 
@@ -102,10 +102,10 @@ class InFlight:
                     self._moved()
                 if (waiting := self.calls.get(number)) is not None:
                     waiting.put(item)
-            case LogLine(name, level, text):
-                logger = logging.getLogger(name)
-                if logger.isEnabledFor(level):
-                    logger.log(level, "%s", text)
+            case logging.LogRecord():
+                logger = logging.getLogger(item.name)
+                if logger.isEnabledFor(item.levelno):
+                    logger.handle(item)
 
     def _note(self, stats: EngineStats) -> None:
         before, self.stats = self.stats.steps, stats

@@ -38,22 +38,21 @@ class Supervisor:
         scheduling: SchedulerSettings | None,
         recovery: Recovery,
         in_flight: InFlight,
-        adopted: Callable[[], None],
+        watch: Callable[[], None],
         place: Placement,
         load_limit_s: float,
     ) -> None:
-        """``adopted`` is called when a process has loaded, with the lock held. One that loads is
-        ended when it does nothing for ``load_limit_s``."""
+        """``watch`` is called when a process may hang from now on. One that loads is ended when it
+        does nothing for ``load_limit_s``."""
         self._path, self._scheduling, self._recovery = path, scheduling, recovery
         self._place, self._load_limit_s = place, load_limit_s
-        self._in_flight, self._adopted, self._lock = in_flight, adopted, in_flight.lock
+        self._in_flight, self._watch, self._lock = in_flight, watch, in_flight.lock
         self.process: WorkerProcess | None = None  # ready
         self.closing = False
-        self._draining = False
+        self.draining = False
         self._coming: WorkerProcess | None = None  # loading
         self._starter: threading.Thread | None = None
         self._held: list[Submit | Call] = []  # until a process is there
-        self._ready: Ready | None = None
         self._local = threading.local()
 
     @property
@@ -95,10 +94,11 @@ class Supervisor:
         """End the process: once it has done everything (``drain``) or at once. Idempotent."""
         with self._lock:
             first, self.closing = not self.closing, True
-            self._draining = self._draining or (drain and first)
+            self.draining = self.draining or (drain and first)
             starter, process = self._starter, self.process
-            if self._coming is not None and not self._draining:
+            if self._coming is not None and not self.draining:
                 self._coming.kill()
+        self._watch()  # it may hang though it has nothing left to do
         if self.delivering:
             if process is not None:
                 process.send(Close(drain=False))
@@ -111,10 +111,10 @@ class Supervisor:
         process = self.process
         if process is None:
             return
-        process.send(Close(self._draining))
+        process.send(Close(self.draining))
         try:
             # A drained engine may take as long as its requests do; the watchdog sees to hangs.
-            if not process.ended.wait(None if self._draining else _CLOSE_S):
+            if not process.ended.wait(None if self.draining else _CLOSE_S):
                 log.info("the worker process is still in a step; it is killed")
         finally:
             process.kill()
@@ -137,7 +137,7 @@ class Supervisor:
                 raise
             if isinstance(outcome, Ready):  # dead since
                 outcome = process.outcome.get()
-            if self.closing and not self._draining:
+            if self.closing and not self.draining:
                 raise RequestError("the engine is closed")
             if isinstance(outcome, Refused):
                 if not process.ended.wait(_CLOSE_S):
@@ -166,7 +166,7 @@ class Supervisor:
             raise kind(f"a worker process could not be started: {error}") from error
         with self._lock:
             self._coming = process
-            if self.closing and not self._draining:
+            if self.closing and not self.draining:
                 process.kill()
         return process
 
@@ -188,8 +188,8 @@ class Supervisor:
             if process.death is not None:
                 return False
             self._in_flight.adopted(ready)
-            self._adopted()
-            self.process, self._ready = process, ready
+            self._watch()
+            self.process = process
             held, self._held = self._held, []
             for item in held:
                 process.send(item)
@@ -240,9 +240,9 @@ class Supervisor:
             lost = self._in_flight.lose()
             if not self.closing:
                 log.warning("the worker process %s; running requests: %d", death.text, len(lost))
-                self._recovery.died(death, self._ready)
+                self._recovery.died(death, self._in_flight.ready)
         reason = FinishReason.ERROR
-        if self.closing and not self._draining:
+        if self.closing and not self.draining:
             reason = FinishReason.CANCELLED
         error = WorkerError(f"the worker process {death.text}")
         fail(lost, reason, error, retryable=True)

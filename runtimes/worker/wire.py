@@ -1,13 +1,13 @@
 """What parent and child of the worker say to each other, and how it crosses their pipes.
 
 A message is a pickled list of items. Only our own child is on the other side, so pickle is safe
-here. An item is one of the classes below, or a chunk of a request's answer. Of those there is one a
-token: a plain tuple, of the request's number and the fields of a ``Chunk``.
+here. An item is one of the classes below, a record of the child's log, or a chunk of a request's
+answer. Of those there is one a token: a plain tuple, of the request's number and the fields of a
+``Chunk``.
 """
 
 import contextlib
 import io
-import logging
 import pickle
 import queue
 import threading
@@ -112,15 +112,6 @@ class Pulse:
     stats: EngineStats
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """A log record of the child."""
-
-    logger: str
-    level: int
-    text: str
-
-
 class Sender:
     """A thread that writes to a pipe. ``put`` never blocks, whether anybody reads or not.
 
@@ -133,8 +124,8 @@ class Sender:
         """``fd`` belongs to the sender from now on."""
         self._fd = fd
         self._rest_s = rest_s
-        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.put: Callable[[object], None] = self._items.put
+        self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.put: Callable[[object], None] = self.items.put
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -148,10 +139,10 @@ class Sender:
         with contextlib.suppress(OSError), open(self._fd, "wb") as stream:
             last = False
             while not last:
-                items = [self._items.get()]
+                items = [self.items.get()]
                 with contextlib.suppress(queue.Empty):
                     while True:
-                        items.append(self._items.get(False))
+                        items.append(self.items.get(False))
                 last = None in items
                 pickle.dump([item for item in items if item is not None], stream)
                 stream.flush()
@@ -183,16 +174,3 @@ def portable(error: BaseException) -> IngotError:
         if kind.__module__ == errors.__name__ and issubclass(kind, IngotError):
             return kind(str(error))
     return IngotError(f"{type(error).__name__}: {error}")
-
-
-class LogForwarder(logging.Handler):
-    """Hands the child's log records to ``put``."""
-
-    def __init__(self, put: Callable[[object], None]) -> None:
-        super().__init__()
-        self._put = put
-        self.setFormatter(logging.Formatter())  # the message and a traceback, nothing else
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Called by ``logging``."""
-        self._put(LogLine(record.name, record.levelno, self.format(record)))
