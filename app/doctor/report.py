@@ -53,7 +53,7 @@ def examine() -> Report:
     """Look, measure and test again: whoever asks wants to know how things are now."""
     hardware = detect()
     # Measured before the self-tests, which would keep the memory busy.
-    bandwidth = memory_bandwidth(hardware, again=True)
+    bandwidth = memory_bandwidth(hardware.usable_cores)
     healths = tuple(ensure(runtime, again=True, announce=False) for runtime in MODULES)
     return Report(
         hardware=hardware,

@@ -8,30 +8,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.machine.cpu import cpu_identity
-from runtimes.machine.hardware import Hardware, memory_now
-from runtimes.machine.state_file import load_state, save_state
+from runtimes.machine.hardware import memory_now
 
 log = logging.getLogger(__name__)
 
 _BUFFER = 256 << 20  # bytes
 _MEASURE_S = 0.25
-_STATE = "bandwidth"
-
-
-def memory_bandwidth(hardware: Hardware, *, again: bool = False) -> float:
-    """Bytes per second that all usable cores together read from memory.
-
-    Measured in less than half a second on the first call on a machine, remembered afterwards.
-    """
-    machine = f"{cpu_identity()}; {hardware.usable_cores} cores"
-    known = load_state(_STATE)
-    value = known.get("bytes_per_s")
-    if not again and known.get("machine") == machine and isinstance(value, (int, float)):
-        return float(value)
-    measured = measure_bandwidth(hardware.usable_cores)
-    save_state(_STATE, {"machine": machine, "bytes_per_s": measured})
-    return measured
 
 
 def buffer_bytes() -> int:
@@ -44,8 +26,9 @@ def buffer_bytes() -> int:
     return min(max(_BUFFER, 2 * cache), memory_now()[1] // 8)
 
 
-def measure_bandwidth(threads: int) -> float:
-    """Sweep a buffer larger than the caches, one part a thread, and add up their best sweeps."""
+def memory_bandwidth(threads: int) -> float:
+    """Bytes a second that so many threads together read from memory: they sweep a buffer larger
+    than the caches, one part a thread, and their best sweeps count. Takes under half a second."""
     words = buffer_bytes() // 8
     # Written, not zeroed: untouched zero pages all map to one page, which stays in the cache.
     parts = np.array_split(np.ones(words, np.int64), threads)

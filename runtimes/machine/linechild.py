@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from subprocess import PIPE
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Self
 
 from runtimes.errors import IngotError
 from runtimes.machine.processes import Child, ending, import_failure, signal_name
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 class LineChildError(IngotError):
     """The child gave no answer; the text says why.
 
-    ``why``: it was ended by a signal, hung, could not ``import`` a module, or failed otherwise.
+    ``why``: it was ended by a "signal", "hung", could not "import" a module, or "failed" otherwise.
     """
 
-    def __init__(self, text: str, why: Literal["signal", "hung", "import", "failed"]) -> None:
+    def __init__(self, text: str, why: str) -> None:
         super().__init__(text)
         self.why = why
 

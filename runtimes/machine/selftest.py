@@ -88,42 +88,35 @@ def _key(installed: Installed) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """How one child ended."""
-
-    failure: str | None  # None when its logits were right
-    kernels: tuple[str, ...] = ()
-    why: str = ""  # that of LineChildError, or "outside" for a kill from there
-
-
 # Only what native code did to its process is the library's fault for certain.
 _PASSING = frozenset({"outside", "import", "failed"})
 
 
 def _test(installed: Installed, timeout_s: float) -> Health:
-    """Try the fastest settings, then safer ones in order."""
+    """Try the fastest settings, then safer ones."""
     runtime, version = installed.runtime, installed.version
     tried = backend(runtime)
-    fast = _run_child(runtime, safe=False, timeout_s=timeout_s)
-    if fast.failure is None:
-        return Health(runtime, True, True, version, fast.kernels, None)
+    try:
+        kernels = _run_child(runtime, safe=False, timeout_s=timeout_s)
+        return Health(runtime, True, True, version, kernels, None)
+    except LineChildError as error:
+        safe = fast = error
     if fast.why == "import":  # Python did not get as far as the library
-        warning = f"{tried.label} {version} could not be tested: {fast.failure}"
+        warning = f"{tried.label} {version} could not be tested: {fast}"
         return Health(runtime, False, False, version, (), warning, True)
-    safe = fast
     if "extra_buffers" in tried.knows:
-        safe = _run_child(runtime, safe=True, timeout_s=timeout_s)
-        if safe.failure is None:
+        try:
+            kernels = _run_child(runtime, safe=True, timeout_s=timeout_s)
             warning = (
-                f"{tried.label}'s fastest kernels fail on this processor ({fast.failure}); running "
+                f"{tried.label}'s fastest kernels fail on this processor ({fast}); running "
                 f"without them, slower. To get the full speed: {tried.reinstall}"
             )
-            return Health(
-                runtime, True, False, version, safe.kernels, warning, fast.why in _PASSING
-            )
+            passing = fast.why in _PASSING
+            return Health(runtime, True, False, version, kernels, warning, passing)
+        except LineChildError as error:
+            safe = error
     warning = (
-        f"{tried.label} {version} does not work on this machine ({safe.failure}); "
+        f"{tried.label} {version} does not work on this machine ({safe}); "
         f"install it again with: {tried.reinstall}"
     )
     # Where nothing answers in time, not even the safe settings, the machine may just be busy.
@@ -131,24 +124,27 @@ def _test(installed: Installed, timeout_s: float) -> Health:
     return Health(runtime, False, False, version, (), warning, transient)
 
 
-def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> _Outcome:
+def _run_child(runtime: RuntimeName, *, safe: bool, timeout_s: float) -> tuple[str, ...]:
+    """The kernels that ran. Raises LineChildError, whose ``why`` is also "outside" for a kill from
+    there, and "wrong" for wrong logits."""
     words = (runtime, "--safe") if safe else (runtime,)
     started = time.monotonic()
     # Passive: on a busy machine, threads that wait by spinning make this ten times slower.
     passive = {"OMP_WAIT_POLICY": "passive"}
+    module, name = "runtimes.machine.selftest_child", "the self-test"
     try:
-        with LineChild(
-            "runtimes.machine.selftest_child", *words, name="the self-test", environment=passive
-        ) as child:
+        with LineChild(module, *words, name=name, environment=passive) as child:
             report: dict[str, Any] = child.answer(timeout_s)
     except LineChildError as error:
         # SIGKILL comes from outside, mostly from a system that is out of memory.
-        outside = str(error).endswith(("SIGKILL", "SIGTERM"))
-        return _Outcome(str(error), why="outside" if outside else error.why)
+        if str(error).endswith(("SIGKILL", "SIGTERM")):
+            error.why = "outside"
+        raise
     log.debug("%s answered in %.1f s", words, time.monotonic() - started)
     if not report["similarity"] >= _LEAST_SIMILARITY:
-        return _Outcome(f"wrong results in the self-test (similarity {report['similarity']:.2f})")
-    return _Outcome(None, tuple(report["kernels"]))
+        text = f"wrong results in the self-test (similarity {report['similarity']:.2f})"
+        raise LineChildError(text, "wrong")
+    return tuple(report["kernels"])
 
 
 def _from_record(record: Any) -> Health | None:

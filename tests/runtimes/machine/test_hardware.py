@@ -153,15 +153,9 @@ def test_instruction_sets_of_other_processors(monkeypatch: pytest.MonkeyPatch) -
     assert cpu.instruction_sets() == ("neon", "dotprod", "i8mm", "sve2")
 
 
-def test_bandwidth_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = hardware.detect()
-    first = bandwidth.memory_bandwidth(machine)
+def test_bandwidth() -> None:
     # From a slow memory card's controller to the largest server socket.
-    assert 0.5e9 < first < 2e12
-    monkeypatch.setattr(bandwidth, "measure_bandwidth", lambda _threads: 1.0)
-    assert bandwidth.memory_bandwidth(machine) == first
-    assert bandwidth.memory_bandwidth(machine, again=True) == 1.0
-    assert bandwidth.memory_bandwidth(machine) == 1.0
+    assert 0.5e9 < bandwidth.memory_bandwidth(hardware.detect().usable_cores) < 2e12
 
 
 def test_more_is_swept_than_the_caches_hold() -> None:

@@ -117,9 +117,7 @@ def test_a_hang_counts_as_a_failure(fault: Fault, monkeypatch: pytest.MonkeyPatc
     fault("hang")
     run_child = selftest._run_child
 
-    def patient(
-        runtime: selftest.RuntimeName, *, safe: bool, timeout_s: float
-    ) -> selftest._Outcome:
+    def patient(runtime: selftest.RuntimeName, *, safe: bool, timeout_s: float) -> tuple[str, ...]:
         return run_child(runtime, safe=safe, timeout_s=120 if safe else timeout_s)
 
     monkeypatch.setattr(selftest, "_run_child", patient)
