@@ -27,7 +27,7 @@ from typing import Any
 
 from app.chat.attachments import with_attachments
 from app.chat.conversation import Conversation
-from app.chat.store.records import Message, Role, State
+from app.chat.store.records import Chat, Message, Role, State
 from app.chat.thinking import Kind, split
 from app.figures import duration, rate
 from runtimes.errors import IngotError, RequestError
@@ -84,21 +84,12 @@ def export(conversation: Conversation, path: str | Path, *, overwrite: bool = Fa
 
 def as_json(conversation: Conversation) -> str:
     """The object of this module's description."""
-    shown = conversation.chat
-    chat: dict[str, Any] = {
-        "title": shown.title,
-        "created": _time(shown.created),
-        "updated": _time(shown.updated),
-        "model": shown.model,
-        "system": shown.system,
-        "sampling": dict(shown.sampling),
-    }
     data = {
         "format": "ingot-chat",
         "version": 1,
-        "chat": chat,
+        "chat": _fields(conversation.chat, "id", "leaf", "count"),
         "branch": [message.id for message in conversation.path],
-        "messages": [_message(message) for message in conversation.messages],
+        "messages": [_fields(one, "chat", "token_ids") for one in conversation.messages],
     }
     return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
 
@@ -153,14 +144,12 @@ def _quoted(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
 
 
-def _message(message: Message) -> dict[str, Any]:
-    found = dataclasses.asdict(message)
-    del found["chat"], found["token_ids"]
-    return {**found, "created": _time(message.created)}
-
-
-def _time(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+def _fields(record: Chat | Message, *without: str) -> dict[str, Any]:
+    found = {k: v for k, v in dataclasses.asdict(record).items() if k not in without}
+    for name in found.keys() & {"created", "updated"}:
+        moment = datetime.datetime.fromtimestamp(found[name], datetime.UTC)
+        found[name] = moment.isoformat(timespec="seconds")
+    return found
 
 
 def _write(file: Path, text: str, *, overwrite: bool) -> None:

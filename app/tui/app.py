@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 
 from textual import events, work
 from textual.app import App, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
@@ -29,6 +29,7 @@ from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal
 from app.tui.help import HelpScreen, commands
+from app.tui.keys import key
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import INGOT, problems
@@ -46,18 +47,6 @@ _AGAIN_S = 2.0  # a second ctrl+c within this time quits
 class TooSmall(Static):
     """A cover for terminals in which no screen has room; the screen keeps running below it."""
 
-    DEFAULT_CSS = """
-    TooSmall {
-        layer: _toastrack;
-        dock: top;
-        width: 100%;
-        height: 100%;
-        content-align: center middle;
-        text-align: center;
-        background: $background;
-    }
-    """
-
 
 class IngotApp(App[None]):
     """``services`` are opened and closed by the caller; the engine's process ends with the app."""
@@ -67,29 +56,12 @@ class IngotApp(App[None]):
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = modes.openers()
     DEFAULT_MODE = modes.CHAT.name
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "f1", "app.help", "Help", id="app.help", priority=True, tooltip="for what has the focus"
-        ),
+        key("f1", "app.help", "Help", "for what has the focus", show=True),
         *modes.bindings(),
-        Binding(
-            "ctrl+p",
-            "app.command_palette",
-            "Commands",
-            id="app.palette",
-            priority=True,
-            show=False,
-        ),
-        Binding("f12", "app.change_theme", "Theme", id="app.theme", show=False),
-        Binding(
-            "ctrl+c",
-            "app.interrupt",
-            "Stop",
-            id="app.interrupt",
-            priority=True,
-            show=False,
-            tooltip="what runs; twice quits",
-        ),
-        Binding("ctrl+q", "app.quit", "Quit", id="app.quit", priority=True, show=False),
+        key("ctrl+p", "app.palette", "Commands", action="command_palette"),
+        key("f12", "app.theme", "Theme", action="change_theme", priority=False),
+        key("ctrl+c", "app.interrupt", "Stop", "what runs; twice quits"),
+        key("ctrl+q", "app.quit", "Quit"),
     ]
 
     def __init__(self, services: Services, driver_class: type[Driver] | None = None) -> None:

@@ -32,6 +32,21 @@ _AT_MOST_S = 1.0  # a widget that waits for something else does not hold up a ke
 _MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 
 
+def key(
+    keys: str,
+    id: str,
+    title: str,
+    tooltip: str = "",
+    *,
+    action: str = "",
+    show: bool = False,
+    priority: bool = True,
+) -> Binding:
+    """A binding whose action is called as its id is, unless another one is given."""
+    action = action or id.partition(".")[2]
+    return Binding(keys, action, title, show, priority=priority, tooltip=tooltip, id=id)
+
+
 def shown(key: str) -> str:
     """A Textual key as people write it: ``alt+left`` is alt+←."""
     *modifiers, last = key.split("+")

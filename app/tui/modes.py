@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.screen import Screen
+
+from app.tui.keys import key
 
 if TYPE_CHECKING:
     from app.tui.screens.dialogs import ConfirmScreen
@@ -72,13 +74,6 @@ def openers() -> dict[str, str | Callable[[], Screen[Any]]]:
 def bindings() -> list[BindingType]:
     """A key for each mode; it works wherever the cursor is."""
     return [
-        Binding(
-            mode.key,
-            f"app.switch_mode('{mode.name}')",
-            mode.title,
-            id=f"app.{mode.name}",
-            priority=True,
-            show=False,
-        )
+        key(mode.key, f"app.{mode.name}", mode.title, action=f"app.switch_mode('{mode.name}')")
         for mode in MODES
     ]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Markdown, Static, TextArea
 
@@ -21,14 +21,14 @@ from app.chat.store.records import Message
 from app.chat.turn import Turn
 from app.models.entries import Entry as ModelEntry
 from app.tui.app import app_of, services_of
-from app.tui.keys import told
+from app.tui.keys import key, told
 from app.tui.modes import Occupied
 from app.tui.screens.chat_actions import ChatActions
 from app.tui.screens.chat_answer import AnswerController
 from app.tui.screens.chat_send import Sender
 from app.tui.services import Services
 from app.tui.widgets.message_view import Entry, attached_text
-from app.tui.widgets.prompt import Prompt, SlashMenu
+from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
 from app.tui.widgets.status_line import StatusLine
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError
@@ -44,20 +44,6 @@ _MODES = (
     "[app.compare F3] compare files   [app.batch F4] batch jobs   [app.quantize F5] quantize"
     "   [app.monitor F6] monitor   [app.chat F2] back here"
 )
-
-
-def _key(
-    key: str,
-    name: str,
-    title: str,
-    tooltip: str = "",
-    *,
-    action: str = "",
-    show: bool = False,
-    priority: bool = True,
-) -> Binding:
-    id = f"chat.{name}"
-    return Binding(key, action or name, title, show, priority=priority, tooltip=tooltip, id=id)
 
 
 class ChatScreen(Occupied, Screen[None]):
@@ -78,25 +64,25 @@ class ChatScreen(Occupied, Screen[None]):
         "../widgets/prompt.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("escape", "stop", "Stop", "the answer", show=True, priority=False),
-        _key("ctrl+n", "new", "New", "an empty chat", show=True),
-        _key("ctrl+o", "chats", "Chats", "earlier ones, and search", show=True),
-        _key("ctrl+t", "models", "Model", "load another one", show=True),
-        _key("ctrl+r", "regenerate", "Again", "regenerate the answer, in a branch", show=True),
+        key("escape", "chat.stop", "Stop", "the answer", show=True, priority=False),
+        key("ctrl+n", "chat.new", "New", "an empty chat", show=True),
+        key("ctrl+o", "chat.chats", "Chats", "earlier ones, and search", show=True),
+        key("ctrl+t", "chat.models", "Model", "load another one", show=True),
+        key("ctrl+r", "chat.regenerate", "Again", "regenerate the answer, in a branch", show=True),
         # Not before the prompt: ctrl+e is its end of a line.
-        _key("alt+e,ctrl+e", "edit", "Edit", "a message of yours, in a branch", priority=False),
-        _key("ctrl+g", "continue", "Go on", "continue an answer that was cut", action="more"),
-        _key("alt+left", "before", "Branch before", action="branch(-1)"),
-        _key("alt+right", "after", "Branch after", action="branch(1)"),
-        _key("ctrl+y", "copy", "Copy", "the answer, or a block of its code"),
-        _key("ctrl+s", "sampling", "Sampling", "temperature and the like", show=True),
-        _key("f7", "system", "System", "message and presets"),
-        _key("f8", "attach", "Attach", "a text file", show=True),
-        _key("f9", "export", "Export", "to Markdown or JSON"),
-        _key("ctrl+l", "rename", "Rename", "this chat"),
-        _key("pageup", "pageup", "Page up", action="page(-1)"),
-        _key("pagedown", "pagedown", "Page down", action="page(1)"),
-        _key("ctrl+end", "end", "To the end"),
+        key("alt+e,ctrl+e", "chat.edit", "Edit", "a message of yours, in a branch", priority=False),
+        key("ctrl+g", "chat.continue", "Go on", "continue an answer that was cut", action="more"),
+        key("alt+left", "chat.before", "Branch before", action="branch(-1)"),
+        key("alt+right", "chat.after", "Branch after", action="branch(1)"),
+        key("ctrl+y", "chat.copy", "Copy", "the answer, or a block of its code"),
+        key("ctrl+s", "chat.sampling", "Sampling", "temperature and the like", show=True),
+        key("f7", "chat.system", "System", "message and presets"),
+        key("f8", "chat.attach", "Attach", "a text file", show=True),
+        key("f9", "chat.export", "Export", "to Markdown or JSON"),
+        key("ctrl+l", "chat.rename", "Rename", "this chat"),
+        key("pageup", "chat.pageup", "Page up", action="page(-1)"),
+        key("pagedown", "chat.pagedown", "Page down", action="page(1)"),
+        key("ctrl+end", "chat.end", "To the end"),
     ]
 
     def __init__(self) -> None:
@@ -132,7 +118,7 @@ class ChatScreen(Occupied, Screen[None]):
         app_of(self).engine_changed.subscribe(self, self._engine_changed)
         start = self.services.start
         self._show_welcome()
-        self.prompt.earlier.take(self.services.store.prompts(_PROMPTS))
+        self.prompt.earlier = PromptHistory(self.services.store.prompts(_PROMPTS))
         self.session.system = start.system or self.services.config.chat.system
         if start.chat is not None:
             await self.open_chat(start.chat)

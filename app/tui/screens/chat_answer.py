@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_WITHOUT_MODEL = {
+    HostState.LOADING: "loading the model",
+    HostState.EMPTY: "no model ([chat.models ctrl+t])",
+    HostState.FAILED: "the model did not load ([chat.models ctrl+t])",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,24 +249,18 @@ class AnswerController:
             where = "" if self.writes_here else " in another chat"
             return [f"Waits until the answer{where} is written. [chat.stop esc] stops that one."]
         match self._screen.host.state:
+            case HostState.READY:
+                return []
             case HostState.LOADING:
-                return ["Waits for the model to load; [chat.stop esc] takes it back."]
-            case HostState.EMPTY | HostState.FAILED:
-                return [
-                    "Waits for a model: [chat.models ctrl+t] chooses one; [chat.stop esc] takes it"
-                    " back."
-                ]
-        return []
+                what = "the model to load; "
+            case _:
+                what = "a model: [chat.models ctrl+t] chooses one; "
+        return [f"Waits for {what}[chat.stop esc] takes it back."]
 
     def doing(self) -> str:
         """What the status line begins with."""
-        match self._screen.host.state:
-            case HostState.LOADING:
-                return "loading the model"
-            case HostState.EMPTY:
-                return "no model ([chat.models ctrl+t])"
-            case HostState.FAILED:
-                return "the model did not load ([chat.models ctrl+t])"
+        if (said := _WITHOUT_MODEL.get(self._screen.host.state)) is not None:
+            return said
         if self.turn is not None and self.turn.stopping:
             return "stopping"
         if self._starting:

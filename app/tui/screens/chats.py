@@ -87,23 +87,21 @@ class ChatsScreen(Panel[ChatChoice]):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="search")
     def _find(self, query: str, deleted: bool) -> None:
+        hits: list[Hit] = []
+        error = ""
         try:
-            if deleted:
-                words = query.lower().split()
-                found = [
-                    c for c in self._store.deleted() if all(w in c.title.lower() for w in words)
-                ]
-                hits = [Hit(chat, None, chat.title, ()) for chat in found]
-            elif query:
+            if query and not deleted:
                 hits = self._store.search(query, 100)
             else:
-                hits = [Hit(chat, None, chat.title, ()) for chat in self._store.chats(_NEWEST)]
-        except StoreError as error:
-            self.call_later(self._show, query, deleted, [], str(error))
-            return
-        self.call_later(self._show, query, deleted, hits, None)
+                words = query.lower().split()
+                chats = self._store.deleted() if deleted else self._store.chats(_NEWEST)
+                found = (c for c in chats if all(word in c.title.lower() for word in words))
+                hits = [Hit(chat, None, chat.title, ()) for chat in found]
+        except StoreError as failed:
+            error = str(failed)
+        self.call_later(self._show, query, deleted, hits, error)
 
-    def _show(self, query: str, deleted: bool, hits: list[Hit], error: str | None) -> None:
+    def _show(self, query: str, deleted: bool, hits: list[Hit], error: str) -> None:
         if not self.is_attached or deleted != self._bin:
             return
         if query != self.query_one("#search", Input).value.strip():

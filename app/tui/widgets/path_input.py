@@ -44,19 +44,6 @@ class _Line(Input):
 class PathInput(Vertical):
     """``Chosen`` when a file was typed or picked and enter pressed, ``Changed`` at every change."""
 
-    DEFAULT_CSS = """
-    PathInput {
-        height: auto;
-    }
-    PathInput OptionList {
-        height: auto;
-        max-height: 8;
-        border: none;
-        background: transparent;
-        padding: 0 1;
-    }
-    """
-
     @dataclass
     class Changed(Message):
         """The text is another one."""

@@ -21,11 +21,6 @@ class SlashMenu(Static):
     """Above the prompt; hidden when there is nothing to say. ``move`` marks one of what it offers,
     and shows those around it."""
 
-    DEFAULT_CSS = """
-    SlashMenu { height: auto; padding: 0 2; display: none; background: $panel; }
-    SlashMenu.-shown { display: block; }
-    """
-
     def __init__(self) -> None:
         super().__init__()
         self._commands: Sequence[Candidate] = ()
@@ -85,11 +80,7 @@ class PromptHistory:
 
     def __init__(self, prompts: Iterable[str] = ()) -> None:
         self._prompts = list(prompts)
-        self._at = -1
         self._typed = ""
-
-    def take(self, prompts: Iterable[str]) -> None:
-        self._prompts = list(prompts)
         self.reset()
 
     def add(self, prompt: str) -> None:

@@ -22,9 +22,6 @@ class StatusLine(Widget):
     bars), time to its first token, prefill speed, and how much of the context is used.
     What does not fit is left out.
     """
-    DEFAULT_CSS = """
-    StatusLine { height: 1; padding: 0 1; color: $text-muted; background: $panel; }
-    """
     line: reactive[str] = reactive("")
 
     def __init__(self) -> None:
