@@ -7,7 +7,7 @@ from quantize.manifest import NAME, FileEntry, Manifest, entry_path, load_manife
 from runtimes.errors import ModelError
 from runtimes.load import backends
 from runtimes.machine.installed import find_installed
-from runtimes.models.gguf_split import named_parts
+from runtimes.models.gguf import named_parts
 
 # When a folder holds several builds and none is asked for: small and good first, then what is left
 # in the order in which it was built. (The planner measures; this is the choice without it.)

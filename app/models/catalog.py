@@ -19,7 +19,7 @@ from runtimes.backend import Backend
 from runtimes.errors import IngotError
 from runtimes.load import backends
 from runtimes.machine.installed import find_installed
-from runtimes.models.gguf_split import named_parts
+from runtimes.models.gguf import named_parts
 from runtimes.planner.known import MadePlan, made_plans
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -33,6 +33,7 @@ from runtimes.machine.cpu import available_cores
 from runtimes.models.gguf import TensorInfo, read_header
 from runtimes.models.modelfile import ModelFile
 from runtimes.paths import cache_dir
+from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 
 CHUNK = 512  # tokens that see each other, as llama-imatrix has it
@@ -153,8 +154,9 @@ def compute(model: Path, text: Path, out: Path, fewest: int) -> int:
         if memory:
             lib.llama_memory_clear(memory, True)
         for start in range(0, len(chunk), _STEP):
-            # Logits for each token: llama.cpp leaves the others out of the last layer.
-            batch.fill_scored(chunk[start : start + _STEP], start)
+            row = StepRow(0, start, chunk[start : start + _STEP], logits=0)
+            # Logits for every token: llama.cpp leaves the others out of the last layer.
+            batch.fill(StepPlan((row,)), every=True)
             code = lib.llama_decode(context, batch.native)
             collector.raise_error()
             if code != 0:

@@ -25,8 +25,7 @@ from quantize.source.files import (
 from quantize.source.model import SourceModel
 from quantize.source.unpickle import converted, pickles
 from runtimes.errors import ModelError
-from runtimes.models.gguf import read_header
-from runtimes.models.gguf_split import gguf_files, named_parts
+from runtimes.models.gguf import gguf_files, named_parts, read_header
 
 _FLOATS = frozenset({"F32", "F16", "BF16"})
 _SUFFIX = re.compile(r"[-._](?:b?f16|f32|fp16|fp32)$", re.IGNORECASE)

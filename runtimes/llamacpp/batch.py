@@ -54,12 +54,3 @@ class Batch:
             at = end
         self.native.n_tokens = at
         return at if every else outputs
-
-    def fill_scored(self, tokens: list[int], position: int) -> None:
-        """Lay out ``tokens`` of sequence 0 from ``position`` on, with logits for each."""
-        count = len(tokens)
-        self._token[:count] = tokens
-        self._pos[:count] = range(position, position + count)
-        self._seq[:count] = 0
-        self._logits[:count] = 1
-        self.native.n_tokens = count

@@ -7,12 +7,9 @@ from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.memory import MOST_PROBED
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import KvType, RunnerSettings
+from runtimes.settings import RunnerSettings
 
 _BLOCK = 32  # elements of a block of ggml's q8_0 and q4_0
-# Bytes an element: a block of q8_0 is 32 bytes and an f16 scale, one of q4_0 16 and a scale
-# (ggml-common.h).
-_ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
 
 
 def load_model(model_file: ModelFile, settings: RunnerSettings) -> Any:
@@ -62,10 +59,14 @@ def make_context(
     if settings.threads:
         params.n_threads = params.n_threads_batch = settings.threads
     try:
-        _require_blocks(model_file, settings.kv_type)
+        if settings.kv_type != "f16" and model_file.head_dim % _BLOCK:
+            raise ModelError(
+                f"{model_file.path} has heads of {model_file.head_dim} elements; keys and values "
+                f"of type {settings.kv_type} need a multiple of {_BLOCK}. Use kv_type f16"
+            )
         context = lib.llama_init_from_model(model, params)
         if not context:
-            _explain(model_file, settings, slots, length, recent_errors())
+            raise _no_context(model_file, settings, slots, length)
         if not lib.llama_get_memory(context):  # a step would abort the process
             lib.llama_free(context)
             raise _no_writer(model_file)
@@ -98,11 +99,6 @@ def mixes_experts(model: Any, model_file: ModelFile) -> bool:
     return length > 0 and room.value != b"0"
 
 
-def kv_bytes_per_token(model_file: ModelFile, kv_type: KvType) -> int:
-    """Bytes of keys and values that a token occupies over all layers."""
-    return model_file.kv_bytes_per_token(_ELEMENT_BYTES[kv_type])
-
-
 def _no_writer(model_file: ModelFile) -> ModelError:
     return ModelError(
         f"{model_file.path} ({model_file.architecture}) is an encoder, has one, or is a diffusion "
@@ -110,29 +106,18 @@ def _no_writer(model_file: ModelFile) -> ModelError:
     )
 
 
-def _require_blocks(model_file: ModelFile, kv_type: KvType) -> None:
-    if kv_type != "f16" and model_file.head_dim % _BLOCK:
-        raise ModelError(
-            f"{model_file.path} has heads of {model_file.head_dim} elements; keys and values of "
-            f"type {kv_type} need a multiple of {_BLOCK}. Use kv_type f16"
+def _no_context(
+    model_file: ModelFile, settings: RunnerSettings, slots: int, length: int
+) -> ModelError | OutOfMemoryError:
+    path, reason = model_file.path, recent_errors()
+    if "flash" in reason.lower() and (settings.kv_type != "f16" or settings.reproducible):
+        needed = (
+            f"which keys and values of type {settings.kv_type} need ({reason}). Use kv_type f16"
         )
-
-
-def _explain(
-    model_file: ModelFile, settings: RunnerSettings, slots: int, length: int, reason: str
-) -> None:
-    if settings.kv_type != "f16" and "flash" in reason.lower():
-        raise ModelError(
-            f"llama.cpp has no flash attention for {model_file.path}, which keys and values of "
-            f"type {settings.kv_type} need ({reason}). Use kv_type f16"
-        )
-    if settings.reproducible and "flash" in reason.lower():
-        raise ModelError(
-            f"llama.cpp has no flash attention for {model_file.path}, which reproducible answers "
-            f"need ({reason})"
-        )
-    raise OutOfMemoryError(
-        f"llama.cpp cannot make a context of {slots} slots x {length} tokens for "
-        f"{model_file.path} ({reason or 'no reason given'}); "
-        "ask for fewer slots or a smaller context"
+        if settings.kv_type == "f16":
+            needed = f"which reproducible answers need ({reason})"
+        return ModelError(f"llama.cpp has no flash attention for {path}, {needed}")
+    return OutOfMemoryError(
+        f"llama.cpp cannot make a context of {slots} slots x {length} tokens for {path} "
+        f"({reason or 'no reason given'}); ask for fewer slots or a smaller context"
     )

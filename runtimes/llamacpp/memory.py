@@ -59,7 +59,13 @@ class Cache:
 
 
 def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
-    """Everything."""
+    """Everything.
+
+    Weights are the file's size, mapped or repacked: with extra buffers llama.cpp copies some
+    tensors into another layout of the same size, and steps no longer read the pages of the file
+    that they came from. Those stay in the process's resident size until the kernel needs them for
+    something else; they are not counted.
+    """
     slots, context = settings.slots, settings.context or model.context_length
     cache = Cache(slots, context, settings.batch, settings.unified_kv, settings.kv_tokens)
     if settings.reproducible:
@@ -67,28 +73,23 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         slots = sequences(slots)
         batch = max(settings.batch, outputs)
         cache = Cache(slots, context + MOST_PROBED, batch, outputs=outputs)
+    # Which token of which slot lies in which cell, all of them used.
+    tables = cache.number * (sum(_cells(model, cache)) * _CELL_BYTES + _CACHE_BYTES)
+    # Where llama.cpp is to choose tokens, whether it does or not: a row of logits, of probabilities
+    # and of token ids for each slot, and a copy of the logits.
+    top_k = 4 * _FLOAT * slots * model.vocab_size if settings.device_sampling else 0
+    vocabulary = _TOKEN_BYTES * model.vocab_size + _MERGE_BYTES * model.merges
     return MemoryEstimate(
-        weight_bytes(model),
-        kv_bytes(model, cache, settings.kv_type) + table_bytes(model, cache),
-        compute_bytes(model, cache)
-        + (top_k_bytes(model, slots) if settings.device_sampling else 0),
-        overhead_bytes(model),
+        model.nbytes,
+        kv_bytes(model, cache, settings.kv_type) + tables,
+        compute_bytes(model, cache) + top_k,
+        vocabulary + _RUNTIME_BYTES,
     )
 
 
 def sequences(slots: int) -> int:
     """llama.cpp's sequences for so many slots."""
     return slots if slots <= 2 else -(-slots // _GROUP) * _GROUP
-
-
-def weight_bytes(model: ModelFile) -> int:
-    """The file's size, mapped or repacked.
-
-    With extra buffers llama.cpp copies some tensors into another layout of the same size, and steps
-    no longer read the pages of the file that they came from. Those stay in the process's resident
-    size until the kernel needs them for something else; they are not counted.
-    """
-    return model.nbytes
 
 
 def kv_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
@@ -104,12 +105,6 @@ def kv_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
     return int(elements * cache.number * KV_ELEMENT_BYTES[kv_type]) + states
 
 
-def table_bytes(model: ModelFile, cache: Cache) -> int:
-    """Which token of which slot lies in which cell, all of them used."""
-    cells = sum(_cells(model, cache))
-    return cache.number * (cells * _CELL_BYTES + _CACHE_BYTES)
-
-
 def compute_bytes(model: ModelFile, cache: Cache) -> int:
     """The graph's buffer, a row of logits for each slot that is copied out of it, and the work
     space of the kernels, which is mostly the widest activation in 8 bits."""
@@ -119,12 +114,6 @@ def compute_bytes(model: ModelFile, cache: Cache) -> int:
         + _FLOAT * (cache.outputs or cache.slots) * model.vocab_size
         + int(_QUANTIZED_ACTIVATION * cache.batch * wide)
     )
-
-
-def top_k_bytes(model: ModelFile, slots: int) -> int:
-    """What llama.cpp sets aside for choosing tokens itself, whether it is used or not: a row of
-    logits, of probabilities and of token ids for each slot, and a copy of the logits."""
-    return 4 * _FLOAT * slots * model.vocab_size
 
 
 def graph_bytes(model: ModelFile, cache: Cache) -> int:
@@ -145,33 +134,19 @@ def graph_bytes(model: ModelFile, cache: Cache) -> int:
     logits = outputs * (model.vocab_size + model.hidden) + batch * model.hidden
     cells = sum(_cells(model, cache))
     mask = _MASK_BYTES * batch * cells
-    blocks = max(feed_forward, attention, _recurrence(model, outputs, batch))
-    return max(_FLOAT * blocks + mask, _FLOAT * logits)
-
-
-def _recurrence(model: ModelFile, slots: int, batch: int) -> int:
-    """Floats that a recurrent layer has at once."""
-    state = model.state
-    if state is None:
-        return 0
-    return batch * (state.inner + 4 * state.convolved + 3 * model.hidden) + slots * state.floats
-
-
-def overhead_bytes(model: ModelFile) -> int:
-    """The vocabulary, and what the runtime itself takes."""
-    return _TOKEN_BYTES * model.vocab_size + _MERGE_BYTES * model.merges + _RUNTIME_BYTES
+    recurrence = 0
+    if state := model.state:
+        recurrence = batch * (state.inner + 4 * state.convolved + 3 * model.hidden)
+        recurrence += outputs * state.floats
+    return max(_FLOAT * max(feed_forward, attention, recurrence) + mask, _FLOAT * logits)
 
 
 def _cells(model: ModelFile, cache: Cache) -> tuple[int, int]:
     """The length of one cache: of layers that keep everything, and of those with a window."""
     if not (model.kv_elements or model.window_elements):  # recurrent layers alone
         return 0, 0
-    full = _padded(cache.length)
+    full = -(-cache.length // _CELL_BLOCK) * _CELL_BLOCK
     if not (model.window_elements and model.sliding_window):
         return full, 0
     windows = model.sliding_window * (cache.slots // cache.number)
-    return full, _padded(min(full, windows + cache.batch))
-
-
-def _padded(cells: int) -> int:
-    return -(-cells // _CELL_BLOCK) * _CELL_BLOCK
+    return full, -(-min(full, windows + cache.batch) // _CELL_BLOCK) * _CELL_BLOCK

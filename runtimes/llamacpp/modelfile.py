@@ -1,59 +1,204 @@
-"""What a GGUF file says of its model."""
+"""What a GGUF file says of its model, and what each of its layers keeps of a text: grouped heads,
+sliding windows, shared layers, recurrent ones (Mamba, RWKV and their hybrids).
 
+Keys and rules as the llama.cpp of llama-cpp-python 0.3.36 reads them (``src/models/*.cpp``;
+``set_swa_pattern``, ``n_embd_r`` and ``n_embd_s`` of ``llama_hparams``;
+``llama_model_base::load_swa_pattern``).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runtimes.errors import ModelError
-from runtimes.models.gguf import GgufHeader
-from runtimes.models.gguf_layers import cache_shape
-from runtimes.models.gguf_split import read_parts
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.gguf import GgufHeader, read_parts
+from runtimes.models.modelfile import ModelFile, StateShape
+
+# All layers keep a state.
+_ALL = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1"}
+# Every fourth layer attends unless the file says otherwise; the others keep a state.
+_PERIODIC = {"qwen3next", "qwen35", "qwen35moe"}
+# A layer keeps a state if it has no heads of keys and values.
+_BY_HEADS = {
+    "bailingmoe3",
+    "glm5-next",
+    "granitehybrid",
+    "jamba",
+    "kimi-k3",
+    "kimi-linear",
+    "lfm2",
+    "lfm2moe",
+    "plamo2",
+}
+# The same, where a layer may also be a feed-forward block alone.
+_BY_HEADS_AND_WIDTH = {"nemotron_h", "nemotron_h_moe"}
+# Recurrent layers that attend as well.
+_BOTH = {"falcon-h1"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """Every ``period``-th layer attends to everything: the last of them, or the first."""
+
+    period: int  # 0: the file itself must say
+    dense_first: bool = False
+    window: int = 0  # what the architecture takes when the file does not say
+
+
+# An architecture that is not listed attends to everything in llama.cpp, whatever its file says of a
+# window (llama and phi3, for two).
+_PATTERNS = {
+    "afmoe": _Pattern(4),
+    "cohere2": _Pattern(4),
+    "cohere2moe": _Pattern(4, dense_first=True),
+    "exaone-moe": _Pattern(4, window=128),
+    "exaone4": _Pattern(4),
+    "gemma2": _Pattern(2, window=4096),
+    "gemma3": _Pattern(6),
+    "gemma3n": _Pattern(5),
+    "gemma4": _Pattern(0),
+    "gpt-oss": _Pattern(2),
+    "laguna": _Pattern(4, dense_first=True),
+    "mellum": _Pattern(4),
+    "olmo2": _Pattern(4),
+    "plamo3": _Pattern(8),
+    "smallthinker": _Pattern(4, dense_first=True, window=4096),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What a file says under its architecture; what it does not say is llama.cpp's default."""
+
+    arch: str
+    metadata: Mapping[str, Any]
+
+    def raw(self, key: str, default: Any = 0) -> Any:
+        return self.metadata.get(f"{self.arch}.{key}", default)
+
+    def number(self, key: str, default: int = 0) -> int:
+        """Of a value for each layer, the largest."""
+        value = self.raw(key, default)
+        return int(max(value)) if isinstance(value, list) else int(value)
+
+    def by_layer(self, key: str, default: int, layers: int) -> list[int]:
+        value = self.raw(key, default)
+        values = [int(x) for x in value] if isinstance(value, list) else [int(value)]
+        return (values + values[-1:] * layers)[:layers]
 
 
 def read_gguf(path: Path) -> ModelFile:
     """Describe a GGUF file; raises ModelError."""
     header, parts = read_parts(path)
     meta = header.metadata
-    arch = str(meta.get("general.architecture", ""))
-    if not arch or not header.tensors:
+    keys = _Keys(str(meta.get("general.architecture", "")), meta)
+    if not keys.arch or not header.tensors:
         raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
-
-    def number(key: str, default: int) -> int:
-        value = meta.get(f"{arch}.{key}", default)
-        # A per-layer list (kv heads of mixed models): the largest bounds the cache.
-        return int(max(value)) if isinstance(value, list) else int(value)
-
+    number = keys.number
+    layers, hidden = number("block_count", 1), number("embedding_length")
     heads = number("attention.head_count", 1)
-    cache = cache_shape(arch, meta)
+    kv_heads = keys.by_layer("attention.head_count_kv", heads, layers)
+    recurrent = _recurrent(keys, kv_heads)
+    if keys.arch not in _BOTH:
+        kv_heads = [0 if state else n for n, state in zip(kv_heads, recurrent, strict=True)]
+    key = number("attention.key_length", hidden // max(heads, 1))
+    value = number("attention.value_length", hidden // max(heads, 1))
+    slim = number("attention.key_length_swa", key) + number("attention.value_length_swa", value)
+    if number("attention.key_length_mla") and number("attention.value_length_mla"):
+        # What is kept is the compressed token, beside its rotated part; values come out of it too.
+        value = 0
+    window, windowed = _windows(keys, layers)
+    own = layers - number("attention.shared_kv_layers")  # the last ones read another layer's cache
     # Where nothing is said of the experts' width (Mixtral), it is the layer's own.
-    width = number("expert_feed_forward_length", number("feed_forward_length", 0))
+    feed_forward = number("feed_forward_length")
+    expert = number("expert_feed_forward_length", feed_forward)
     return ModelFile(
         path=path,
         runtime="llamacpp",
         name=path.stem,
-        architecture=arch,
+        architecture=keys.arch,
         quantization=_main_type(header),
         nbytes=sum(part.stat().st_size for part in parts),
         further=parts[1:],
         context_length=number("context_length", 2048),
-        layers=number("block_count", 1),
+        layers=layers,
         heads=heads,
-        kv_heads=cache.heads,
-        head_dim=cache.head_dim,
-        vocab_size=header.array_lengths.get("tokenizer.ggml.tokens", number("vocab_size", 0)),
-        sliding_window=number("attention.sliding_window", 0) or cache.window,
+        kv_heads=max(kv_heads),
+        head_dim=key,
+        vocab_size=header.array_lengths.get("tokenizer.ggml.tokens", number("vocab_size")),
+        sliding_window=number("attention.sliding_window") or window,
         chat_template=meta.get("tokenizer.chat_template"),
-        kv_elements=cache.full,
-        window_elements=cache.windowed,
-        hidden=number("embedding_length", 0),
-        feed_forward=max(number("feed_forward_length", 0), number("expert_used_count", 0) * width),
+        kv_elements=sum(kv_heads[i] * (key + value) for i in range(own) if not windowed[i]),
+        window_elements=sum(kv_heads[i] * slim for i in range(own) if windowed[i]),
+        hidden=hidden,
+        feed_forward=max(feed_forward, number("expert_used_count") * expert),
         merges=header.array_lengths.get("tokenizer.ggml.merges", 0),
-        state=cache.state,
+        state=_state(keys, sum(recurrent)),
     )
 
 
 def _main_type(header: GgufHeader) -> str:
     """The tensor type that holds the most bytes: what the file is called after."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for tensor in header.tensors:
-        totals[tensor.type_name] = totals.get(tensor.type_name, 0) + tensor.nbytes
-    return max(totals, key=lambda name: totals[name])
+        totals[tensor.type_name] += tensor.nbytes
+    return totals.most_common(1)[0][0]
+
+
+def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:
+    """The window, and which layers keep no more than that."""
+    pattern = _PATTERNS.get(keys.arch)
+    none: tuple[int | None, list[bool]] = (None, [False] * layers)
+    window = keys.number("attention.sliding_window") or (pattern.window if pattern else 0)
+    if pattern is None or not window:
+        return none
+    said = keys.raw("attention.sliding_window_pattern", pattern.period)
+    if isinstance(said, list):
+        return window, [bool(x) for x in said[:layers]] + [False] * (layers - len(said))
+    period = int(said)
+    if period <= 0:
+        return none
+    dense = 0 if pattern.dense_first else period - 1
+    return window, [layer % period != dense for layer in range(layers)]
+
+
+def _recurrent(keys: _Keys, heads: list[int]) -> list[bool]:
+    """Which of the layers keep a state; ``heads`` are their heads of keys and values."""
+    count = len(heads)
+    if keys.arch in _ALL:
+        return [True] * count
+    if keys.arch in _PERIODIC:
+        said = keys.raw("attention.recurrent_layers")
+        if isinstance(said, list):
+            return [bool(x) for x in said[:count]] + [False] * (count - len(said))
+        period = keys.number("full_attention_interval") or 4
+        own = count - keys.number("nextn_predict_layers")
+        return [i < own and (i + 1) % period != 0 for i in range(count)]
+    if keys.arch in _BY_HEADS:
+        return [n == 0 for n in heads]
+    if keys.arch in _BY_HEADS_AND_WIDTH:
+        said = keys.raw("feed_forward_length")
+        widths = said if isinstance(said, list) else [said] * count
+        return [n == 0 and not width for n, width in zip(heads, widths, strict=False)]
+    return [False] * count
+
+
+def _state(keys: _Keys, layers: int) -> StateShape | None:
+    """What so many recurrent layers keep."""
+    number = keys.number
+    if not layers:
+        return None
+    hidden, kernel = number("embedding_length"), number("ssm.conv_kernel")
+    if wkv := number("wkv.head_size"):
+        return StateShape(layers, hidden * (number("token_shift_count", 2) + wkv))
+    if cells := number("shortconv.l_cache"):
+        return StateShape(layers, hidden * (cells - 1))
+    if head := number("kda.head_dim"):
+        floats = number("attention.head_count") * head * (3 * ((kernel or 4) - 1) + head)
+        return StateShape(layers, floats)
+    inner, state = number("ssm.inner_size"), number("ssm.state_size")
+    convolved = inner + 2 * number("ssm.group_count") * state
+    floats = max(kernel - 1, 0) * convolved + state * inner
+    return StateShape(layers, floats, inner, convolved)

@@ -14,14 +14,13 @@ from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import (
     keeps_every_token,
     keeps_state,
-    kv_bytes_per_token,
     load_model,
     make_context,
     mixes_experts,
     outputs_at_once,
 )
 from runtimes.llamacpp.kv import SlotCache
-from runtimes.llamacpp.memory import MOST_PROBED, sequences
+from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
@@ -97,7 +96,7 @@ class LlamaRunner:
             vocab_size=vocabulary,
             mixed_batch=settings.unified_kv,
             kv_tokens=settings.kv_tokens if settings.unified_kv else None,
-            kv_bytes_per_token=kv_bytes_per_token(model_file, settings.kv_type),
+            kv_bytes_per_token=model_file.kv_bytes_per_token(KV_ELEMENT_BYTES[settings.kv_type]),
             can_trim=self.kv.can_trim,
             can_shift=self.kv.can_shift,
             top_k_logits=settings.device_sampling,
@@ -209,7 +208,7 @@ class LlamaRunner:
         return np.concatenate(parts)
 
     def _scored(self, tokens: Sequence[int], start: int) -> Logits:
-        self._batch.fill_scored(list(tokens), start)
+        self._batch.fill(StepPlan((StepRow(0, start, tokens, len(tokens)),)))
         self._decode()
         return self._logits(len(tokens)).copy()
 

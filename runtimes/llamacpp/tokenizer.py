@@ -19,7 +19,9 @@ class LlamaTokenizer:
         self._model = model
         self._owns_model = owns_model
         self._vocab = self._lib.llama_model_get_vocab(model)
-        self._size = int(self._lib.llama_vocab_n_tokens(self._vocab))
+        self.vocab_size = int(self._lib.llama_vocab_n_tokens(self._vocab))
+        self.bos_token = self._token_text(self._lib.llama_vocab_bos(self._vocab))
+        self.eos_token = self._token_text(self._lib.llama_vocab_eos(self._vocab))
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -39,26 +41,11 @@ class LlamaTokenizer:
             self._lib.llama_model_free(self._model)
             self._model = None
 
-    @property
-    def vocab_size(self) -> int:
-        """How many ids there are."""
-        return self._size
-
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """Every id that llama.cpp takes for an end of generation."""
         is_end = self._lib.llama_vocab_is_eog
-        return frozenset(token for token in range(self._size) if is_end(self._vocab, token))
-
-    @property
-    def bos_token(self) -> str:
-        """The text of the BOS token, or nothing."""
-        return self._token_text(self._lib.llama_vocab_bos(self._vocab))
-
-    @property
-    def eos_token(self) -> str:
-        """The text of the EOS token, or nothing."""
-        return self._token_text(self._lib.llama_vocab_eos(self._vocab))
+        return frozenset(token for token in range(self.vocab_size) if is_end(self._vocab, token))
 
     def _token_text(self, token: int) -> str:
         if token < 0:

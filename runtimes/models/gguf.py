@@ -2,12 +2,18 @@
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (version 3; 2 differs in nothing
 that matters here). Block sizes: ``GGML_QUANT_SIZES`` of llama.cpp's ``gguf-py``.
+
+A model may be in several files, as llama.cpp's gguf-split names and marks them:
+NAME-00001-of-00003.gguf has the metadata; each part says in ``split.no`` (from 0) and
+``split.count`` which one it is. llama.cpp is given the first and finds the others by their names.
 """
 
 import math
 import mmap
+import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,21 +59,11 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
 }
 
 # value type id -> struct format of the scalar kinds
-_SCALARS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _DEFAULT_ALIGNMENT = 32
+_MOST_ELEMENTS = 1024  # of an array that is read
+_PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +111,13 @@ class _Cursor:
             raise ModelError("the file ends in the middle of its header")
 
 
-def _read_value(cursor: _Cursor, kind: int) -> Any:
-    if kind == _STRING:
-        return cursor.string()
-    if kind in _SCALARS:
-        return cursor.scalar(_SCALARS[kind])
-    raise ModelError(f"unknown metadata type {kind} in the header")
-
-
 def _skip_array(cursor: _Cursor) -> tuple[int, list[Any]]:
     """Move past an array; return its length and its elements if they are few and scalar."""
     kind, length = cursor.scalar("I"), cursor.scalar("Q")
     if kind in _SCALARS:
-        size = struct.calcsize("<" + _SCALARS[kind])
-        if length <= 1024:
+        if length <= _MOST_ELEMENTS:
             return length, [cursor.scalar(_SCALARS[kind]) for _ in range(length)]
-        cursor.skip(size * length)
+        cursor.skip(struct.calcsize("<" + _SCALARS[kind]) * length)
     elif kind == _STRING:
         for _ in range(length):
             cursor.skip(cursor.scalar("Q"))
@@ -186,16 +173,75 @@ def _parse(data: mmap.mmap) -> GgufHeader:
     metadata: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     for _ in range(pair_count):
-        key = cursor.string()
-        kind = cursor.scalar("I")
+        key, kind = cursor.string(), cursor.scalar("I")
         if kind == _ARRAY:
             lengths[key], elements = _skip_array(cursor)
             if elements:
                 metadata[key] = elements
+        elif kind == _STRING:
+            metadata[key] = cursor.string()
+        elif kind in _SCALARS:
+            metadata[key] = cursor.scalar(_SCALARS[kind])
         else:
-            metadata[key] = _read_value(cursor, kind)
+            raise ModelError(f"unknown metadata type {kind} in the header")
     tensors = tuple(_read_tensor(cursor) for _ in range(tensor_count))
     alignment = int(metadata.get("general.alignment", _DEFAULT_ALIGNMENT)) or _DEFAULT_ALIGNMENT
     start = -(-cursor.at // alignment) * alignment
     end = max((t.offset + t.nbytes for t in tensors), default=0)
     return GgufHeader(metadata, lengths, tensors, start + end if tensors else cursor.at)
+
+
+def gguf_files(folder: Path) -> list[Path]:
+    """The .gguf files of a folder by name, of a split model only the first."""
+    names = ((path, _PART_NAME.fullmatch(path.name)) for path in sorted(folder.glob("*.gguf")))
+    return [path for path, name in names if name is None or int(name[2]) == 1]
+
+
+def named_parts(path: Path) -> tuple[Path, ...]:
+    """All parts of the model of which ``path`` is one by its name; else this file alone."""
+    name = _PART_NAME.fullmatch(path.name)
+    if name is None:
+        return (path,)
+    numbers = range(1, int(name[3]) + 1)
+    return tuple(path.with_name(f"{name[1]}-{number:05}-of-{name[3]}.gguf") for number in numbers)
+
+
+def read_parts(path: Path) -> tuple[GgufHeader, tuple[Path, ...]]:
+    """The header of a model with the tensors of all its parts, and the parts.
+
+    Raises ModelError when ``path`` is not the first, or when one is missing or damaged.
+    """
+    header = read_header(path)
+    count = _number(header, "split.count")
+    if count < 2:
+        return header, (path,)
+    parts = named_parts(path)
+    if len(parts) != count:
+        raise ModelError(
+            f"{path} is part {_number(header, 'split.no') + 1} of {count} of a split model, and "
+            f"llama.cpp finds the others by name: call it NAME-0000N-of-{count:05}.gguf again"
+        )
+    if _number(header, "split.no"):
+        raise ModelError(f"{path} is a later part of a split model: give the first, {parts[0]}")
+    if missing := [part.name for part in parts if not part.is_file()]:
+        raise ModelError(
+            f"{path} is the first of {count} parts; beside it there is no {', no '.join(missing)}: "
+            "download or build the model again"
+        )
+    headers = [header, *_others(parts)]
+    tensors = tuple(tensor for one in headers for tensor in one.tensors)
+    if len(tensors) != header.metadata.get("split.tensors.count", len(tensors)):
+        raise ModelError(f"the {count} parts of {path} do not belong together")
+    return replace(header, tensors=tensors), parts
+
+
+def _others(parts: tuple[Path, ...]) -> Iterator[GgufHeader]:
+    for number, part in enumerate(parts[1:], 1):
+        header = read_header(part)
+        if (_number(header, "split.no"), _number(header, "split.count")) != (number, len(parts)):
+            raise ModelError(f"{part} is not what its name says: another part, or of another model")
+        yield header
+
+
+def _number(header: GgufHeader, key: str) -> int:
+    return int(header.metadata.get(key, 0))

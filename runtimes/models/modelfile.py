@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING, Any
 from runtimes.backend import Backend, RuntimeName
 from runtimes.errors import ModelError
 from runtimes.load import backend, backends
-from runtimes.models.gguf_state import StateShape
 
 if TYPE_CHECKING:
     from runtimes.runner import Tokenizer
 
 # The graph's settings as onnxruntime-genai's builder writes them beside it.
 GENAI_CONFIG = "genai_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """What recurrent layers keep of a whole sequence."""
+
+    layers: int
+    floats: int  # for a slot, in each layer
+    # The width of the recurrence's input and of what is convolved before it; 0 for other
+    # recurrences than Mamba's and those like it.
+    inner: int = 0
+    convolved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ class ModelFile:
     # where the metadata does not say.
     feed_forward: int = 0
     merges: int = 0  # rules of the tokenizer, where known
-    state: StateShape | None = None  # what recurrent layers keep of a whole sequence
+    state: StateShape | None = None
     further: tuple[Path, ...] = ()  # a split model's other files
 
     @classmethod

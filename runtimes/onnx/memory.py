@@ -31,11 +31,14 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     """Everything; raises ModelError for a graph that cannot be read."""
     slots, context = settings.slots, settings.context or model.context_length
     graph = graph_of(model)
+    in_place = shares_buffers(read_json(model.path / GENAI_CONFIG))
+    tokenizer = model.path / "tokenizer.json"
+    tokenizer_bytes = tokenizer.stat().st_size if tokenizer.is_file() else 0
     return MemoryEstimate(
         weight_bytes(graph),
-        kv_bytes(model, graph, slots, context),
-        compute_bytes(model, graph, slots, context, settings.batch),
-        overhead_bytes(model),
+        _kv_bytes(model, graph, slots, context, in_place),
+        _compute_bytes(model, graph, slots, context, settings.batch, in_place),
+        _TOKENIZER_FACTOR * tokenizer_bytes + _RUNTIME_BYTES,
     )
 
 
@@ -74,17 +77,19 @@ def _kept(tensor: Initializer, users: set[tuple[str, int]]) -> int:
     return tensor.nbytes * (packed + copies if packed + copies else 1)
 
 
-def kv_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int) -> int:
+def _kv_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int, in_place: bool) -> int:
     """The slot cache [slots, kv heads, context, head size] of every layer, and its mask.
 
     A graph that gives back past and new together has a buffer of that size for each of the two.
     """
     element = graph.cache_bytes * model.kv_bytes_per_token(1)
-    buffers = 0 if _is_in_place(model) else 2 * max(slots, 2)
+    buffers = 0 if in_place else 2 * max(slots, 2)
     return context * (slots * (element + _INDEX_BYTES) + buffers * element)
 
 
-def compute_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int, batch: int) -> int:
+def _compute_bytes(
+    model: ModelFile, graph: OnnxGraph, slots: int, context: int, batch: int, in_place: bool
+) -> int:
     """The arena after the longest prefill, and the logits.
 
     Kernels work out of place: in floats per token the feed-forward block holds 3 times its width
@@ -94,23 +99,12 @@ def compute_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int, 
     there for every token of the step and of the context, before and after the softmax.
     """
     tokens = min(batch, context)
-    scores = 0 if _is_in_place(model) else 2 * model.heads * tokens * context
+    scores = 0 if in_place else 2 * model.heads * tokens * context
     attention = (model.heads + 2 * model.kv_heads) * model.head_dim
     wide = model.feed_forward or _widest(model, graph)
     activations = int(_ARENA_FACTOR * tokens * (3 * wide + 4 * model.hidden + 5 * attention))
     logits = (slots + (1 if graph.pruned else 2 * tokens)) * model.vocab_size
     return _FLOAT * (activations + scores + logits)
-
-
-def _is_in_place(model: ModelFile) -> bool:
-    return shares_buffers(read_json(model.path / GENAI_CONFIG))
-
-
-def overhead_bytes(model: ModelFile) -> int:
-    """The tokenizer, and what the runtime itself takes."""
-    tokenizer = model.path / "tokenizer.json"
-    size = tokenizer.stat().st_size if tokenizer.is_file() else 0
-    return _TOKENIZER_FACTOR * size + _RUNTIME_BYTES
 
 
 def _widest(model: ModelFile, graph: OnnxGraph) -> int:

@@ -43,30 +43,15 @@ class OnnxTokenizer:
             int(entry["id"]): b"" if entry.get("special") else str(entry["content"]).encode()
             for entry in settings.get("added_tokens", [])
         }
-        self._config = _optional(folder / "tokenizer_config.json")
-        self._eos = _eos_ids(read_json(folder / GENAI_CONFIG))
+        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        ends = read_json(folder / GENAI_CONFIG).get("model", {}).get("eos_token_id", [])
+        self.eos_ids = frozenset(int(v) for v in (ends if isinstance(ends, list) else [ends]))
+        config = folder / "tokenizer_config.json"
+        texts = read_json(config) if config.is_file() else {}
+        self.bos_token = _token_text(texts.get("bos_token"))
+        self.eos_token = _token_text(texts.get("eos_token"))
         self._bytes: dict[int, bytes] = {}
         self._lock = threading.Lock()
-
-    @property
-    def vocab_size(self) -> int:
-        """How many ids there are, added tokens included."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """Every id that ends a generation, as genai_config.json lists them."""
-        return self._eos
-
-    @property
-    def bos_token(self) -> str:
-        """The text of the BOS token, or nothing."""
-        return _token_text(self._config.get("bos_token"))
-
-    @property
-    def eos_token(self) -> str:
-        """The text of the EOS token, or nothing."""
-        return _token_text(self._config.get("eos_token"))
 
     def encode(
         self, text: str, *, add_special: bool = False, parse_special: bool = True
@@ -105,17 +90,8 @@ def _names_kind(part: Any, kind: str) -> bool:
     return part.get("type") == kind or any(_names_kind(entry, kind) for entry in inner)
 
 
-def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
 def _token_text(value: Any) -> str:
     """A token in tokenizer_config.json: plain text, or an object with its content."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else ""
-
-
-def _eos_ids(config: dict[str, Any]) -> frozenset[int]:
-    value = config.get("model", {}).get("eos_token_id", [])
-    return frozenset(int(v) for v in (value if isinstance(value, list) else [value]))
