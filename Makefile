@@ -58,7 +58,7 @@ native: .venv/pyvenv.cfg
 	$(PYTHON) -m venv .venv
 
 # Built before anything else, since pip would otherwise take or make a build whose fast kernels may crash.
-.venv/.native: .venv/pyvenv.cfg constraints.txt runtimes/llamacpp/source.py runtimes/llamacpp/toolchain.py
+.venv/.native: .venv/pyvenv.cfg constraints.txt runtimes/llamacpp/source.py runtimes/llamacpp/build.py
 	@echo "== llama.cpp for this processor (minutes the first time on a machine, seconds afterwards)"
 	$(BIN)/python -m runtimes.llamacpp.build
 	@touch $@

@@ -1,12 +1,14 @@
 """What a runtime offers, and what it is called. ``runtimes.load`` says which ones there are.
 
-Each has one instance, ``BACKEND`` in the ``backend`` module of its folder. Neither this module nor
+Each has one instance, ``BACKEND`` in the ``backend`` module of its folder; what runs a model is in
+``runner`` there. Neither this module nor
 those import anything but the standard library until a method needs it: what is asked most often
 is only whether a runtime is installed.
 """
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -68,9 +70,10 @@ class Backend(ABC):
     def kernels(self) -> list[str]:
         """The instruction sets or devices that the library was built for. Imports it."""
 
-    @abstractmethod
     def import_library(self) -> None:
         """Import all that a runner needs, without loading a model."""
+        self.kernels()
+        importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.runner")
 
     def on_gpu(self, settings: RunnerSettings) -> bool:
         """Whether layers go to a GPU with these settings. May import the native library."""

@@ -48,16 +48,17 @@ class Stream:
 
         Empty when nothing has come and from the end on: ``done`` says which, looked at before.
         """
-        chunks: list[Chunk] = []
-        while True:
-            try:
-                chunk = self._chunks.get_nowait()
-            except queue.Empty:
-                return chunks
-            if chunk is None:
-                self._chunks.put(None)
-                return chunks
-            chunks.append(chunk)
+        return list(iter(self._next, None))
+
+    def _next(self) -> Chunk | None:
+        """The next piece, if one is there."""
+        try:
+            chunk = self._chunks.get_nowait()
+        except queue.Empty:
+            return None
+        if chunk is None:
+            self._chunks.put(None)
+        return chunk
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         """Like iterating, on the running event loop, which is not held up."""
@@ -65,18 +66,14 @@ class Stream:
 
         self._notify = notify = partial(_call_on, loop, ready.set)
         try:
-            while True:
+            ended = False
+            while not ended:
                 ready.clear()
-                while True:
-                    try:
-                        chunk = self._chunks.get_nowait()
-                    except queue.Empty:
-                        break
-                    if chunk is None:
-                        self._chunks.put(None)
-                        return
+                ended = self.done  # before: what has come until then is taken now
+                while (chunk := self._next()) is not None:
                     yield chunk
-                await ready.wait()
+                if not ended:
+                    await ready.wait()
         finally:
             if self._notify is notify:  # else another iteration has begun since
                 self._notify = _nobody

@@ -20,7 +20,7 @@ from app.exitcodes import ExitCode
 from app.models.planning import choose
 from app.prompts import PromptStyle, clean_argument
 from runtimes.errors import RequestError
-from runtimes.models.fingerprint import fingerprint
+from runtimes.models.modelfile import fingerprint
 
 
 def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) -> ExitCode:

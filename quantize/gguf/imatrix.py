@@ -24,9 +24,8 @@ from quantize.gguf.imatrixfile import ImportanceMatrix, is_matrix, read_matrix, 
 from quantize.progress.console import Reporter
 from quantize.source import SourceModel
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import load_model
-from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.native import Batch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
 from runtimes.machine.cpu import available_cores

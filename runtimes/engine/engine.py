@@ -24,11 +24,10 @@ from runtimes.engine.sequence import RequestState, Sink
 from runtimes.engine.session import SessionHeader, read_session, write_session
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
-from runtimes.models.fingerprint import fingerprint
-from runtimes.models.modelfile import ModelFile
-from runtimes.request import Constraint, FinishReason, Request
+from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.request import FinishReason, Request
 from runtimes.runner import Runner, Tokenizer
-from runtimes.sampling.grammar import GrammarCompiler
+from runtimes.sampling.grammar import GrammarCompiler, MatcherMaker
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 
@@ -277,28 +276,20 @@ class Engine(EngineApi):
         if constraint is None or state.new_matcher is not None:
             self._add(state)
             return
+        assert state.grammar is not None
         self._compiling.append(state)
-        self._compiler.submit(self._compile, state, constraint)
+        compiling = self._compiler.submit(self._grammars.compile, constraint, state.grammar)
+        compiling.add_done_callback(lambda done: self._post(lambda: self._compiled(state, done)))
 
-    def _compile(self, state: RequestState, constraint: Constraint) -> None:
-        """On the compiler's thread."""
-        problem: Exception | None = None
-        try:
-            assert state.grammar is not None
-            state.new_matcher = self._grammars.compile(constraint, state.grammar)
-        except Exception as error:
-            problem = error
-        self._post(lambda: self._compiled(state, problem))
-
-    def _compiled(self, state: RequestState, problem: Exception | None) -> None:
+    def _compiled(self, state: RequestState, done: Future[MatcherMaker]) -> None:
         if state in self._compiling:  # nobody has cancelled it
             self._compiling.remove(state)
-            self._add(state, problem)
+            self._add(state, done)
 
-    def _add(self, state: RequestState, problem: Exception | None = None) -> None:
+    def _add(self, state: RequestState, compiled: Future[MatcherMaker] | None = None) -> None:
         try:
-            if problem is not None:
-                raise problem
+            if compiled is not None:
+                state.new_matcher = compiled.result()
             self._core.add(state)
         except IngotError as error:
             state.give_up(FinishReason.ERROR, str(error))

@@ -47,11 +47,6 @@ class RequestState:
         """Whether pieces can be handed on before it is known which samples are kept."""
         return self.request.params.samples == self.request.params.n
 
-    @property
-    def ended(self) -> bool:
-        """Whether every sample has a completion."""
-        return len(self.completions) == len(self.sequences)
-
     def give_up(self, reason: FinishReason, error: str | None = None) -> None:
         """End it before it has a sample."""
         waited = time.monotonic() - self.submitted
@@ -60,7 +55,7 @@ class RequestState:
     def record(self, index: int, completion: Completion) -> None:
         """Take a sample's completion; the last one ends the request."""
         self.completions[index] = completion
-        if not self.ended:
+        if len(self.completions) < len(self.sequences):
             return
         ranked = [self.completions[sequence.index] for sequence in self.sequences]
         if not self.streams:

@@ -7,7 +7,7 @@ A session file is one line of JSON in UTF-8, ended by a newline, then the payloa
      "crc32": ...}
 
 ``ingot_session`` is the version of this layout and of the payloads', ``model`` the fingerprint of
-the model file (``runtimes.models.fingerprint``), ``tokens`` the ids that the payload holds the keys
+the model file (``runtimes.models.modelfile``), ``tokens`` the ids that the payload holds the keys
 and values of, ``crc32`` the checksum (zlib's) of the fields before it and the payload. The tokens
 are the text of the conversation: the file is as private as that, and is made readable by its owner
 only.

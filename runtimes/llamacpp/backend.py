@@ -50,14 +50,6 @@ class LlamaBackend(Backend):
         pairs = (feature.partition("=") for feature in features)
         return [name.strip() for name, _, value in pairs if value.strip() == "1"]
 
-    def import_library(self) -> None:
-        """llama.cpp, and the runner's modules."""
-        from runtimes.llamacpp.native import library
-        from runtimes.llamacpp.runner import LlamaRunner
-
-        del LlamaRunner
-        library()
-
     def on_gpu(self, settings: RunnerSettings) -> bool:
         """Where the library was built for one."""
         from runtimes.llamacpp.native import library

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from runtimes.errors import ModelError
-from runtimes.llamacpp.batch import Batch
-from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.native import Batch, library, recent_errors
 from runtimes.llamacpp.state import Bytes, with_streams
 from runtimes.runner import SavedKv, StepPlan, StepRow
 
@@ -44,7 +43,6 @@ class SlotCache:
 
     def remove(self, slot: int, start: int) -> bool:
         """Forget what the slot holds from position ``start`` on; False where that cannot be."""
-        self._require_slot(slot)
         return bool(self._lib.llama_memory_seq_rm(self._memory, slot, start, -1))
 
     def stepped(self) -> None:
@@ -84,8 +82,6 @@ class SlotCache:
 
     def swap(self, first: int, second: int) -> None:
         """See ``KvSlots.swap``."""
-        self._require_slot(first)
-        self._require_slot(second)
         lengths = {first: self.lengths[first], second: self.lengths[second]}
         held = {slot: self._read(slot) for slot, length in lengths.items() if length}
         for slot in lengths:
@@ -99,7 +95,6 @@ class SlotCache:
 
     def save(self, slot: int) -> memoryview:
         """See ``KvSlots.save``: what ``llama_state_seq_get_data`` gives."""
-        self._require_slot(slot)
         return self._read(slot).data
 
     def load(self, slot: int, data: SavedKv, length: int) -> None:
@@ -135,12 +130,7 @@ class SlotCache:
         self.lengths[slot] -= discard
         self._turning = True
 
-    def _require_slot(self, slot: int) -> None:
-        if not 0 <= slot < len(self.lengths):
-            raise ModelError(f"there is no slot {slot} of {len(self.lengths)}")
-
     def _require(self, slot: int, length: int) -> None:
-        self._require_slot(slot)
         if length > self.lengths[slot]:
             raise ModelError(f"slot {slot} holds {self.lengths[slot]} tokens, not {length}")
         if not self._loses_tail(slot, length):
@@ -150,7 +140,6 @@ class SlotCache:
             )
 
     def _loses_tail(self, slot: int, length: int) -> bool:
-        self._require_slot(slot)
         return self.can_trim or length == 0 or length >= self.lengths[slot]
 
     def _settle(self) -> None:

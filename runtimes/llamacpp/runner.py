@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.llamacpp.batch import Batch
 from runtimes.llamacpp.context import (
     keeps_every_token,
     keeps_state,
@@ -21,7 +20,7 @@ from runtimes.llamacpp.context import (
 )
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
-from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.native import Batch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
 from runtimes.llamacpp.tokenizer import LlamaTokenizer

@@ -23,8 +23,8 @@ _SHA256 = {
 _LONGEST_DOWNLOAD_S = 1800
 
 
-class SourceError(IngotError):
-    """The source distribution cannot be had, or is not the one that was tested."""
+class BuildError(IngotError):
+    """llama-cpp-python cannot be downloaded, compiled or installed, or is not what was tested."""
 
     exit_code = 3
 
@@ -39,7 +39,7 @@ def sdist_path(version: str = TESTED_VERSION) -> Path:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as work:
         found = _download(version, Path(work))
         if not _is_tested(found, version):
-            raise SourceError(
+            raise BuildError(
                 f"llama-cpp-python {version} was downloaded, but is not the file that was tested "
                 f"(sha256 {_sha256(found)}, expected {_SHA256[version]})"
             )
@@ -61,11 +61,11 @@ def _download(version: str, folder: Path) -> Path:
             *command, environment=environment, capture_output=True, timeout=_LONGEST_DOWNLOAD_S
         )
     except subprocess.TimeoutExpired as error:
-        raise SourceError(f"downloading llama-cpp-python {version} took too long") from error
+        raise BuildError(f"downloading llama-cpp-python {version} took too long") from error
     found = sorted(folder.glob("llama_cpp_python-*.tar.gz"))
     if done.returncode != 0 or len(found) != 1:
         reason = "\n".join(done.stderr.strip().splitlines()[-5:]) or "no .tar.gz came"
-        raise SourceError(f"cannot download llama-cpp-python {version}:\n{reason}")
+        raise BuildError(f"cannot download llama-cpp-python {version}:\n{reason}")
     return found[0]
 
 

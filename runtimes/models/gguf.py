@@ -111,6 +111,14 @@ class _Cursor:
             raise ModelError("the file ends in the middle of its header")
 
 
+def _read_value(cursor: _Cursor, kind: int) -> Any:
+    if kind == _STRING:
+        return cursor.string()
+    if kind in _SCALARS:
+        return cursor.scalar(_SCALARS[kind])
+    raise ModelError(f"unknown metadata type {kind} in the header")
+
+
 def _skip_array(cursor: _Cursor) -> tuple[int, list[Any]]:
     """Move past an array; return its length and its elements if they are few and scalar."""
     kind, length = cursor.scalar("I"), cursor.scalar("Q")
@@ -178,12 +186,8 @@ def _parse(data: mmap.mmap) -> GgufHeader:
             lengths[key], elements = _skip_array(cursor)
             if elements:
                 metadata[key] = elements
-        elif kind == _STRING:
-            metadata[key] = cursor.string()
-        elif kind in _SCALARS:
-            metadata[key] = cursor.scalar(_SCALARS[kind])
         else:
-            raise ModelError(f"unknown metadata type {kind} in the header")
+            metadata[key] = _read_value(cursor, kind)
     tensors = tuple(_read_tensor(cursor) for _ in range(tensor_count))
     alignment = int(metadata.get("general.alignment", _DEFAULT_ALIGNMENT)) or _DEFAULT_ALIGNMENT
     start = -(-cursor.at // alignment) * alignment

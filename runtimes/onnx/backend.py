@@ -50,13 +50,6 @@ class OnnxBackend(Backend):
 
         return list(onnxruntime.get_available_providers())
 
-    def import_library(self) -> None:
-        """ONNX Runtime, and the runner's modules."""
-        from runtimes.onnx import runner
-
-        __import__(self.package)
-        del runner
-
 
 _INSTALL = "pip install onnxruntime (or onnxruntime-gpu, not both)"
 BACKEND = OnnxBackend(

@@ -16,8 +16,7 @@ from runtimes.load import MODULES
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry
-from runtimes.models.fingerprint import fingerprint
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.planner.candidates import Task
 from runtimes.planner.plan import Plan
 

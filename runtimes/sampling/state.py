@@ -28,19 +28,6 @@ class SamplerState:
     ``matcher`` follows the row's constraint.
     """
 
-    __slots__ = (
-        "_bias",
-        "_eos",
-        "_penalised",
-        "_seen",
-        "_stream",
-        "drawn",
-        "inverse_temperature",
-        "matcher",
-        "params",
-        "seed",
-    )
-
     def __init__(
         self,
         params: SamplingParams,

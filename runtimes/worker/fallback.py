@@ -15,9 +15,8 @@ from runtimes.errors import ModelError
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry, save_state
-from runtimes.models.fingerprint import fingerprint
 from runtimes.models.memory import DEFAULT_CONTEXT
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.settings import RunnerSettings
 
 STATE = "worker"  # the state file

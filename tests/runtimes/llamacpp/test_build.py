@@ -14,7 +14,8 @@ import pytest
 
 from runtimes.errors import IngotError
 from runtimes.llamacpp import build, source
-from runtimes.llamacpp.toolchain import GCC_AMX_FLAGS, ToolchainError, find_compiler, plan_build
+from runtimes.llamacpp.build import GCC_AMX_FLAGS, find_compiler, plan_build
+from runtimes.llamacpp.source import BuildError
 from runtimes.machine.installed import find_installed
 
 VERSION = source.TESTED_VERSION
@@ -65,9 +66,7 @@ def test_the_key_follows_what_goes_into_the_build(tmp_path: Path) -> None:
 
 
 def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(
-        ToolchainError, match="no C\\+\\+ compiler found: install g\\+\\+"
-    ) as raised:
+    with pytest.raises(BuildError, match="no C\\+\\+ compiler found: install g\\+\\+") as raised:
         find_compiler({"PATH": str(tmp_path)})
     assert raised.value.exit_code == 3
 
@@ -136,7 +135,7 @@ def test_a_source_with_another_checksum_is_refused(
 
     monkeypatch.setenv("INGOT_HOME", str(tmp_path))
     monkeypatch.setattr(source, "_download", download)
-    with pytest.raises(source.SourceError, match="not the file that was tested"):
+    with pytest.raises(BuildError, match="not the file that was tested"):
         source.sdist_path()
     assert not list((tmp_path / "cache" / "sdists").iterdir())
     # A version without a pinned checksum is taken as it comes, and kept.

@@ -32,7 +32,7 @@ OTHERS = {
     "app/bench/llama_server.py",
     "app/bench/native.py",
     "runtimes/machine/cpu.py",
-    "runtimes/llamacpp/toolchain.py",
+    "runtimes/llamacpp/build.py",
     "quantize/children/forkserver.py",  # forks itself
 }
 STARTERS = {

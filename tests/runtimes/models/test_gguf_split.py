@@ -11,9 +11,8 @@ from app.models.catalog import catalog
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
-from runtimes.models.fingerprint import fingerprint
 from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.planner.known import fingerprint_of
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings

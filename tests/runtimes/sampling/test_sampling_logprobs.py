@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtimes.sampling.logprobs import log_probabilities
+from runtimes.sampling.sampler import log_probabilities
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -11,8 +11,7 @@ from app.models.resolve import load_engine
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.cpu import available_cores
-from runtimes.models.fingerprint import fingerprint
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.request import Completion, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
