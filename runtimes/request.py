@@ -39,7 +39,7 @@ class FinishReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """What an answer must be, as text: a JSON schema, a regular expression, a JSON list of choices,
-    or a grammar. ``runtimes.constraint.grammar_of`` says whether it can be used.
+    or a grammar. ``runtimes.checks.grammar_of`` says whether it can be used.
     """
 
     kind: Literal["json_schema", "regex", "choices", "grammar"]

@@ -103,21 +103,13 @@ def consecutive_runs(
 class Tokenizer(Protocol):
     """Text to ids and back, exactly as the model file defines it."""
 
-    @property
-    def vocab_size(self) -> int:
-        """How many ids there are."""
+    vocab_size: int  # how many ids there are
+    bos_token: str  # the text of the BOS token, or nothing; chat templates ask for it
+    eos_token: str
 
     @property
     def eos_ids(self) -> frozenset[int]:
         """Every id that ends a generation."""
-
-    @property
-    def bos_token(self) -> str:
-        """The text of the BOS token, or nothing; chat templates ask for it and the next."""
-
-    @property
-    def eos_token(self) -> str:
-        """The text of the EOS token, or nothing."""
 
     def encode(
         self, text: str, *, add_special: bool = False, parse_special: bool = True

@@ -226,7 +226,7 @@ def schema_constraint(schema: Any, name: str) -> Constraint:
 
 def _checked(what: Any, source: str, name: str) -> Constraint:
     """A constraint that can be used. Raises InputError that begins with ``name``."""
-    from runtimes.constraint import grammar_of
+    from runtimes.checks import grammar_of
 
     constraint = Constraint(what, source)
     try:

@@ -15,11 +15,11 @@ from typing import TypeVar
 
 from runtimes.api import EngineApi
 from runtimes.chat import Message, encode_chat
+from runtimes.checks import check_request, check_room
 from runtimes.engine.core import EngineCore
 from runtimes.engine.loading import load_runner
 from runtimes.engine.metrics import EngineStats, ratio
 from runtimes.engine.prefix_pool import Prefix
-from runtimes.engine.request_checks import check_request, check_room
 from runtimes.engine.sequence import RequestState, Sink
 from runtimes.engine.session import SessionHeader, read_session, write_session
 from runtimes.errors import IngotError, RequestError

@@ -1,5 +1,7 @@
 """Keys and values of prefixes that no slot holds any more, kept in memory."""
 
+from __future__ import annotations
+
 import collections.abc as abc
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,6 +16,11 @@ class Prefix(NamedTuple):
 
     adapter: str | None
     tokens: list[int]
+
+    def begins(self, other: Prefix) -> bool:
+        """Whether ``other`` begins with all of it."""
+        same = other.tokens[: len(self.tokens)] == self.tokens
+        return same and self.adapter == other.adapter
 
 
 def common_prefix(a: abc.Sequence[int], b: abc.Sequence[int]) -> int:
@@ -37,11 +44,6 @@ class Entry:
     prefix: Prefix
     data: SavedKv
 
-    def begins(self, other: Prefix) -> bool:
-        """Whether ``other`` begins with all of it."""
-        mine, tokens = self.prefix, other.tokens
-        return mine.adapter == other.adapter and tokens[: len(mine.tokens)] == mine.tokens
-
 
 class PrefixPool:
     """Entries of ``budget`` bytes at most; the least recently used go first."""
@@ -53,11 +55,7 @@ class PrefixPool:
 
     def holds(self, prefix: Prefix) -> bool:
         """Whether an entry begins with all of ``prefix``."""
-        size = len(prefix.tokens)
-        return any(
-            entry.prefix.adapter == prefix.adapter and entry.prefix.tokens[:size] == prefix.tokens
-            for entry in self.entries
-        )
+        return any(prefix.begins(entry.prefix) for entry in self.entries)
 
     def put(self, prefix: Prefix, data: SavedKv) -> bool:
         """Take keys and values in; False if they alone exceed the budget.
@@ -67,7 +65,7 @@ class PrefixPool:
         if len(data) > self.budget:
             return False
         if self._can_trim:
-            for entry in [one for one in self.entries if one.begins(prefix)]:
+            for entry in [one for one in self.entries if one.prefix.begins(prefix)]:
                 self._drop(entry)
         while self.nbytes + len(data) > self.budget or len(self.entries) >= _MOST_ENTRIES:
             self._drop(self.entries[0])

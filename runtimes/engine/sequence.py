@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from runtimes.engine.detokenize import Detokenizer
@@ -228,14 +228,14 @@ class Sequence:
         if rest:
             self._put(rest)
         tokens, params = tuple(self.output), self.request.params
-        cached = min(self.reused, len(self.prompt))
+        usage = Usage(len(self.prompt), len(tokens), min(self.reused, len(self.prompt)))
         completion = Completion(
             id=self.request.id,
             text=self.text.text,
             token_ids=tokens,
             finish_reason=reason,
-            usage=Usage(len(self.prompt), len(tokens), cached),
-            timings=self._timings(len(tokens), cached),
+            usage=usage,
+            timings=self._timings(usage),
             logprobs=tuple(self.logprobs) if params.wants_logprobs else None,
             error=error,
             top_logprobs=tuple(self.top_logprobs) if params.top_logprobs else None,
@@ -253,18 +253,14 @@ class Sequence:
         if self.state.streams:
             self.state.sink.put(Chunk(piece, tokens, self.index))
 
-    def _timings(self, completion_tokens: int, cached_tokens: int) -> Timings:
-        now = time.monotonic()
-        submitted = self.state.submitted
-        started = self.started or now
-        first = self.first_token or now
+    def _timings(self, usage: Usage) -> Timings:
+        now, submitted = time.monotonic(), self.state.submitted
+        started, first = self.started or now, self.first_token or now
         return Timings(
             queue_s=started - submitted,
             prefill_s=max(first - started, 0.0) if self.started else 0.0,
             ttft_s=first - submitted,
             decode_s=self.last_token - self.first_token,
             total_s=now - submitted,
-            prompt_tokens=len(self.prompt),
-            completion_tokens=completion_tokens,
-            cached_tokens=cached_tokens,
+            **asdict(usage),
         )

@@ -52,6 +52,7 @@ _STAMP = "ingot-build.json"
 # -fno-tree-sra change nothing about either.
 GCC_AMX_FLAGS = ("-fno-dse",)
 
+_X86 = {"x86_64", "amd64"}
 # The vision library is not used here, and is a fifth of the compilation.
 _NO_VISION = "-DLLAVA_BUILD=OFF"
 
@@ -108,7 +109,7 @@ def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
 def plan_build(version: str, environment: Mapping[str, str] = os.environ) -> BuildPlan:
     """What this compiler and machine need, added to what CXXFLAGS and CMAKE_ARGS ask for."""
     compiler = find_compiler(environment)
-    extra = GCC_AMX_FLAGS if compiler.is_gcc and _is_x86() else ()
+    extra = GCC_AMX_FLAGS if compiler.is_gcc and platform.machine().lower() in _X86 else ()
     cxx_flags = " ".join([*environment.get("CXXFLAGS", "").split(), *extra])
     return BuildPlan(
         version=version,
@@ -130,10 +131,6 @@ def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
     if not any(word.startswith(("-DLLAVA_BUILD=", "-DLLAVA_BUILD:")) for word in words):
         words.append(_NO_VISION)
     return shlex.join(words)
-
-
-def _is_x86() -> bool:
-    return platform.machine().lower() in {"x86_64", "amd64"}
 
 
 def install(version: str = TESTED_VERSION, *, force: bool = False) -> BuildPlan:

@@ -46,7 +46,7 @@ class OmpWaitPolicy:
         self._work = threading.Event()
         self._closed = threading.Event()
         self._running = False
-        self._asleep: _IdleTeam | None = None
+        self._asleep: threading.Event | None = None  # ends it
         chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
         if threads > 1 and not chosen and _openmp() is not None:
             threading.Thread(target=self._watch, name="ingot-omp-wait", daemon=True).start()
@@ -90,13 +90,13 @@ class OmpWaitPolicy:
             free = free + 1 if over < _FREE else 0
             if over > _CROWDED and self._asleep is None:
                 logger.debug("other processes are busy: waiting threads sleep")
-                self._asleep = _IdleTeam()
+                self._asleep = _idle_team()
             elif free >= _LOOKS_UNTIL_FREE and self._asleep is not None:
                 logger.debug("the cores are free again: waiting threads spin")
-                self._asleep.end()
+                self._asleep.set()
                 self._asleep = None
         if self._asleep is not None:
-            self._asleep.end()
+            self._asleep.set()
 
 
 class _Usage:
@@ -121,22 +121,17 @@ class _Usage:
         return max(0.0, (self.all - before.all) - (self.own - before.own)) / span
 
 
-class _IdleTeam:
-    """More OpenMP threads than cores, asleep, until ``end``."""
+def _idle_team() -> threading.Event:
+    """More OpenMP threads than cores, asleep until the event is set."""
+    over = threading.Event()
 
-    def __init__(self) -> None:
-        self._over = threading.Event()
-        threading.Thread(target=self._hold, name="ingot-idle-team", daemon=True).start()
-
-    def end(self) -> None:
-        """Let the team go: libgomp frees it with the thread that made it."""
-        self._over.set()
-
-    def _hold(self) -> None:
-        openmp = _openmp()
+    def hold() -> None:
         nothing = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p)
-        openmp.GOMP_parallel(nothing, None, _cores() + 1, 0)
-        self._over.wait()
+        _openmp().GOMP_parallel(nothing, None, _cores() + 1, 0)
+        over.wait()  # libgomp frees a team with the thread that made it
+
+    threading.Thread(target=hold, name="ingot-idle-team", daemon=True).start()
+    return over
 
 
 def _cores() -> int:
@@ -149,12 +144,8 @@ def _openmp() -> Any:
     """GNU's OpenMP library, the one that llama.cpp is linked to; None where there is none."""
     try:
         library = ctypes.CDLL("libgomp.so.1")
-        library.GOMP_parallel.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_uint,
-            ctypes.c_uint,
-        ]
+        pointer, count = ctypes.c_void_p, ctypes.c_uint
+        library.GOMP_parallel.argtypes = [pointer, pointer, count, count]
         library.GOMP_parallel.restype = None
     except (OSError, AttributeError):
         return None

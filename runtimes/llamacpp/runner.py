@@ -175,7 +175,8 @@ class LlamaRunner:
         for slot, end in ends.items():
             kv.lengths[slot] = end
         if alike is None:
-            return self._outcome(outputs)
+            found = self._top_k if self._top_k and self._top_k.on else None
+            return found.read(outputs) if found else self._logits(outputs)
         tokens = len(rows[0].tokens)
         wanted = [at * tokens for at, row in enumerate(rows) if row.logits]
         return self._logits(outputs)[wanted]
@@ -227,11 +228,6 @@ class LlamaRunner:
         if code in (_NO_SLOT, _OUT_OF_MEMORY):
             raise OutOfMemoryError(f"llama.cpp ran out of memory in a step: {reason}")
         raise ModelError(f"llama.cpp failed in a step: {reason}")
-
-    def _outcome(self, outputs: int) -> Logits | TopKLogits:
-        if self._top_k and self._top_k.on:
-            return self._top_k.read(outputs)
-        return self._logits(outputs)
 
     def _logits(self, outputs: int) -> Logits:
         """A view of llama.cpp's output buffer, which it reallocates only when it must grow."""

@@ -52,14 +52,10 @@ def find_alike(logits: Callable[[int], Logits]) -> Alike | None:
     ``logits(n)`` is those after each of a text's first ``n`` tokens, from one pass.
     """
     found = {count: logits(count) for count in _COUNTS}
-    return next((rule for rule in _RULES if _same(found, rule)), None)
-
-
-def _same(found: dict[int, Logits], rule: Alike) -> bool:
     most = found[MOST_PROBED]
-    return all(
-        np.array_equal(rows, most[:count]) for count, rows in found.items() if rule.holds(count)
-    )
+    alike = {count for count, rows in found.items() if np.array_equal(rows, most[:count])}
+    rules = (rule for rule in _RULES if {n for n in _COUNTS if rule.holds(n)} <= alike)
+    return next(rules, None)
 
 
 def parted(run: list[StepRow], slots: int, rule: Alike) -> list[list[StepRow]]:

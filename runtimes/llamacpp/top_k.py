@@ -96,7 +96,7 @@ class TopKSamplers:
     def _switch_on(self) -> None:
         # A chain can be given to a context once. Those of before are out of use for a step or more.
         self.close()
-        lib = self._lib
+        lib, self.on = self._lib, True
         for slot in range(self._slots):
             chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
             lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_k(WIDTH))
@@ -104,7 +104,5 @@ class TopKSamplers:
             if not lib.llama_set_sampler(self._context, slot, chain):
                 logger.info("llama.cpp cannot choose tokens on this device")
                 self._able = False
-                self.on = True
                 self.off()
                 return
-        self.on = True

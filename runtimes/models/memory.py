@@ -8,7 +8,6 @@ anything. Keys and values are counted for slots that are full to the last token.
 Prefixes that an engine keeps beside its slots come on top; ``SchedulerSettings`` bounds them.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from runtimes.errors import OutOfMemoryError
@@ -61,17 +60,12 @@ def largest_slots(
     model: ModelFile, settings: RunnerSettings, available: int, most: int = MOST_SLOTS
 ) -> int:
     """The most slots, up to ``most``, that fit ``available`` bytes; 0 when not even one does."""
-    return _largest(
-        lambda slots: estimate(model, replace(settings, slots=slots)).total <= available, most
-    )
+    return _largest(model, settings, available, "slots", most)
 
 
 def largest_context(model: ModelFile, settings: RunnerSettings, available: int) -> int:
     """The most tokens a slot, up to the model's own limit, that fit; 0 when not even one does."""
-    return _largest(
-        lambda context: estimate(model, replace(settings, context=context)).total <= available,
-        model.context_length,
-    )
+    return _largest(model, settings, available, "context", model.context_length)
 
 
 def require_fit(
@@ -109,15 +103,11 @@ def _advice(model: ModelFile, settings: RunnerSettings, available: int) -> list[
     fewer slots, a smaller context, smaller keys and values.
     """
     slots, context, budget = settings.slots, settings.context, settings.kv_tokens
-
-    def fits_with(changed: RunnerSettings) -> bool:
-        return estimate(model, changed).total <= available
-
-    step = _largest(lambda tokens: fits_with(replace(settings, batch=tokens)), settings.batch)
+    step = _largest(model, settings, available, "batch", settings.batch)
     if step >= _BATCH:
         return [f"--batch-tokens {step}"]
     if budget is not None:  # it alone says how large the cache is
-        most = _largest(lambda tokens: fits_with(replace(settings, kv_tokens=tokens)), budget)
+        most = _largest(model, settings, available, "kv_tokens", budget)
         return [f"--kv-tokens {most}"] if most >= _LEAST_CONTEXT else []
 
     fits = []
@@ -131,16 +121,20 @@ def _advice(model: ModelFile, settings: RunnerSettings, available: int) -> list[
         fits.append(f"--slots {slots} --context {shorter}")
     if "kv_type" in model.backend.knows and model.head_dim % 32 == 0:
         for smaller in KV_TYPES[KV_TYPES.index(settings.kv_type) + 1 :]:
-            if fits_with(replace(settings, kv_type=smaller)):
+            if estimate(model, replace(settings, kv_type=smaller)).total <= available:
                 fits.append(f"--slots {slots} --context {context} --kv-type {smaller}")
                 break
     return fits
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number up to ``most`` that fits, where every smaller one fits too; 0 for none."""
+def _largest(
+    model: ModelFile, settings: RunnerSettings, available: int, name: str, most: int
+) -> int:
+    """The largest value of a setting, up to ``most``, that fits; 0 when none does."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        changed: RunnerSettings = replace(settings, **{name: middle})  # type: ignore[arg-type]
+        fits = estimate(model, changed).total <= available
+        low, high = (middle, high) if fits else (low, middle - 1)
     return low

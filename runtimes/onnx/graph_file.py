@@ -79,20 +79,19 @@ def _read(path: Path, _changed: int, _size: int) -> OnnxGraph:
 
 
 def _describe(graph: Fields) -> OnnxGraph:
-    nodes = tuple(_node(_fields(value)) for value in graph[1])
+    nodes = tuple(
+        Node(_last_text(node[3]), _last_text(node[4]), _texts(node[1]), _texts(node[2]))
+        for node in map(_fields, graph[1])
+    )
     initializers = [_initializer(_fields(value)) for value in graph[5]]
-    cached = (_element_type(value) for value in map(_fields, graph[11]) if _is_past(value))
+    inputs = [_fields(value) for value in graph[11]]
+    past = (value for value in inputs if _last_text(value[1]).startswith("past"))
     return OnnxGraph(
         nodes,
         {tensor.name: tensor for tensor in initializers},
-        _ELEMENT_BYTES.get(next(cached, 0), _DEFAULT_ELEMENT_BYTES),
+        _ELEMENT_BYTES.get(next(map(_element_type, past), 0), _DEFAULT_ELEMENT_BYTES),
         pruned=any(node.name.startswith(PRUNED) for node in nodes),
     )
-
-
-def _node(node: Fields) -> Node:
-    inputs, outputs = (tuple(map(_text, node[number])) for number in (1, 2))
-    return Node(_last_text(node[3]), _last_text(node[4]), inputs, outputs)
 
 
 def _initializer(tensor: Fields) -> Initializer:
@@ -106,10 +105,6 @@ def _initializer(tensor: Fields) -> Initializer:
     computed = prod(shape) * _ELEMENT_BYTES.get(element, _DEFAULT_ELEMENT_BYTES)
     nbytes = int(external.get("length", 0)) or raw or computed
     return Initializer(_last_text(tensor[8]), tuple(shape), nbytes)
-
-
-def _is_past(value: Fields) -> bool:
-    return _last_text(value[1]).startswith("past")
 
 
 def _element_type(value: Fields) -> int:
@@ -158,8 +153,8 @@ def _varints(data: memoryview) -> list[int]:
 
 
 def _last_text(values: list[Any]) -> str:
-    return _text(values[-1]) if values else ""
+    return _texts(values)[-1] if values else ""
 
 
-def _text(data: memoryview) -> str:
-    return str(data, "utf-8", errors="replace")
+def _texts(values: list[Any]) -> tuple[str, ...]:
+    return tuple(str(data, "utf-8", errors="replace") for data in values)

@@ -53,7 +53,8 @@ class SlotCache:
 
     def copy(self, source: int, target: int, length: int) -> None:
         """See ``KvSlots.copy``; raises ModelError when the source holds fewer tokens."""
-        self._require(source, length)
+        if length > self.lengths[source]:
+            raise ModelError(f"slot {source} holds {self.lengths[source]} tokens, not {length}")
         self.changes += 1
         if source != target:
             for array in self.arrays:
@@ -96,7 +97,3 @@ class SlotCache:
     def shift(self, slot: int, keep: int, discard: int) -> None:
         """The graphs store rotated keys and offer nothing to rotate them further."""
         raise ModelError("ONNX Runtime cannot shift a slot's tokens; submit the shorter text again")
-
-    def _require(self, slot: int, length: int) -> None:
-        if length > self.lengths[slot]:
-            raise ModelError(f"slot {slot} holds {self.lengths[slot]} tokens, not {length}")

@@ -16,6 +16,7 @@ def read_folder(folder: Path) -> ModelFile:
         )
     model = read_json(folder / GENAI_CONFIG).get("model", {})
     decoder = model.get("decoder", {})
+    recipe = folder.name.removeprefix("onnx-")  # as ``quantize`` names folders
     try:
         graph = folder / str(decoder["filename"])
         heads = int(decoder["num_attention_heads"])
@@ -26,7 +27,7 @@ def read_folder(folder: Path) -> ModelFile:
             runtime="onnx",
             name=folder.name,
             architecture=str(model.get("type", "")),
-            quantization=_quantization(folder),
+            quantization=recipe if recipe != folder.name else "unknown",
             nbytes=sum(f.stat().st_size for f in folder.glob(graph.name + "*")),
             context_length=int(model["context_length"]),
             layers=layers,
@@ -44,11 +45,6 @@ def read_folder(folder: Path) -> ModelFile:
     if graph.parent != folder or not graph.is_file():
         raise ModelError(f"{folder} has no graph {graph.name}")
     return described
-
-
-def _quantization(folder: Path) -> str:
-    """The recipe that the folder is named after, as ``quantize`` names it; else unknown."""
-    return folder.name.removeprefix("onnx-") if folder.name.startswith("onnx-") else "unknown"
 
 
 def _window(decoder: dict[str, Any]) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.constraint import one_line, refused
+from runtimes.checks import one_line, refused
 from runtimes.errors import RequestError
 from runtimes.request import Constraint
 from runtimes.runner import Tokenizer

@@ -102,9 +102,14 @@ def _choose(logits: Logits, states: Sequence[SamplerState]) -> Ints:
         return tokens
     # Cold rows may overflow to -inf, whose weight is 0, as it should be.
     with np.errstate(over="ignore"):
-        if logits.shape[1] <= _SMALL_VOCABULARY:
-            return _small(logits, states)
-        return _large(logits, states)
+        if logits.shape[1] > _SMALL_VOCABULARY:
+            return _large(logits, states)
+        edited = [i for i, state in enumerate(states) if state.edits]
+        if edited:
+            logits = logits.copy()
+        for i in edited:
+            states[i].edit(logits[i])
+        return _choose_places(logits, states)
 
 
 def _check(tops: Floats) -> None:
@@ -112,16 +117,6 @@ def _check(tops: Floats) -> None:
     finite = np.isfinite(tops)
     if not finite.all():
         raise _BrokenLogitsError(np.flatnonzero(~finite).tolist())
-
-
-def _small(logits: Logits, states: Sequence[SamplerState]) -> Ints:
-    """Whole rows at once."""
-    edited = [i for i, state in enumerate(states) if state.edits]
-    if edited:
-        logits = logits.copy()
-        for i in edited:
-            states[i].edit(logits[i])
-    return _choose_places(logits, states)
 
 
 def _choose_places(values: Floats, states: Sequence[SamplerState]) -> Ints:

@@ -164,7 +164,9 @@ def _around_edge(weights: Floats, mass: float, tail: float) -> tuple[float, int,
     middle = sample[place]
     # The exact sum from there on tells how many tokens away the edge is, and on which side.
     np.greater_equal(weights, middle, out=mask)
-    above, count = _sum(weights, mask), int(np.count_nonzero(mask))
+    # Faster than ``sum(where=mask)``.
+    above = float(np.multiply(weights, mask, out=SCRATCH.spare[:size]).sum())
+    count = int(np.count_nonzero(mask))
     steps = math.ceil(abs(mass - above) / max(float(middle), _TINY) / stride)
     steps = min(steps + steps // 4 + 3 * math.isqrt(steps) + 4, len(sample))
     if above < mass:
@@ -175,11 +177,6 @@ def _around_edge(weights: Floats, mass: float, tail: float) -> tuple[float, int,
     np.logical_and(mask, weights < most, out=mask)
     part = weights[np.flatnonzero(mask)]
     return above - float(part.sum(dtype=np.float64)), count - len(part), part
-
-
-def _sum(weights: Floats, mask: Mask) -> float:
-    """The sum of the masked weights; faster than ``sum(where=mask)``."""
-    return float(np.multiply(weights, mask, out=SCRATCH.spare[: len(weights)]).sum())
 
 
 def _block_sums(weights: Floats) -> Doubles:

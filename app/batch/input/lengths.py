@@ -8,7 +8,7 @@ from app.batch.input.source import Source
 from app.openai.task import Problem, Task
 from app.prompts import PromptStyle, PromptTooLongError, encode
 from runtimes.chat import Message, encode_chat
-from runtimes.engine.request_checks import check_params
+from runtimes.checks import check_params
 from runtimes.errors import RequestError
 from runtimes.models.memory import DEFAULT_CONTEXT
 from runtimes.models.modelfile import ModelFile

@@ -83,9 +83,9 @@ def test_others_are_what_this_process_does_not_do() -> None:
 def test_a_team_that_sleeps_costs_nothing_and_goes_away() -> None:
     tasks = f"/proc/{os.getpid()}/task"
     before = set(os.listdir(tasks))
-    team = omp_wait._IdleTeam()
+    team = omp_wait._idle_team()
     assert wait_until(lambda: len(set(os.listdir(tasks)) - before) > omp_wait._cores())
-    team.end()
+    team.set()
     assert wait_until(lambda: set(os.listdir(tasks)) <= before)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from app.batch.schedule.cluster.actor import Loaded
 from runtimes.chat import Message
+from runtimes.checks import check_request
 from runtimes.engine.metrics import EngineStats
-from runtimes.engine.request_checks import check_request
 from runtimes.errors import IngotError, RequestError, WorkerError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Request

@@ -28,8 +28,7 @@ from app.batch.settings import JobSettings
 from app.batch.spec import BatchSpec, RunningOptions
 from app.models.planning import Choice
 from runtimes.errors import ModelError, RequestError
-from runtimes.models.modelfile import fingerprint
-from runtimes.models.modelfile import ModelFile
+from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
