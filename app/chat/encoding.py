@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from app.chat.labels import same_vocabulary
 from app.chat.store.records import Message
 from runtimes import chat
 from runtimes.api import EngineApi
@@ -41,7 +40,7 @@ def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[
     """Ids of what an answer has so far, and whether they are those that were generated: else the
     loaded model (of this ``label``) has others, and the text is tokenized. Blocks."""
     ids = list(message.token_ids)
-    known = same_vocabulary(message.model, label) and max(ids, default=0) < engine.vocab_size
+    known = _model(message.model) == _model(label) and max(ids, default=0) < engine.vocab_size
     if ids and known:
         return ids, True
     begin = engine.encode("")  # the BOS token, where the model wants one
@@ -65,3 +64,8 @@ def _without_system(messages: Sequence[chat.Message]) -> Sequence[chat.Message]:
         return []
     joined = {"role": "user", "content": f"{first['content']}\n\n{rest[0]['content']}"}
     return [joined, *rest[1:]]
+
+
+def _model(label: str | None) -> str | None:
+    """Of a label such as "pebble · q8_0"; token ids of its builds mean the same."""
+    return label and label.partition(" · ")[0]

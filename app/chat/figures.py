@@ -92,6 +92,7 @@ class Meter:
     """
 
     def __init__(self) -> None:
+        self.first: float | None = None  # when the first piece came
         self._readings: deque[tuple[float, int]] = deque()  # time, tokens until then
         # The rate as it was each quarter of a second, oldest first, for a sparkline.
         self.samples: deque[float] = deque(maxlen=_SAMPLES)
@@ -101,7 +102,7 @@ class Meter:
 
     def begin(self, first: float, tokens: int = 1) -> None:
         """The first ``tokens`` came together at ``first``: the rate counts those after them."""
-        self.first_tokens = tokens
+        self.first, self.first_tokens = first, tokens
         self._readings.append((first, tokens))
         self._sampled = first
 

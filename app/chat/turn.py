@@ -84,7 +84,6 @@ class Turn:
         self._stop_asked = False
         self._tries = 0
         self._began = self._saved = time.monotonic()
-        self._first: float | None = None
         self._warned = False
         self._warning: str | None = None
         self._completion: Completion | None = None
@@ -201,20 +200,19 @@ class Turn:
             self._text += chunk.text
             self._ids += chunk.token_ids
         self._pieces += chunks
-        if chunks and self._first is None:
-            self._first = self._stream.first_at or now
-            self.meter.begin(self._first, len(chunks[0].token_ids))
+        if chunks and self.meter.first is None:
+            self.meter.begin(self._stream.first_at or now, len(chunks[0].token_ids))
         self.meter.read(now, sum(len(chunk.token_ids) for chunk in chunks))
         if completion is not None:
             self._end(completion)
-        elif now - self._saved >= JOURNAL_S and self._first is not None:
+        elif now - self._saved >= JOURNAL_S and self.meter.first is not None:
             self._saved = now
             self._warn(self._journal.save(self._text, self._kept_ids, self._figures(UNFINISHED)))
 
     def _again(self, completion: Completion) -> bool:
         """Whether a request that was lost is asked again: nobody has seen a part of its answer."""
         lost = completion.finish_reason is FinishReason.ERROR and completion.retryable
-        if not lost or self._first is not None or self._stop_asked or self._tries >= _RETRIES:
+        if not lost or self.meter.first is not None or self._stop_asked or self._tries >= _RETRIES:
             return False
         self._tries += 1
         try:
@@ -283,7 +281,7 @@ class Turn:
     def _figures(self, reason: str) -> Figures:
         """What is known while it comes."""
         now = time.monotonic()
-        first = self._first if self._first is not None else now
+        first = self.meter.first if self.meter.first is not None else now
         count, seconds = self.meter.tokens, now - first
         later = count - self.meter.first_tokens  # than the first piece
         live = Figures(
@@ -306,7 +304,7 @@ class Turn:
             self._conversation.note(self.message)
         tokens, prompt, context = self.meter.tokens, len(self._request.prompt), self._engine.context
         decode, prefill = self.meter.rate, None
-        ttft = self._first - self._began if self._first is not None else None
+        ttft = self.meter.first - self._began if self.meter.first is not None else None
         if self._completion is not None:
             measured = figures_of(self._completion)
             tokens, decode = measured.completion_tokens, measured.decode_tps

@@ -27,22 +27,15 @@ class Screen:
     def __init__(self, file: IO[str], sieve: Callable[[str], str] | None = None) -> None:
         self._file = file
         self._sieve = sieve
-        self._gone = False
 
     def write(self, text: str) -> int:
-        if not self._gone:
-            try:
-                return self._file.write(self._sieve(text) if self._sieve else text)
-            except (OSError, ValueError):
-                self._gone = True
+        with contextlib.suppress(OSError, ValueError):
+            self._file.write(self._sieve(text) if self._sieve else text)
         return len(text)
 
     def flush(self) -> None:
-        if not self._gone:
-            try:
-                self._file.flush()
-            except (OSError, ValueError):
-                self._gone = True
+        with contextlib.suppress(OSError, ValueError):
+            self._file.flush()
 
     def fileno(self) -> int:
         return self._file.fileno()

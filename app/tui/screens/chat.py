@@ -97,7 +97,7 @@ class ChatScreen(Occupied, Screen[None]):
         self.sender = Sender(self)
         self.send = self.sender.send
         self.action_complete = self.sender.complete
-        actions = ChatActions(self)
+        actions = ChatActions(self)  # a method of it is the action of its name
         for name in vars(ChatActions):
             if not name.startswith("_"):
                 setattr(self, f"action_{name}", getattr(actions, name))

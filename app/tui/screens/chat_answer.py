@@ -20,13 +20,25 @@ from app.chat.store.records import Message
 from app.chat.turn import Progress, Turn
 from runtimes.errors import IngotError
 
+if TYPE_CHECKING:
+    from app.tui.screens.chat import ChatScreen
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.1
+_WITHOUT_MODEL = {
+    HostState.LOADING: "loading the model",
+    HostState.EMPTY: "no model ([chat.models ctrl+t])",
+    HostState.FAILED: "the model did not load ([chat.models ctrl+t])",
+}
 _MOST_OFTEN_S = 0.12
 _LEAST_OFTEN_S = 0.5
 _SHARE = 0.10  # of one core
 
 
 class Pace:
-    """``interval`` says how long to wait: the processor time since the last time decides."""
+    """How often to show what has come: less often where showing it takes much of the processor,
+    since an engine there uses every core. ``interval`` says how long to wait."""
 
     def __init__(self) -> None:
         self.interval = _MOST_OFTEN_S  # seconds between two showings, now
@@ -43,19 +55,6 @@ class Pace:
             self.interval += (wanted - self.interval) / 4  # one slow frame changes little
         self._used, self._last = used, now
         yield
-
-
-if TYPE_CHECKING:
-    from app.tui.screens.chat import ChatScreen
-
-log = logging.getLogger(__name__)
-
-_TICK_S = 0.1
-_WITHOUT_MODEL = {
-    HostState.LOADING: "loading the model",
-    HostState.EMPTY: "no model ([chat.models ctrl+t])",
-    HostState.FAILED: "the model did not load ([chat.models ctrl+t])",
-}
 
 
 @dataclass(frozen=True, slots=True)
