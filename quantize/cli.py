@@ -123,7 +123,7 @@ def command(
 
         print_listing()
         return
-    from quantize.options import MeasureOptions, Options, SourceOptions
+    from quantize.options import DEFAULT_LIMIT, MeasureOptions, Options, SourceOptions
 
     if target not in ("cpu", "cuda"):
         raise UsageError(f"--target takes cpu or cuda, not {target!r}")
@@ -131,7 +131,9 @@ def command(
         source=SourceOptions(model, revision, lora, allow_pickle, trust_remote_code),
         recipes=_recipes(recipe or [], to, bits),
         out=out,
-        measure=MeasureOptions(not no_measure, measure_text, limit, not no_gates, measure_again),
+        measure=MeasureOptions(
+            *(not no_measure, measure_text, limit or DEFAULT_LIMIT, not no_gates, measure_again)
+        ),
         allow_token_mismatch=allow_token_mismatch,
         imatrix=imatrix,
         overrides=_overrides(override or []),

@@ -7,6 +7,8 @@ from typing import Literal
 
 from quantize.recipes.recipe import Recipe
 
+DEFAULT_LIMIT = 4096  # scored tokens: more than the bundled text gives with any vocabulary
+
 Target = Literal["cpu", "cuda"]
 
 
@@ -27,7 +29,7 @@ class MeasureOptions:
 
     enabled: bool = True
     text: Path | None = None  # None: the bundled text
-    limit: int | None = None  # the most tokens scored; None: the default
+    limit: int = DEFAULT_LIMIT  # the most tokens scored
     gates: bool = True
     again: bool = False  # measure what is measured already once more
 

@@ -16,7 +16,7 @@ from quantize.quality import built_child, float_child
 from quantize.quality.fidelity import require_quality
 from quantize.quality.reference import FloatReference, load_reference
 from quantize.quality.tasks import Question
-from quantize.quality.text import read_text, scored_tokens
+from quantize.quality.text import read_text
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.recipes.recipe import FORMATS, Recipe
 from quantize.stages.keys import versions
@@ -35,7 +35,7 @@ def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
     options = run.options.measure
     if not options.enabled:
         return None
-    text = {"text": read_text(options.text).sha256, "limit": scored_tokens(options.limit)}
+    text = {"text": read_text(options.text).sha256, "limit": options.limit}
     if questions and run.base.kind == "gguf":
         run.progress.note("the graded questions are left out: the source has no float model to ask")
         questions = ()
@@ -143,7 +143,8 @@ def _know_original(run: Run, plan: Measuring) -> FloatReference:
             *(f"asking the float model {len(asked)} graded questions", Quality),
             *(partial(float_child.accuracy, source, asked), {"torch": True}),
         )
-    run.publisher.describe(quality, reference.perplexity, plan.key)
+    own = reference.perplexity
+    run.publisher.describe(quality=quality, perplexity=own, measurement=plan.key)
     plan.reference, plan.asked = reference, asked
     return reference
 

@@ -17,7 +17,7 @@ from quantize.manifest import load_manifest
 from quantize.onnx.build import builder_may_know, require_builder
 from quantize.options import Options
 from quantize.quality.reference import reference_bytes
-from quantize.quality.text import read_text, scored_tokens
+from quantize.quality.text import read_text
 from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
@@ -39,8 +39,8 @@ def space_parts(source: SourceModel, recipes: Sequence[Recipe], options: Options
     if source.kind == "hf" and any(recipe.format == "gguf" for recipe in recipes):
         parts["half-precision GGUF"] = int(source.parameters * 2 * 1.05)
     if options.measure.enabled:
-        tokens = scored_tokens(options.measure.limit)
-        parts["float model's predictions"] = reference_bytes(_vocabulary(source), tokens)
+        limit = options.measure.limit
+        parts["float model's predictions"] = reference_bytes(_vocabulary(source), limit)
     onnx = [recipe for recipe in recipes if recipe.format == "onnx"]
     if onnx and not builder_may_know(source.architecture):
         parts["float graph"] = int(source.parameters * 4 * 1.05)

@@ -4,21 +4,15 @@ import logging
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from quantize.build.workspace import Workspace
 from quantize.errors import UsageError
-from quantize.manifest import (
-    NAME,
-    FileEntry,
-    Manifest,
-    ModelInfo,
-    Perplexity,
-    Quality,
-    load_manifest,
-    write_manifest,
-)
+from quantize.manifest import NAME, FileEntry, Manifest, ModelInfo, load_manifest, write_manifest
 from quantize.stages.verify import is_whole
 from runtimes.errors import ModelError
+
+_FIGURES = ("quality", "perplexity", "measurement")  # of a model, which files are compared with
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +49,9 @@ class Publisher:
         self.manifest = replace(self.manifest, files=files)
         write_manifest(self.space.out, self.manifest, self.space.work)
 
-    def describe(
-        self, quality: Quality | None, perplexity: Perplexity | None, measurement: str
-    ) -> None:
-        """The original's own figures; written with the next file."""
-        model = replace(
-            self.manifest.model, quality=quality, perplexity=perplexity, measurement=measurement
-        )
-        self.manifest = replace(self.manifest, model=model)
+    def describe(self, **figures: Any) -> None:
+        """The original's own ``figures``, fields of `ModelInfo`; written with the next file."""
+        self.manifest = replace(self.manifest, model=replace(self.manifest.model, **figures))
 
 
 def open_publisher(space: Workspace, model: ModelInfo) -> Publisher:
@@ -78,14 +67,8 @@ def open_publisher(space: Workspace, model: ModelInfo) -> Publisher:
         raise UsageError(
             f"{space.out} holds builds of {earlier.model.name}, not of {model.name}; use --out"
         )
-    known = earlier.model
-    kept = replace(
-        model,
-        quality=known.quality,
-        perplexity=known.perplexity,
-        measurement=known.measurement,
-    )
-    return Publisher(space, replace(earlier, model=kept))
+    figures = {name: getattr(earlier.model, name) for name in _FIGURES}
+    return Publisher(space, replace(earlier, model=replace(model, **figures)))
 
 
 def _finish_publishing(space: Workspace) -> None:

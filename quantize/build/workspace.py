@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -32,23 +32,16 @@ class Workspace:
     """An output folder held by one run, with its work folder. A context manager."""
 
     out: Path
+    root: Path = field(init=False)  # holds the two others
+    work: Path = field(init=False)  # all that is unfinished; gone when the run ends in any way
+    stages: Path = field(init=False)  # what is finished
     _lock: Lock | None = None
     _created: bool = False
 
-    @property
-    def root(self) -> Path:
-        """The folder that holds all of the following."""
-        return self.out / WORK
-
-    @property
-    def work(self) -> Path:
-        """The folder for everything unfinished; gone when the run ends, in whichever way."""
-        return self.root / "scratch"
-
-    @property
-    def stages(self) -> Path:
-        """The folder for finished stages."""
-        return self.root / "stages"
+    def __post_init__(self) -> None:
+        """Name the folders."""
+        self.root = self.out / WORK
+        self.work, self.stages = self.root / "scratch", self.root / "stages"
 
     def __enter__(self) -> Self:
         """Take the folder. Raises BusyError while another run holds it."""

@@ -11,7 +11,7 @@ from quantize.errors import UsageError
 from quantize.onnx.builder import build_graph
 from quantize.onnx.optimum.route import build_with_optimum
 from quantize.options import Target
-from quantize.progress.console import Reporter
+from quantize.progress.console import SILENT, Reporter
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from runtimes.errors import RuntimeMissingError
@@ -46,7 +46,7 @@ def build_onnx(
     recipe: Recipe,
     work: Path,
     target: Target = "cpu",
-    progress: Reporter | None = None,
+    progress: Reporter = SILENT,
     calibration: Path | None = None,
     exports: Path | None = None,
 ) -> OnnxBuild:
@@ -58,7 +58,7 @@ def build_onnx(
     Raises UsageError where the recipe does not fit the target, and what `run_child` and
     `optimum_overlay` raise.
     """
-    progress, exports = progress or Reporter(), exports or work
+    exports = exports or work
     out = work / recipe.name
     if recipe.precision != _W8A8:
         return _build(source, recipe, out, target, progress, exports)

@@ -93,7 +93,7 @@ def fidelity(path: Path, reference: FloatReference) -> Fidelity:
     return summed_up(joined(parts), reference.perplexity)
 
 
-def from_gguf(path: Path, out: Path, text: Path | None, limit: int | None) -> None:
+def from_gguf(path: Path, out: Path, text: Path | None, limit: int) -> None:
     """Run a GGUF file of half or single precision, which is its own float model, over the text;
     what it gives goes to the folder ``out``."""
     given = read_text(text, limit)

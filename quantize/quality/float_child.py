@@ -28,7 +28,7 @@ _SHARE = 0.5  # of the memory that is free, for weights in single precision
 _SMALL = 2**20  # parameters of a module that are widened once and for all
 
 
-def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: int | None) -> None:
+def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: int) -> None:
     """Run the Hugging Face model ``source`` over the text; what it gives goes to the folder
     ``out``."""
     import torch

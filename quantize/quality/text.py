@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize.errors import UsageError
+from quantize.options import DEFAULT_LIMIT
 
 BUNDLED = Path(__file__).resolve().parents[1] / "data" / "evaluation.txt"
 WINDOW = 512
-DEFAULT_LIMIT = 4096  # scored tokens: more than the bundled text gives with any vocabulary
 _FEWEST = 32  # ids that a text must have
 _CHARACTERS_PER_TOKEN = 16  # of a long text no more is tokenized than may be needed
 
@@ -57,7 +57,7 @@ class Windows:
         return sum(len(ids) - 1 - self.first for ids in self.ids)
 
 
-def read_text(path: Path | None, limit: int | None = None) -> Text:
+def read_text(path: Path | None, limit: int = DEFAULT_LIMIT) -> Text:
     """The text at ``path``, or the bundled one; no more of it than ``limit`` scored tokens need.
 
     Raises UsageError when there is none, or it is not UTF-8.
@@ -72,19 +72,12 @@ def read_text(path: Path | None, limit: int | None = None) -> Text:
         raise UsageError(
             f"--measure-text {source} is not UTF-8 text (byte {error.start:,}); convert it first"
         ) from error
-    most = (2 * (limit or DEFAULT_LIMIT) + 2 * WINDOW) * _CHARACTERS_PER_TOKEN
+    most = (2 * limit + 2 * WINDOW) * _CHARACTERS_PER_TOKEN
     name = "bundled text" if path is None else source.name
     return Text(name, content[:most], hashlib.sha256(data).hexdigest())
 
 
-def scored_tokens(limit: int | None = None) -> int:
-    """The most tokens that a run with this limit scores; raises UsageError for a limit below 1."""
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit {limit}: at least one token has to be scored")
-    return limit or DEFAULT_LIMIT
-
-
-def cut(ids: Sequence[int], context: int, bos: int | None, limit: int | None = None) -> Windows:
+def cut(ids: Sequence[int], context: int, bos: int | None, limit: int = DEFAULT_LIMIT) -> Windows:
     """Cut a text's ids for a model whose context is ``context``; at most ``limit`` are scored.
 
     A text shorter than a window is one window. ``bos`` is the id that begins every piece, None
@@ -96,7 +89,7 @@ def cut(ids: Sequence[int], context: int, bos: int | None, limit: int | None = N
             f"the text to measure with has {len(ids)} tokens and the model a context of {context};"
             f" at least {_FEWEST} are needed. Give a longer text with --measure-text"
         )
-    first, left = length // 2, scored_tokens(limit)
+    first, left = length // 2, limit
     pieces = []
     for start in range(0, len(ids) - length + 1, length):
         take = min(length, first + 1 + left)

@@ -10,7 +10,7 @@ from quantize.errors import SourceError, UsageError
 from quantize.hub.errors import NotOnHubError
 from quantize.hub.names import parse_hub_name
 from quantize.options import SourceOptions
-from quantize.progress.console import Reporter
+from quantize.progress.console import SILENT, Reporter
 from quantize.source.checks import require_agreement, require_floats, require_no_code
 from quantize.source.download import download_model
 from quantize.source.files import (
@@ -31,7 +31,7 @@ _FLOATS = frozenset({"F32", "F16", "BF16"})
 _SUFFIX = re.compile(r"[-._](?:b?f16|f32|fp16|fp32)$", re.IGNORECASE)
 
 
-def open_source(options: SourceOptions | str, progress: Reporter | None = None) -> SourceModel:
+def open_source(options: SourceOptions | str, progress: Reporter = SILENT) -> SourceModel:
     """The model that ``options`` names: a folder, a GGUF file of floats, or ORG/NAME on the hub.
 
     A model from the hub is downloaded, or found among the downloaded ones; a folder of that name
@@ -39,7 +39,6 @@ def open_source(options: SourceOptions | str, progress: Reporter | None = None) 
     damaged or not fit, HubError for what the hub does not give, DiskFullError.
     """
     options = SourceOptions(options) if isinstance(options, str) else options
-    progress = progress or Reporter()
     path = Path(options.model)
     if path.is_dir():
         _require_no_revision(options)

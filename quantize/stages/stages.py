@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -134,12 +133,9 @@ class Stages:
 
 def stages_size(root: Path) -> int:
     """Bytes on disk of everything below ``root``; 0 when there is nothing."""
-    return sum(_on_disk(path.lstat()) for path in root.rglob("*") if path.is_file())
-
-
-def _on_disk(status: os.stat_result) -> int:
-    blocks: int | None = getattr(status, "st_blocks", None)  # Windows does not tell
-    return status.st_size if blocks is None else blocks * 512
+    found = [path.lstat() for path in root.rglob("*") if path.is_file()]
+    # Windows does not tell the blocks.
+    return sum(int(getattr(one, "st_blocks", one.st_size / 512) * 512) for one in found)
 
 
 def _read(folder: Path) -> dict[str, Any]:
