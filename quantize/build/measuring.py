@@ -144,7 +144,7 @@ def _know_original(run: Run, plan: Measuring) -> FloatReference:
             *(partial(float_child.accuracy, source, asked), {"torch": True}),
         )
     own = reference.perplexity
-    run.publisher.describe(quality=quality, perplexity=own, measurement=plan.key)
+    run.space.describe(quality=quality, perplexity=own, measurement=plan.key)
     plan.reference, plan.asked = reference, asked
     return reference
 

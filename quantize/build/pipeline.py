@@ -7,7 +7,6 @@ from pathlib import Path
 from quantize.build.making import make_file
 from quantize.build.measuring import check, measure, plan_measuring
 from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted
-from quantize.build.publish import open_publisher
 from quantize.build.run import Job, Run
 from quantize.build.workspace import Workspace, disk_errors
 from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
@@ -50,14 +49,14 @@ def build(options: Options, progress: Reporter) -> tuple[Path, Manifest]:
         run.plan = plan_measuring(run, questions)
         jobs = [_job(run, recipe) for recipe in options.recipes]
         require_room(out, options, source, [job.recipe for job in jobs if job.entry is None])
-        before = run.publisher.manifest
+        before = run.space.manifest
         failed = _finish_all(run, jobs)
         _report(run, before)
         if failed:
             raise _summary(failed, len(jobs))
     if options.push is not None:
         progress.note(f"uploaded to {push(out, options.push, progress)}")
-    return out, run.publisher.manifest
+    return out, run.space.manifest
 
 
 def _open(options: Options, source: SourceModel, space: Workspace, progress: Reporter) -> Run:
@@ -67,14 +66,14 @@ def _open(options: Options, source: SourceModel, space: Workspace, progress: Rep
     inputs = source_inputs(source, fingerprint)
     stages = Stages(space.stages, fingerprint.hash, fresh=options.fresh, progress=progress)
     model = ModelInfo(source.name, source.architecture, source.parameters, bytes=source.bytes)
-    publisher = open_publisher(space, model)
-    return Run(options, source, fingerprint, inputs, space, stages, publisher, progress)
+    space.open(model)
+    return Run(options, source, fingerprint, inputs, space, stages, progress)
 
 
 def _job(run: Run, recipe: Recipe) -> Job:
     """What is to be done for ``recipe``: nothing to build if the file is there, byte for byte."""
     job = Job(recipe, build_key(run.inputs, recipe, run.options))
-    entry = run.publisher.manifest.entry(recipe.name)
+    entry = run.space.manifest.entry(recipe.name)
     if entry is None or entry.inputs != job.key or run.options.fresh:
         return job
     if _is_whole(run, entry):
@@ -158,7 +157,7 @@ def _build(run: Run, job: Job) -> None:
         entry = measure(run, run.plan, recipe, made, entry)
     job.entry = entry
     with run.progress.stage(f"writing {made.name} to the disk"):
-        run.publisher.publish(job.entry, made)
+        run.space.publish(job.entry, made)
     run.stages.drop("build", job.key)
     run.progress.published(run.space.out, job.entry)
 
@@ -170,7 +169,7 @@ def _measure_published(run: Run, job: Job, entry: FileEntry) -> None:
     if entry.measurement != run.plan.key or run.options.measure.again:
         path = run.space.out / entry.path
         entry = job.entry = measure(run, run.plan, job.recipe, path, entry)
-        run.publisher.update(entry)
+        run.space.update(entry)
     if run.options.measure.gates and entry.fidelity:
         require_quality(job.recipe, entry.fidelity)
 
@@ -179,10 +178,10 @@ def _measure_others(run: Run, jobs: Sequence[Job]) -> None:
     """Files of earlier runs whose figures are of another measurement are measured again, so that
     all can be compared. What cannot be measured keeps its figures, which are shown apart."""
     plan = run.plan
-    if plan is None or run.publisher.manifest.model.measurement != plan.key:
+    if plan is None or run.space.manifest.model.measurement != plan.key:
         return  # nothing was measured in this way
     asked = {job.recipe.name for job in jobs}
-    for entry in run.publisher.manifest.files:
+    for entry in run.space.manifest.files:
         if entry.recipe in asked or not entry.fidelity or entry.measurement == plan.key:
             continue
         recipe = RECIPES.get(entry.recipe)
@@ -195,7 +194,7 @@ def _measure_others(run: Run, jobs: Sequence[Job]) -> None:
             path = run.space.out / entry.path
             try:
                 known = _with_bits(run, entry)
-                run.publisher.update(measure(run, plan, recipe, path, known, gated=False))
+                run.space.update(measure(run, plan, recipe, path, known, gated=False))
                 continue
             except ModelError as error:
                 why = str(error).splitlines()[0]
@@ -207,7 +206,7 @@ def _with_bits(run: Run, entry: FileEntry) -> FileEntry:
     if entry.bits_per_weight is None:
         bits = bits_per_weight(run.space.out / entry.path, run.base.parameters)
         entry = replace(entry, bits_per_weight=bits)
-        run.publisher.update(entry)
+        run.space.update(entry)
     return entry
 
 
@@ -218,7 +217,7 @@ def _is_whole(run: Run, entry: FileEntry) -> bool:
 
 def _report(run: Run, before: Manifest) -> None:
     """The report and the model card beside the files, unless they are there and nothing is new."""
-    manifest, out = run.publisher.manifest, run.space.out
+    manifest, out = run.space.manifest, run.space.out
     there = all((out / name).is_file() for name in FILES)
     if manifest.files and (manifest != before or not there):
         with run.progress.stage("writing the report"):

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from quantize.build.publish import Publisher
 from quantize.build.workspace import Workspace
 from quantize.children.process import run_child
 from quantize.lora.merge import merged_source
@@ -48,7 +47,6 @@ class Run:
     inputs: dict[str, Any]
     space: Workspace
     stages: Stages
-    publisher: Publisher
     progress: Reporter
     plan: Measuring | None = None  # None with --no-measure
     _source: SourceModel | None = None

@@ -1,4 +1,5 @@
-"""Where a build happens: a private work folder, and publishing in one step.
+"""Where a build happens: a private work folder, and publishing in one step, with a manifest that is
+right at every moment.
 
 Everything is made in ``OUT/.quantize-work`` and moved out by a rename once all its checks have
 passed, so whatever ends a run, OUT shows only finished files. A run that is done removes that
@@ -11,30 +12,37 @@ import errno
 import logging
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from quantize.disk import full_disk_explained
-from quantize.errors import BusyError
-from quantize.manifest import NAME as MANIFEST
+from quantize.errors import BusyError, UsageError
+from quantize.manifest import NAME, FileEntry, Manifest, ModelInfo, load_manifest, write_manifest
+from quantize.stages.verify import is_whole
+from runtimes.errors import ModelError
 from runtimes.machine.locks import Lock, another_run
 
 logger = logging.getLogger(__name__)
 
 WORK = ".quantize-work"
+_FIGURES = ("quality", "perplexity", "measurement")  # of a model, which files are compared with
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _AT_FDCWD = -100  # fcntl.h
 
 
 @dataclass(slots=True)
 class Workspace:
-    """An output folder held by one run, with its work folder. A context manager."""
+    """An output folder held by one run, with its work folder. A context manager.
+
+    ``manifest``, once it is opened, is as it is on the disk when something is published.
+    """
 
     out: Path
     root: Path = field(init=False)  # holds the two others
     work: Path = field(init=False)  # all that is unfinished; gone when the run ends in any way
     stages: Path = field(init=False)  # what is finished
+    manifest: Manifest = field(init=False)
     _lock: Lock | None = None
     _created: bool = False
 
@@ -56,7 +64,7 @@ class Workspace:
         # We hold the lock, so whoever left this is dead.
         self._created |= self.root.exists() and [*self.out.iterdir()] == [self.root]
         for path in self.root.glob("*"):
-            if path not in (self.stages, self.root / MANIFEST):
+            if path not in (self.stages, self.root / NAME):
                 _remove(path)
         self.work.mkdir(parents=True)
         self.stages.mkdir(exist_ok=True)
@@ -74,7 +82,42 @@ class Workspace:
         assert self._lock is not None
         self._lock.close()
 
-    def publish(self, made: Path, name: str) -> Path:
+    def open(self, model: ModelInfo) -> None:
+        """Go on with the manifest in OUT, after ending what a killed run had begun.
+
+        Raises UsageError when the folder holds builds of another model.
+        """
+        self._finish_publishing()
+        self.manifest = Manifest(model=model)
+        if (earlier := _manifest_in(self.out)) is not None:
+            if earlier.model.name != model.name:
+                raise UsageError(
+                    f"{self.out} holds builds of {earlier.model.name}, not of {model.name};"
+                    " use --out"
+                )
+            figures = {name: getattr(earlier.model, name) for name in _FIGURES}
+            self.manifest = replace(earlier, model=replace(model, **figures))
+
+    def publish(self, entry: FileEntry, made: Path) -> None:
+        """Move ``made`` out and list it. At no moment does the manifest describe another file than
+        the one that is there: the old entry goes, the file moves, the new entry comes.
+
+        The manifest that is to be comes first, in the work folder: when the run is killed between
+        these steps, the next one sees from it what the file is that no manifest lists.
+        """
+        planned = self.manifest.with_entry(entry)
+        write_manifest(self.root, planned)
+        try:
+            if self.manifest.entry(entry.recipe):
+                write_manifest(self.out, self.manifest.without(entry.recipe), self.work)
+            self.move_out(made, entry.path)
+            (self.root / NAME).replace(self.out / NAME)
+        except BaseException:  # a full disk, Ctrl-C
+            self._finish_publishing()
+            raise
+        self.manifest = planned
+
+    def move_out(self, made: Path, name: str) -> None:
         """Move a finished file or folder into OUT, in place of an older one, in one step."""
         target = self.out / name
         _sync(made)
@@ -84,7 +127,40 @@ class Workspace:
             if made.is_dir() is not target.is_dir() and target.exists():
                 _remove(target)
             made.replace(target)
-        return target
+
+    def update(self, entry: FileEntry) -> None:
+        """List new figures of a file that stays as it is, in its place."""
+        files = tuple(entry if e.recipe == entry.recipe else e for e in self.manifest.files)
+        self.manifest = replace(self.manifest, files=files)
+        write_manifest(self.out, self.manifest, self.work)
+
+    def describe(self, **figures: Any) -> None:
+        """The original's own ``figures``, fields of `ModelInfo`; written with the next file."""
+        self.manifest = replace(self.manifest, model=replace(self.manifest.model, **figures))
+
+    def _finish_publishing(self) -> None:
+        """A killed run was publishing when there is a planned manifest: list the file if it has
+        moved out as a whole; remove it if it is the old one, which nothing lists any more."""
+        planned = _manifest_in(self.root)
+        (self.root / NAME).unlink(missing_ok=True)
+        if planned is None or not planned.files:
+            return
+        entry = planned.files[-1]
+        if is_whole(self.out, entry):
+            logger.debug("%s was published by a run that was killed", entry.path)
+            write_manifest(self.out, planned, self.work)
+            return
+        listed = _manifest_in(self.out)
+        if listed is None or all(other.path != entry.path for other in listed.files):
+            _remove(self.out / entry.path)
+
+
+def _manifest_in(folder: Path) -> Manifest | None:
+    """The manifest, if there is a readable one; a damaged one is written anew."""
+    try:
+        return load_manifest(folder)
+    except ModelError:
+        return None
 
 
 def disk_errors(out: Path) -> contextlib.AbstractContextManager[None]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from quantize.build.publish import Publisher, open_publisher
 from quantize.build.workspace import WORK, Workspace
 from quantize.manifest import (
     NAME,
@@ -123,21 +122,22 @@ def test_killed_while_publishing(
     with Workspace(out) as space:
         if replaces:
             write_manifest(out, Manifest(MODEL, (_entry(out / "m.gguf", "old"),)))
-        publisher = open_publisher(space, MODEL)
+        space.open(MODEL)
         new = _entry(space.work / "made", "new")
         # The steps by hand, as a run that is killed leaves them.
-        write_manifest(space.root, publisher.manifest.with_entry(new))
+        write_manifest(space.root, space.manifest.with_entry(new))
         if step != "plan" and replaces:
-            write_manifest(out, publisher.manifest.without("q8_0"), space.work)
+            write_manifest(out, space.manifest.without("q8_0"), space.work)
         if step in ("move", "list"):
-            space.publish(space.work / "made", "m.gguf")
+            space.move_out(space.work / "made", "m.gguf")
         if step == "list":
             (space.root / NAME).replace(out / NAME)
         if (out / NAME).exists():
             for entry in load_manifest(out).files:
                 assert hash_files(out / entry.path) == entry.sha256
         (space.stages / "a").mkdir()
-        after = open_publisher(space, MODEL).manifest
+        space.open(MODEL)
+        after = space.manifest
     listed = {"plan": replaces, "unlist": False, "move": True, "list": True}[step]
     if step == "unlist" and not replaces:
         listed = False
@@ -151,18 +151,18 @@ def test_an_error_while_publishing_is_cleared_up_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with Workspace(tmp_path / "out") as space:
-        publisher = Publisher(space, Manifest(MODEL))
+        space.open(MODEL)
         new = _entry(space.work / "made", "new")
         made = space.work / "made"
-        original = Workspace.publish
+        original = Workspace.move_out
 
-        def interrupted(self: Workspace, made: Path, name: str) -> Path:
+        def interrupted(self: Workspace, made: Path, name: str) -> None:
             original(self, made, name)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Workspace, "publish", interrupted)
+        monkeypatch.setattr(Workspace, "move_out", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            publisher.publish(new, made)
+            space.publish(new, made)
         assert load_manifest(space.out).files == (new,)
 
 

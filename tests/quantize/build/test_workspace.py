@@ -50,7 +50,7 @@ def test_publishing_moves_a_file_out(tmp_path: Path):
         made = space.work / "model.gguf"
         made.write_bytes(b"new")
         assert not (out / "model.gguf").exists()
-        space.publish(made, "model.gguf")
+        space.move_out(made, "model.gguf")
     assert [p.name for p in out.iterdir()] == ["model.gguf"]
 
 
@@ -99,7 +99,7 @@ def test_a_reader_of_a_replaced_folder_never_finds_it_missing_or_mixed(tmp_path:
             made.mkdir()
             for name in ("model.onnx", "model.onnx.data"):
                 (made / name).write_text(str(version))
-            space.publish(made, "onnx-int4")
+            space.move_out(made, "onnx-int4")
             if version == 0:
                 reader.start()
         done.set()
