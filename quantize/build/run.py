@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from quantize.build.workspace import Workspace
@@ -33,7 +33,7 @@ class Measuring:
     asked: Sequence[Question] = ()
 
 
-@dataclass(slots=True)
+@dataclass
 class Run:
     """One run, from the moment at which its source is known and its output folder is held.
 
@@ -49,37 +49,29 @@ class Run:
     stages: Stages
     progress: Reporter
     plan: Measuring | None = None  # None with --no-measure
-    _source: SourceModel | None = None
-    _reference: Reference | None = None
 
     def show(self, notes: Iterable[str]) -> None:
         """Tell the user."""
         for note in notes:
             self.progress.note(note)
 
-    @property
+    @cached_property
     def source(self) -> SourceModel:
         """What is built from; an adapter is merged when this is first needed."""
-        if self._source is None:
-            self._source, lora = self.base, self.options.source.lora
-            if lora is not None:
-                self._source = merged_source(
-                    *(self.base, lora, self.fingerprint, self.stages),
-                    work=self.space.work,
-                    progress=self.progress,
-                )
-        return self._source
+        lora = self.options.source.lora
+        if lora is None:
+            return self.base
+        made = self.fingerprint, self.stages, self.space.work, self.progress
+        return merged_source(self.base, lora, *made)
 
-    @property
+    @cached_property
     def reference(self) -> Reference:
         """What the original tokenizer makes of the test lines; made when it is first needed."""
-        if self._reference is None:
-            with self.progress.stage("reading the original tokenizer"):
-                trust = self.source.trust_remote_code
-                call = partial(read_reference, self.source.folder, trust_remote_code=trust)
-                what = "loading the original tokenizer"
-                self._reference = run_child(call, what, self.space.work, self.progress, torch=True)
-        return self._reference
+        with self.progress.stage("reading the original tokenizer"):
+            trust = self.source.trust_remote_code
+            call = partial(read_reference, self.source.folder, trust_remote_code=trust)
+            what = "loading the original tokenizer"
+            return run_child(call, what, self.space.work, self.progress, torch=True)
 
 
 @dataclass(slots=True)
