@@ -149,10 +149,11 @@ def _recipes(names: Sequence[str], to: str | None, bits: str | None) -> tuple[Re
     """Named recipes alone, or the presets of --to and --bits, or both when both are given."""
     presets: tuple[Recipe, ...] = ()
     if to is not None or bits is not None or not names:
-        presets = choose_recipes(
-            formats=_split(to) if to is not None else FORMATS,
-            bits=[_number(text) for text in _split(bits)] if bits is not None else (4, 8),
-        )
+        try:
+            sizes = [int(text) for text in _split(bits)] if bits is not None else [4, 8]
+        except ValueError:
+            raise UsageError(f"--bits takes numbers, not {bits!r}") from None
+        presets = choose_recipes(formats=_split(to) if to is not None else FORMATS, bits=sizes)
     named = (find_recipe(name) for text in names for name in _split(text))
     return tuple({item.name: item for item in (*presets, *named)}.values())
 
@@ -170,13 +171,6 @@ def _overrides(texts: Sequence[str]) -> dict[str, str]:
 
 def _split(text: str) -> list[str]:
     return [part.strip().lower() for part in text.split(",") if part.strip()]
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"--bits takes numbers, not {text!r}") from None
 
 
 def _run(options: Options) -> None:

@@ -185,23 +185,17 @@ def entry_path(folder: Path, entry: FileEntry) -> Path:
     by ``..``, from the root, or through a link, raises ModelError, as does a missing file and one
     of another size than was built."""
     relative = PurePosixPath(entry.path)
-    odd = ".." in relative.parts or "\\" in entry.path or not relative.parts
-    bad = odd or relative.is_absolute()
-    path = folder / relative
+    path, parts = folder / relative, relative.parts
+    bad = not parts or ".." in parts or "\\" in entry.path or relative.is_absolute()
     if bad or not path.resolve().is_relative_to(folder.resolve()):
         raise ModelError(f"{folder / NAME} names {entry.path!r}, which is outside its folder")
     if not path.exists():
         raise ModelError(f"{path} is missing, though {NAME} lists it; build it again")
-    found = _size(folder, entry)
+    files = (file for name in entry.sha256 if (file := folder / name).is_file())
+    found = sum(file.stat().st_size for file in files)
     if found != entry.bytes:
         raise ModelError(
             f"{path} has {found:,} bytes and was built with {entry.bytes:,}: it was cut off or"
             f" changed; build it again (`ingot doctor --verify {folder}` looks at every file)"
         )
     return path
-
-
-def _size(folder: Path, entry: FileEntry) -> int:
-    """Bytes of the files that ``entry`` names, as far as they are there."""
-    paths = [folder / name for name in entry.sha256]
-    return sum(path.stat().st_size for path in paths if path.is_file())
