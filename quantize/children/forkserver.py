@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -33,11 +32,11 @@ _SERVE = "import sys; from quantize.children.forkserver import serve; serve(int(
 
 class ForkServer:
     """The parent's side: the server, which is started when it is first needed, and its child, to
-    be used as a `Child` is. One child at a time: it has been waited for before the next is forked.
+    be used as a `Child` is. One child at a time, from one thread: it has been waited for before the
+    next is forked.
     """
 
     def __init__(self) -> None:
-        self.turn = threading.Lock()
         self._process: Child | None = None
         self._way: socket.socket
         self._pid = 0

@@ -103,10 +103,9 @@ def _run(folder: Path, environment: Mapping[str, str], progress: Reporter, *, to
         (folder / "reports").open("w+b", buffering=0) as reports,
     ):
         if sys.platform == "linux" and torch:
-            with _forks.turn:
-                if _forks.fork(folder, child_environment(environment)):
-                    return _follow(_forks, reports, progress)
-        elif sys.platform == "linux" and memory_now()[1] < _SHORT and not _forks.turn.locked():
+            if _forks.fork(folder, child_environment(environment)):
+                return _follow(_forks, reports, progress)
+        elif sys.platform == "linux" and memory_now()[1] < _SHORT:
             _forks.close()  # until it is needed again
         child = Child(
             *("-c", _BEGIN, os.getpid(), folder),

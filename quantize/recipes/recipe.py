@@ -96,6 +96,9 @@ def _onnx(
 
 
 _TERNARY = "only for models that were trained with weights of three values"
+_BATCHES = "8-bit activations too: the fastest in batches on processors with VNNI or AMX"
+_MIXED = "4-bit, the most sensitive layers in 8 bits"
+_ROUNDED = "4-bit by plain rounding: smaller than onnx-int4, and worse"
 _TINY = "only to fit a large model into very little memory"
 
 # Ordered as `quantize recipes` shows them: the usual ones from large to small, then the rest.
@@ -138,32 +141,9 @@ _ALL = (
     _gguf("bf16", 32, 16, 16.0, None, "as f16, with bfloat16's range"),
     _gguf("f32", 0, 32, 32.0, None, "single precision: twice f16's size for nothing"),
     _onnx("onnx-int8", 8, 9.0, "int8", 0.001355, "8-bit: hardly any loss"),
-    _onnx(
-        "onnx-w8a8",
-        8,
-        8.5,
-        "w8a8",
-        0.01,
-        "8-bit activations too: the fastest in batches on processors with VNNI or AMX",
-    ),
-    _onnx(
-        "onnx-int4",
-        4,
-        5.0,
-        "int4",
-        0.031273,
-        "4-bit, the most sensitive layers in 8 bits",
-        algo_config="k_quant_mixed",
-    ),
-    _onnx(
-        "onnx-int4-rtn",
-        4,
-        4.6,
-        "int4",
-        0.071940,
-        "4-bit by plain rounding: smaller than onnx-int4, and worse",
-        algo_config="rtn",
-    ),
+    _onnx("onnx-w8a8", 8, 8.5, "w8a8", 0.01, _BATCHES),
+    _onnx("onnx-int4", 4, 5.0, "int4", 0.031273, _MIXED, algo_config="k_quant_mixed"),
+    _onnx("onnx-int4-rtn", 4, 4.6, "int4", 0.071940, _ROUNDED, algo_config="rtn"),
     _onnx("onnx-fp32", 32, 32.0, "fp32", None, "single precision: the reference for ONNX Runtime"),
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
