@@ -43,7 +43,9 @@ def main() -> int:
                 out = Path(folder) / f"{recipe}.jsonl"
                 arguments = ["batch", str(PROMPTS), str(out), "--model", str(BUILT)]
                 _run("app", [*arguments, "--recipe", recipe])
-                _show(out)
+                with out.open(encoding="utf-8") as lines:
+                    for record in map(json.loads, itertools.islice(lines, SHOWN)):
+                        emit(f"{record['id']}: {record['response']}\n")
     except subprocess.CalledProcessError as error:
         code = error.returncode
         note(f"the demo stopped: the last command ended with exit code {code}", style="bold red")
@@ -65,14 +67,6 @@ def _run(module: str, arguments: list[str]) -> None:
     note(f"$ {shlex.join([shown, *arguments])}", style="dim")
     sys.stdout.flush()
     processes.run("-m", module, *arguments, cwd=ROOT).check_returncode()
-
-
-def _show(out: Path) -> None:
-    """The first answers of a finished batch."""
-    with out.open(encoding="utf-8") as lines:
-        for line in itertools.islice(lines, SHOWN):
-            record = json.loads(line)
-            emit(f"{record['id']}: {record['response']}\n")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,7 @@ from string import ascii_uppercase
 
 from quantize.manifest import FileEntry, load_manifest
 from quantize.report.chart import Chart, make_chart
-from quantize.report.facts import (
-    comparable_parts,
-    is_steady,
-    recommended,
-    sentence,
-)
+from quantize.report.facts import comparable_parts, is_steady, recommended, sentence
 from quantize.report.table import COLUMNS
 
 REPORT = "report.html"

@@ -1,5 +1,6 @@
 """What one run is asked to do: checked, and written as the command that does it."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,14 +57,11 @@ class Settings:
     def arguments(self) -> list[str]:
         """Of the `quantize` command; raises UsageError as ``options``."""
         options = self.options()
-        found = [self.source, "--recipe", ",".join(recipe.name for recipe in options.recipes)]
-        if options.out is not None:
-            found += ["--out", str(options.out)]
-        if options.imatrix is not None:
-            found += ["--imatrix", str(options.imatrix)]
-        if options.source.lora is not None:
-            found += ["--lora", options.source.lora]
-        return found + ["--no-measure"] * (not self.measure) + ["--fresh"] * self.fresh
+        recipes = ",".join(recipe.name for recipe in options.recipes)
+        given = {"--out": options.out, "--imatrix": options.imatrix, "--lora": options.source.lora}
+        pairs = [(flag, str(value)) for flag, value in given.items() if value is not None]
+        flags = ["--no-measure"] * (not self.measure) + ["--fresh"] * self.fresh
+        return [self.source, "--recipe", recipes, *itertools.chain(*pairs), *flags]
 
 
 def offered() -> tuple[Recipe, ...]:

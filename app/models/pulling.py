@@ -97,9 +97,7 @@ def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Of
     ]
 
 
-def _look(
-    repo: Repository,
-) -> tuple[Listing, Manifest | None, list[tuple[Kept, list[RemoteFile]]]]:
+def _look(repo: Repository) -> tuple[Listing, Manifest | None, list[tuple[Kept, list[RemoteFile]]]]:
     """What a repository holds, its manifest if `quantize` wrote it, and the models in it with their
     files, as the library will have them."""
     with repo.progress.stage(f"looking at {repo.name}"):

@@ -17,10 +17,7 @@ from runtimes.request import Constraint, SamplingParams
 
 Endpoint = Literal["chat", "completions"]
 
-ENDPOINTS: dict[str, Endpoint] = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "completions",
-}
+ENDPOINTS: dict[str, Endpoint] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
 _PROMPT = {"chat": "messages", "completions": "prompt"}
 # Who asks, what for and how it is billed: nothing that changes an answer.
 _IGNORED = frozenset(

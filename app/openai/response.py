@@ -33,14 +33,12 @@ def answer_body(answer: Answer, endpoint: Endpoint, name: str, model: str) -> di
         "object": "chat.completion" if chat else "text_completion",
         "created": int(answer.created or 0),
         "choices": [
-            (_chat_choice if chat else _text_choice)(index, choice)
+            _choice(index, choice, chat=chat)
             for index, choice in enumerate(answer.choices or [only])
         ],
         "model": model,
         "usage": {
-            "prompt_tokens": usage["prompt_tokens"],
-            "completion_tokens": usage["completion_tokens"],
-            "total_tokens": usage["total_tokens"],
+            **{k: usage[k] for k in ("prompt_tokens", "completion_tokens", "total_tokens")},
             "prompt_tokens_details": {"cached_tokens": usage.get("cached_tokens", 0)},
         },
     }
@@ -49,29 +47,16 @@ def answer_body(answer: Answer, endpoint: Endpoint, name: str, model: str) -> di
     return body
 
 
-def _chat_choice(index: int, choice: Choice) -> dict[str, Any]:
-    tokens = choice.get("logprobs")
-    return {
-        "index": index,
-        "message": {"role": "assistant", "content": choice["text"], "refusal": None},
-        "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
-        "finish_reason": _reason(choice),
-    }
-
-
-def _text_choice(index: int, choice: Choice) -> dict[str, Any]:
-    return {
-        "index": index,
-        "text": choice["text"],
-        "logprobs": _text_logprobs(choice.get("logprobs")),
-        "finish_reason": _reason(choice),
-    }
-
-
-def _reason(choice: Choice) -> str:
-    """A full context is a length to OpenAI's clients."""
-    reason = choice["finish_reason"]
-    return "length" if reason == "context" else reason
+def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:
+    tokens, reason = choice.get("logprobs"), choice["finish_reason"]
+    said: dict[str, Any] = {"text": choice["text"], "logprobs": _text_logprobs(tokens)}
+    if chat:
+        said = {
+            "message": {"role": "assistant", "content": choice["text"], "refusal": None},
+            "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
+        }
+    # A full context is a length to OpenAI's clients.
+    return {"index": index, **said, "finish_reason": "length" if reason == "context" else reason}
 
 
 def _text_logprobs(tokens: TokenLogprobs | None) -> dict[str, Any] | None:

@@ -73,9 +73,5 @@ def _text(path: Path, root: Path) -> str:
 
 
 FOLDER = Reader(
-    "folder",
-    _read,
-    "put a text file for each prompt into it",
-    place="file {id}",
-    listing=_listing,
+    "folder", _read, "put a text file for each prompt into it", place="file {id}", listing=_listing
 )

@@ -16,8 +16,7 @@ def chat(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
-            help=f"{MODEL_HELP} Without it the app begins with the list.",
+            metavar="[MODEL]", help=f"{MODEL_HELP} Without it the app begins with the list."
         ),
     ] = None,
     system: Annotated[

@@ -12,6 +12,7 @@ from app import console
 from app.cli.options import YesFlag
 
 if TYPE_CHECKING:
+    from app.chat.store import Store
     from app.chat.store.records import Chat
 
 chats = typer.Typer(
@@ -40,14 +41,13 @@ def show(
     """
     if context.invoked_subcommand is not None:
         return
-    from app.chat.store import Store
     from app.chat.store.store import default_path
 
     console.prepare_stdout()
     where = default_path()
     found: list[Chat] = []
     if where.exists():
-        with Store.open() as store:
+        with _open() as store:
             found = store.deleted()[:limit] if deleted else store.chats(limit)
     if as_json:
         shown = {"file": str(where), "chats": [_chat_json(chat) for chat in found]}
@@ -71,10 +71,8 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Find chats that contain all the words; the last may be the beginning of one."""
-    from app.chat.store import Store
-
     console.prepare_stdout()
-    with Store.open() as store:
+    with _open() as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
         rows = [
@@ -102,10 +100,9 @@ def export(
     from app.chat.conversation import Conversation
     from app.chat.export import as_json as json_of
     from app.chat.export import as_markdown
-    from app.chat.store import Store
 
     console.prepare_stdout()
-    with Store.open() as store:
+    with _open() as store:
         conversation = Conversation.open(store, id)
     console.emit(json_of(conversation) if as_json else as_markdown(conversation))
 
@@ -124,9 +121,7 @@ def restore(ids: IdsArgument) -> None:
 
 def _change(ids: list[int], method: str, told: str) -> None:
     """All of them, or none if one is not there."""
-    from app.chat.store import Store
-
-    with Store.open() as store:
+    with _open() as store:
         for chat in [store.chat(id) for id in ids]:
             getattr(store, method)(chat.id)
             console.note(told.format(id=chat.id, title=_title(chat)))
@@ -156,6 +151,12 @@ def repair(yes: YesFlag = False) -> None:
         console.note(f"{where} is whole: {what}; its index was rebuilt")
     else:
         console.note(f"saved {what}; the damaged file is {done.aside}")
+
+
+def _open() -> Store:
+    from app.chat.store import Store
+
+    return Store.open()
 
 
 def _line(chat: Chat) -> str:

@@ -8,13 +8,7 @@ import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.cli.options import (
-    ModelArgument,
-    ObjectFlag,
-    PromptArgument,
-    SamplingGroup,
-    SystemOption,
-)
+from app.cli.options import ModelArgument, ObjectFlag, PromptArgument, SamplingGroup, SystemOption
 
 if TYPE_CHECKING:
     from app.compare.records import Contender, Report
@@ -39,8 +33,7 @@ def compare(
     ] = None,
     system: SystemOption = None,
     together: Annotated[
-        bool,
-        typer.Option("--together", help="Ask all at once: done sooner, but each is slower."),
+        bool, typer.Option("--together", help="Ask all at once: done sooner, but each is slower.")
     ] = False,
     as_json: ObjectFlag = False,
 ) -> None:
