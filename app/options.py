@@ -108,15 +108,16 @@ class ConstraintOptions:
         from runtimes.errors import RequestError
         from runtimes.request import Constraint
 
-        given: list[Constraint] = []
-        if self.json_schema is not None:
-            given.append(Constraint("json_schema", _schema_text(self.json_schema)))
-        if self.regex is not None:
-            given.append(Constraint("regex", self.regex))
-        if self.choice:
-            given.append(Constraint("choices", json.dumps(self.choice)))
-        if self.grammar is not None:
-            given.append(Constraint("grammar", _read(self.grammar, "--grammar")))
+        schema, grammar = self.json_schema, self.grammar
+        if schema is not None and not schema.lstrip().startswith("{"):
+            schema = _read(Path(schema), "--json-schema")
+        sources: dict[Any, str | None] = {
+            "json_schema": schema,
+            "regex": self.regex,
+            "choices": json.dumps(self.choice) if self.choice else None,
+            "grammar": None if grammar is None else _read(grammar, "--grammar"),
+        }
+        given = [Constraint(kind, text) for kind, text in sources.items() if text is not None]
         if len(given) > 1:
             raise RequestError(
                 "--json-schema, --regex, --choice and --grammar each say what an answer must be;"
@@ -125,12 +126,6 @@ class ConstraintOptions:
         for constraint in given:
             grammar_of(constraint)
         return given[0] if given else None
-
-
-def _schema_text(value: str) -> str:
-    if value.lstrip().startswith("{"):
-        return value
-    return _read(Path(value), "--json-schema")
 
 
 def _read(path: Path, option: str) -> str:

@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
 
-from quantize.manifest import FileEntry, load_manifest
+from quantize.manifest import load_manifest
 from quantize.report.chart import Chart, make_chart
 from quantize.report.facts import comparable_parts, is_steady, recommended, sentence
 from quantize.report.table import COLUMNS
@@ -79,6 +79,9 @@ def read_result(folder: Path) -> Result:
         if any(map(COLUMNS[name].of, entries))
     ]
     best = recommended(manifest.files)
+    remark = "; speeds with * were measured on a busy machine and are not compared"
+    if all(is_steady(entry.speed) for entry in entries if entry.speed):
+        remark = ""
     return Result(
         folder=folder,
         model=manifest.model.name,
@@ -92,14 +95,9 @@ def read_result(folder: Path) -> Result:
             )
             for e in entries
         ),
-        advice=sentence(manifest, best) + _remark(entries) if best else "",
+        advice=sentence(manifest, best) + remark if best else "",
         chart=chart,
     )
-
-
-def _remark(entries: Sequence[FileEntry]) -> str:
-    steady = all(is_steady(entry.speed) for entry in entries if entry.speed)
-    return "" if steady else "; speeds with * were measured on a busy machine and are not compared"
 
 
 # The chart in characters: letters for points, readable without colour. A plotting library would

@@ -79,8 +79,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _editing(path: Path | None) -> Iterator[tuple[Path, Any]]:
-    """The file and what it says, which is written when the block has changed it: in one step, so
-    that there is always a whole one."""
+    """The file and what it says, which is written in one step when the block has changed it."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 

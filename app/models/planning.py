@@ -1,7 +1,7 @@
 """From MODEL on the command line to the files that a plan may choose among, and to the choice."""
 
 import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -92,17 +92,9 @@ def overrides(options: ModelOptions, settings: PlanOptions, slots: int | None) -
     """What the user has fixed. Raises RequestError for a budget that no layout could have."""
     if settings.kv_tokens is not None and not settings.unified_kv:
         raise RequestError("--kv-tokens is for one cache of all slots: give --unified-kv with it")
-    return Overrides(
-        slots,
-        options.context,
-        options.threads,
-        settings.batch_tokens,
-        settings.kv_type,
-        settings.unified_kv,
-        settings.gpu_layers,
-        settings.kv_tokens,
-        settings.device_sampling,
-    )
+    given = {**asdict(options), **asdict(settings)} | {"slots": slots}
+    given["batch"] = settings.batch_tokens
+    return Overrides(**{field.name: given[field.name] for field in fields(Overrides)})
 
 
 @dataclass(frozen=True, slots=True)

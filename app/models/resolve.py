@@ -75,10 +75,8 @@ def _step_limit() -> float:
     from runtimes.worker.engine import STEP_LIMIT, STEP_LIMIT_S
 
     text = os.environ.get(STEP_LIMIT)
-    if not text:
-        return STEP_LIMIT_S
     try:
-        limit = float(text)
+        limit = float(text) if text else STEP_LIMIT_S
     except ValueError:
         limit = 0.0
     if not 0 < limit < math.inf:

@@ -8,6 +8,15 @@ from runtimes.chat import Message
 from runtimes.request import Priority, SamplingParams
 
 MISSING = object()
+_KINDS = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -112,29 +121,11 @@ def as_unicode(text: str, where: str) -> str:
 
 def kind(value: Any) -> str:
     """What JSON calls the type of ``value``."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case list():
-            return "a list"
-        case dict():
-            return "an object"
-        case _:
-            return "nothing" if value is MISSING else type(value).__name__
+    return "nothing" if value is MISSING else _KINDS.get(type(value), type(value).__name__)
 
 
 def shown(value: Any) -> str:
     """A value of a request in a message about it: short ones as they are."""
-    match value:
-        case bool():
-            return str(value).lower()
-        case str():
-            return repr(value[:60])
-        case _:
-            return kind(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value[:60]) if isinstance(value, str) else kind(value)

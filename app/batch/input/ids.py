@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from functools import partial
 
-
-def _empty() -> array[int]:
-    return array("q")
+_empty = partial(array, "q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,10 @@ class IdIndex:
         """The rows that repeat an id."""
         digests, lines = self._digests, self._lines
         found = []
-        first = -1
         # The sort is stable: of equal ids the first row comes first.
-        for row in sorted(range(len(digests)), key=digests.__getitem__):
-            if first >= 0 and digests[row] == digests[first]:
-                found.append((row, lines[row], lines[first]))
-            else:
-                first = row
+        order = sorted(range(len(digests)), key=digests.__getitem__)
+        for _, same in itertools.groupby(order, digests.__getitem__):
+            first, *others = same
+            found += [(row, lines[row], lines[first]) for row in others]
         columns = zip(*sorted(found), strict=True) if found else ()
         return Repeats(*(array("q", column) for column in columns))

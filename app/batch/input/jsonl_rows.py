@@ -16,8 +16,7 @@ def _rows(path: Path, name: str) -> Iterator[Raw]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """The object in a line. Raises InputError for anything else, and for numbers that JSON
-    cannot hold."""
+    """The object in a line. Raises InputError for anything else."""
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:

@@ -21,11 +21,8 @@ _BATCH_ROWS = 1024
 
 
 def _read(path: Path, name: str) -> Iterator[Raw]:
-    """Rows from 1, their values as JSON has them: times as ISO 8601, decimals as text, NaN as null.
-
-    Raises RequestError where pyarrow is missing, or cannot read the file; rows before a damaged
-    part have been given by then.
-    """
+    """Rows from 1, their values as JSON has them; those before a damaged part come before its
+    error."""
     pyarrow, file = _open(path, name)
     number = 0
     with file:

@@ -156,8 +156,7 @@ def open_source(
 
 
 def _spool_stdin() -> Path:
-    """Standard input as a temporary file: a job reads its input more than once. Raises RequestError
-    where there is none."""
+    """Standard input as a temporary file: a job reads its input more than once."""
     if sys.stdin is None:
         raise RequestError("the input is -, and standard input is closed")
     with tempfile.NamedTemporaryFile(prefix="ingot-stdin-", delete=False) as file:

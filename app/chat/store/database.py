@@ -101,9 +101,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Chats are nobody else's business: the file is readable by its owner alone, and so are the
-    two that SQLite puts beside it, which get its rights. A folder that is there stays as it is: it
-    may be shared on purpose."""
+    """Its owner alone may read it and the two files that SQLite puts beside it. A folder that is
+    there stays as it is: it may be shared on purpose."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
