@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from runtimes.settings import MOST_THREADS
 
@@ -22,10 +22,21 @@ def option(default: _Value, help: str, *flags: str, **more: Any) -> _Value:
     return field(default=default, metadata={"flags": flags, "help": help, **more})
 
 
+MODEL_HELP = (
+    "A folder that `quantize` wrote, a .gguf file, an ONNX folder, or a name that `ingot models`"
+    " lists."
+)
+REPRODUCIBLE_HELP = (
+    "The same answers to the last bit on this machine, whatever runs beside them, was interrupted"
+    " or is cached. Slower."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
     """How answers are sampled; greedy unless a temperature is given."""
 
+    panel: ClassVar = "Sampling"
     max_tokens: int = option(512, "Maximum number of tokens in an answer.")
     temperature: float = option(0.0, "0 always takes the likeliest token.", "--temperature", "-t")
     top_k: int = option(0, "Sample from the K likeliest tokens; 0 for all.")
@@ -50,6 +61,7 @@ class SamplingOptions:
 class ModelOptions:
     """Which of a model's files is loaded, and with what settings."""
 
+    panel: ClassVar = "Model"
     recipe: str | None = option(None, "The built file of this recipe, such as q8_0 or onnx-int4.")
     file: str | None = option(None, "The built file of this name.")
     context: int | None = option(
@@ -62,6 +74,9 @@ class ModelOptions:
 class PlanOptions:
     """What a plan decides, and what the user fixes of it; None leaves it open."""
 
+    panel: ClassVar = (
+        "Settings (what is not given here comes from `ingot plan`, if it was run for MODEL)"
+    )
     profile: Literal["latency", "balanced", "throughput", "memory"] = option(
         "balanced", "What to optimize for."
     )
@@ -93,6 +108,7 @@ class PlanOptions:
 class ConstraintOptions:
     """What an answer must be; at most one is given."""
 
+    panel: ClassVar = "Constrain the answer (one of these)"
     json_schema: str | None = option(
         None, "JSON that matches this schema: a file, or the schema itself.", metavar="FILE"
     )

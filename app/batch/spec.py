@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions, option
+from app.options import (
+    MODEL_HELP,
+    REPRODUCIBLE_HELP,
+    ConstraintOptions,
+    ModelOptions,
+    PlanOptions,
+    SamplingOptions,
+    option,
+)
+from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
     from app.batch.input.prompting import Prompting
@@ -23,6 +32,7 @@ TEST_TOKENS = 16
 class InputOptions:
     """Where rows come from; what is not said is detected."""
 
+    panel: ClassVar = "Input"
     field: str | None = option(
         None,
         "Field with the prompt: a name or a dotted path. A list of strings is a conversation whose"
@@ -73,6 +83,7 @@ class InputOptions:
 class SampleOptions:
     """How many answers a row gets, and what is said about their tokens."""
 
+    panel: ClassVar = "Samples"
     n: int = option(1, "Answers for each row.", "--n")
     best_of: int | None = option(
         None, "Answers to generate for each row; the --n likeliest are kept."
@@ -97,6 +108,7 @@ class SampleOptions:
 class OutputOptions:
     """What OUT is, and what is told about the job."""
 
+    panel: ClassVar = "Output"
     format: Literal["auto", "jsonl", "openai", "csv", "parquet"] = option(
         "auto", "Format of OUT; auto: by its suffix, or openai if IN has OpenAI batch requests."
     )
@@ -120,6 +132,7 @@ class OutputOptions:
 class RunningOptions:
     """What a row and the job may take."""
 
+    panel: ClassVar = "Running"
     row_timeout: float | None = option(
         None, "A row that takes longer fails.", min=0.001, metavar="SECONDS"
     )
@@ -157,16 +170,45 @@ class BatchSpec:
     """Relative paths are relative to the folder that the job runs in; ``input`` and ``output`` are
     - for standard input and output. ``test`` is a try with a few rows."""
 
-    input: str
-    output: str | None = None
-    model: str | None = None
-    system: str | None = None
-    raw: bool = False
-    slots: int | None = None
-    reproducible: bool = False
-    test: bool = False
-    force: bool = False
-    fresh: bool = False
+    panel: ClassVar = None
+    input: str = field(
+        metadata={
+            "metavar": "IN",
+            "help": "Prompts: JSONL, an OpenAI batch, text with a prompt a line, CSV, Parquet (all"
+            " but the last also packed with gzip or zstd), or a folder of texts; - for stdin.",
+        }
+    )
+    output: str | None = field(
+        default=None,
+        metadata={
+            "metavar": "OUT",
+            "help": "A record for each row in the order of IN: JSONL, CSV or Parquet by its"
+            " suffix; - for stdout.",
+        },
+    )
+    model: str | None = option(None, f"{MODEL_HELP} Required.", "--model", "-m")
+    system: str | None = option(None, "A system message before each prompt.")
+    raw: bool = option(False, "Send prompts as they are, without the chat template.", "--raw")
+    slots: int | None = option(
+        None, "Rows that run together; 16 if memory allows.", min=1, max=MOST_SLOTS
+    )
+    reproducible: bool = option(
+        False,
+        REPRODUCIBLE_HELP,
+        "--reproducible/--no-reproducible",
+        rich_help_panel=SamplingOptions.panel,
+    )
+    test: bool = option(
+        False,
+        f"Try it: {TEST_ROWS} rows, {TEST_TOKENS} tokens each, to stdout; OUT stays.",
+        "--test",
+    )
+    force: bool = option(
+        False,
+        "Answer every row again if model or sampling changed; keep the old answers.",
+        "--force",
+    )
+    fresh: bool = option(False, "Drop OUT's old answers; compute all rows again.", "--fresh")
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     constraints: ConstraintOptions = field(default_factory=ConstraintOptions)
     samples: SampleOptions = field(default_factory=SampleOptions)

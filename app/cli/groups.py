@@ -1,50 +1,34 @@
-"""Groups of options: a dataclass of the core becomes the flags of a command. What `--help` says of
-a field stands beside it (``app.options.option``).
-
-ModelGroup = Annotated[ModelOptions, Group("Model")]
+"""Options in dataclasses of the core, each field a flag of the command that takes one. What
+`--help` says of a field stands beside it (``app.options.option``), their headline in ``panel``.
 
 @with_groups
-def run(options: ModelGroup, ...): ...
+def run(options: ModelOptions, ...): ...
 """
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Group:
-    """The fields of a dataclass as flags, shown together under ``panel``."""
-
-    panel: str
-
-
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command as Typer sees it: each group replaced by the dataclass's fields."""
+    """A command as Typer sees it: each dataclass replaced by its fields."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, type[Any]] = {}
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        hint = hints[name]
-        kind, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        if said and isinstance(said[0], Group):
-            groups[name] = kind
-            parameters += _flags(kind, said[0].panel)
+        if name in groups:
+            parameters += _flags(hints[name])
         else:
-            parameters.append(
-                parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
-            )
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(annotation=hints[name], kind=keyword))
 
     @wraps(command)
     def flat(**values: Any) -> Any:
-        collected = {
-            name: kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
-            for name, kind in groups.items()
-        }
+        collected = {name: _collected(kind, values) for name, kind in groups.items()}
         return command(**values, **collected)
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -52,14 +36,33 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     return flat
 
 
-def _flags(kind: type[Any], panel: str) -> Iterator[inspect.Parameter]:
+def _flags(kind: Any) -> Iterator[inspect.Parameter]:
+    """Those of the groups in it come first."""
     hints = get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        said = dict(field.metadata)
-        option: Any = typer.Option(*said.pop("flags"), rich_help_panel=panel, **said)
+    for field in fields(kind):
+        if is_dataclass(hints[field.name]):
+            yield from _flags(hints[field.name])
+    for field in fields(kind):
+        if is_dataclass(hints[field.name]):
+            continue
+        said = {"rich_help_panel": kind.panel, **field.metadata}
+        flags = said.pop("flags", None)
+        option: Any = typer.Argument(**said) if flags is None else typer.Option(*flags, **said)
         yield inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=Annotated[hints[field.name], option],
         )
+
+
+def _collected(kind: Any, values: dict[str, Any]) -> Any:
+    """The dataclass from the flags among ``values``, which leave it."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            field.name: _collected(hint, values) if is_dataclass(hint) else values.pop(field.name)
+            for field in fields(kind)
+            for hint in [hints[field.name]]
+        }
+    )

@@ -10,12 +10,11 @@ import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.cli.options import MODEL_HELP, ModelGroup
+from app.options import MODEL_HELP, ModelOptions
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
     from app.bench.harness import BenchOptions
-    from app.options import ModelOptions
 
 _SPEED = "speed"
 _comparing = partial(typer.Option, rich_help_panel="Comparisons")
@@ -23,7 +22,7 @@ _comparing = partial(typer.Option, rich_help_panel="Comparisons")
 
 @with_groups
 def bench(
-    options: ModelGroup,
+    options: ModelOptions,
     model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     random: Annotated[
         str | None,

@@ -6,13 +6,13 @@ import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.cli.options import MODEL_HELP, ModelGroup, PlanGroup
+from app.options import MODEL_HELP, ModelOptions, PlanOptions
 
 
 @with_groups
 def chat(
-    options: ModelGroup,
-    settings: PlanGroup,
+    options: ModelOptions,
+    settings: PlanOptions,
     model: Annotated[
         str | None,
         typer.Argument(

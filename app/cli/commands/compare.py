@@ -8,7 +8,8 @@ import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.cli.options import ModelArgument, ObjectFlag, PromptArgument, SamplingGroup, SystemOption
+from app.cli.options import ModelArgument, ObjectFlag, PromptArgument, SystemOption
+from app.options import ModelOptions, SamplingOptions
 
 if TYPE_CHECKING:
     from app.compare.records import Contender, Report
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @with_groups
 def compare(
     model: ModelArgument,
-    sampling: SamplingGroup,
+    sampling: SamplingOptions,
     prompt: PromptArgument = None,
     recipe: Annotated[
         list[str] | None,
@@ -76,7 +77,6 @@ def _contenders(model: str, recipes: list[str], also: list[str]) -> list[Contend
 
     from app.compare.records import Contender
     from app.models.library import locate
-    from app.options import ModelOptions
     from quantize.manifest import NAME, load_manifest
 
     path = Path(locate(model))

@@ -6,14 +6,15 @@ import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.cli.options import ModelArgument, ModelGroup, ObjectFlag, PlanGroup
+from app.cli.options import ModelArgument, ObjectFlag
+from app.options import ModelOptions, PlanOptions
 
 
 @with_groups
 def plan(
     model: ModelArgument,
-    options: ModelGroup,
-    settings: PlanGroup,
+    options: ModelOptions,
+    settings: PlanOptions,
     workload: Annotated[
         Literal["chat", "batch"], typer.Option(help="One conversation, or a file of rows.")
     ] = "chat",

@@ -7,25 +7,17 @@ import typer
 
 from app import console
 from app.cli.groups import with_groups
-from app.cli.options import (
-    ConstraintGroup,
-    ModelArgument,
-    ModelGroup,
-    PlanGroup,
-    PromptArgument,
-    Reproducible,
-    SamplingGroup,
-    SystemOption,
-)
+from app.cli.options import ModelArgument, PromptArgument, Reproducible, SystemOption
+from app.options import ConstraintOptions, ModelOptions, PlanOptions, SamplingOptions
 
 
 @with_groups
 def run(
     model: ModelArgument,
-    sampling: SamplingGroup,
-    constraints: ConstraintGroup,
-    options: ModelGroup,
-    settings: PlanGroup,
+    sampling: SamplingOptions,
+    constraints: ConstraintOptions,
+    options: ModelOptions,
+    settings: PlanOptions,
     prompt: PromptArgument = None,
     system: SystemOption = None,
     raw: Annotated[

@@ -7,7 +7,6 @@ import typer
 from typer.testing import CliRunner
 
 from app.cli.groups import with_groups
-from app.cli.options import ModelGroup, SamplingGroup
 from app.options import ModelOptions, SamplingOptions
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
@@ -18,7 +17,9 @@ app = typer.Typer()
 
 @app.command()
 @with_groups
-def command(model: str, sampling: SamplingGroup, options: ModelGroup, flag: bool = False) -> None:
+def command(
+    model: str, sampling: SamplingOptions, options: ModelOptions, flag: bool = False
+) -> None:
     """Records what it gets."""
     seen.append((model, sampling, options, flag))
 
