@@ -17,8 +17,8 @@ _Value = TypeVar("_Value")
 
 
 def option(default: _Value, help: str, *flags: str, **more: Any) -> _Value:
-    """A field with what `--help` says of its flag; ``flags`` are the names of one that is not
-    called as the field alone, ``more`` is for ``typer.Option``."""
+    """A field with what `--help` says of its flag, in the ``panel`` of its class; ``flags`` are the
+    names of one that is not called as the field alone, ``more`` is for ``typer.Option``."""
     return field(default=default, metadata={"flags": flags, "help": help, **more})
 
 

@@ -54,14 +54,10 @@ class InputOptions:
         None, "Only the first N rows of IN; OUT then holds just those.", min=1, metavar="N"
     )
     strict: bool = option(
-        False,
-        "Refuse the job if a row is not valid, instead of writing an error to OUT.",
-        "--strict",
+        False, "Refuse the job if a row is not valid, instead of writing an error to OUT."
     )
     dry_run: bool = option(
-        False,
-        "Only show rows, tokens, memory and time; load no weights, write nothing.",
-        "--dry-run",
+        False, "Only show rows, tokens, memory and time; load no weights, write nothing."
     )
 
     def prompting(self, sampling: SamplingParams, most_tokens: int | None = None) -> Prompting:
@@ -88,7 +84,7 @@ class SampleOptions:
     best_of: int | None = option(
         None, "Answers to generate for each row; the --n likeliest are kept."
     )
-    logprobs: bool = option(False, "The log-probability of each token.", "--logprobs")
+    logprobs: bool = option(False, "The log-probability of each token.")
     top_logprobs: int = option(
         0, "With --logprobs: also the K likeliest tokens at each position.", metavar="K"
     )
@@ -118,9 +114,7 @@ class OutputOptions:
         "--input-fields/--no-input-fields",
     )
     unordered: bool = option(
-        False,
-        "Append to OUT as rows finish, instead of writing it in order at the end.",
-        "--unordered",
+        False, "Append to OUT as rows finish, instead of writing it in order at the end."
     )
     shard: str | None = option(
         None, "Only part I of N of the rows; `ingot batch merge` joins the outputs.", metavar="I/N"
@@ -159,9 +153,7 @@ class RunningOptions:
         metavar="ADDRESS",
     )
     skip_failed: bool = option(
-        False,
-        "Rows that failed in an earlier run stay failed, instead of being tried again.",
-        "--skip-failed",
+        False, "Rows that failed in an earlier run stay failed, instead of being tried again."
     )
 
 
@@ -188,7 +180,7 @@ class BatchSpec:
     )
     model: str | None = option(None, f"{MODEL_HELP} Required.", "--model", "-m")
     system: str | None = option(None, "A system message before each prompt.")
-    raw: bool = option(False, "Send prompts as they are, without the chat template.", "--raw")
+    raw: bool = option(False, "Send prompts as they are, without the chat template.")
     slots: int | None = option(
         None, "Rows that run together; 16 if memory allows.", min=1, max=MOST_SLOTS
     )
@@ -199,16 +191,12 @@ class BatchSpec:
         rich_help_panel=SamplingOptions.panel,
     )
     test: bool = option(
-        False,
-        f"Try it: {TEST_ROWS} rows, {TEST_TOKENS} tokens each, to stdout; OUT stays.",
-        "--test",
+        False, f"Try it: {TEST_ROWS} rows, {TEST_TOKENS} tokens each, to stdout; OUT stays."
     )
     force: bool = option(
-        False,
-        "Answer every row again if model or sampling changed; keep the old answers.",
-        "--force",
+        False, "Answer every row again if model or sampling changed; keep the old answers."
     )
-    fresh: bool = option(False, "Drop OUT's old answers; compute all rows again.", "--fresh")
+    fresh: bool = option(False, "Drop OUT's old answers; compute all rows again.")
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     constraints: ConstraintOptions = field(default_factory=ConstraintOptions)
     samples: SampleOptions = field(default_factory=SampleOptions)

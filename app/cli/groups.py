@@ -47,6 +47,8 @@ def _flags(kind: Any) -> Iterator[inspect.Parameter]:
             continue
         said = {"rich_help_panel": kind.panel, **field.metadata}
         flags = said.pop("flags", None)
+        if flags == () and field.default is False:  # Typer would add a --no-... to it
+            flags = (f"--{field.name.replace('_', '-')}",)
         option: Any = typer.Argument(**said) if flags is None else typer.Option(*flags, **said)
         yield inspect.Parameter(
             field.name,
