@@ -48,7 +48,7 @@ def load(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> Lo
         keymap=_below("keymap", values),
         presets=presets,
     )
-    return Loaded(config, file, sources, tuple(problems))
+    return Loaded(config, file, values, sources, tuple(problems))
 
 
 def _read(file: Path, problems: list[str]) -> dict[str, Any]:

@@ -156,11 +156,12 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, the file they may be in, where each that is not a default comes from (by its dotted
-    name), and what was wrong."""
+    """Settings, the file they may be in, those that are not defaults by their dotted names, where
+    each comes from, and what was wrong."""
 
     config: Config
     path: Path
+    values: dict[str, Any]
     sources: Mapping[str, Source]
     problems: tuple[str, ...] = ()
 

@@ -112,21 +112,11 @@ def _rows(loaded: Loaded) -> list[tuple[str, Any, str]]:
     """Name, value and source of every setting."""
     from app.config.values import SETTINGS
 
-    found: list[tuple[str, Any, str]] = []
-    for key in SETTINGS:
-        value = attrgetter(key)(loaded.config)
-        source = loaded.sources.get(key, "default")
-        found.append((key, list(value) if isinstance(value, tuple) else value, source))
-    for id, keys in loaded.config.keymap.items():
-        found.append((f"keymap.{id}", keys, "file"))
-    for preset in loaded.config.presets:
-        start = f"presets.{preset.name}"
-        if preset.system is not None:
-            found.append((f"{start}.system", preset.system, "file"))
-        for name, value in preset.sampling.items():
-            shown = list(value) if isinstance(value, tuple) else value
-            found.append((f"{start}.sampling.{name}", shown, "file"))
-    return found
+    values = {key: attrgetter(key)(loaded.config) for key in SETTINGS} | loaded.values
+    return [
+        (key, list(v) if isinstance(v, tuple) else v, loaded.sources.get(key, "default"))
+        for key, v in values.items()
+    ]
 
 
 def _toml(value: Any) -> str:
