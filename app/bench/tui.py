@@ -1,7 +1,7 @@
 """The chat screen: a recorded stream with keys pressed meanwhile, a long chat, and decode speed in
 the app against `ingot run`.
 
-Each run is the app in a process and a terminal of its own (``app.tui.measure.child``), as a user
+Each run is the app in a process and a terminal of its own (``app.tui.measure``), as a user
 has it; the keys are written to that terminal.
 """
 
@@ -55,31 +55,26 @@ def tui(path: Path, options: BenchOptions) -> Result:
 
 
 def _streamed(kind: str, seconds: float) -> Result:
-    """A recorded stream of a kind (see ``app.tui.measure.recorded``): words that were not shown or
+    """A recorded stream of a kind (see ``app.tui.measure``): words that were not shown or
     shown twice, the time from writing each key to its effect, processor time of the app's thread.
     """
     given, ran = _child("stream", kind, str(seconds), str(RATE), keys=KEYS)
-    key_ms = _latencies_ms(ran.keys, given["keys"])
+    key_ms = _latencies_ms(ran.keys, given.pop("keys"))
     half, most, words = _within(key_ms)
     figures = {
         "kind": kind,
-        "seconds": given["wall_s"],
-        "tokens": given["tokens"],
-        "words_lost": given["lost"],
-        "stored": given["stored"],
-        "core_share": given["thread_share"],
-        "pictures_per_s": given["layouts_per_s"],
+        **given,
         "keys_sent": len(ran.keys),
         "key_p50_ms": half,
         "key_p95_ms": most,
         "key_ms": key_ms,
     }
-    complete = given["stored"] and not given["lost"]
-    lost = "nothing lost" if complete else f"{given['lost']} words lost"
+    complete = given["stored"] and not given["words_lost"]
+    lost = "nothing lost" if complete else f"{given['words_lost']} words lost"
     line = (
-        f"{kind}: {given['tokens']:,} tokens in {given['wall_s']:.1f} s, {lost}; "
-        f"{len(key_ms)} of {len(ran.keys)} keys, {words}; {given['thread_share']:.1%} of a core, "
-        f"{given['layouts_per_s']:.1f} pictures a second"
+        f"{kind}: {given['tokens']:,} tokens in {given['seconds']:.1f} s, {lost}; "
+        f"{len(key_ms)} of {len(ran.keys)} keys, {words}; {given['core_share']:.1%} of a core, "
+        f"{given['pictures_per_s']:.1f} pictures a second"
     )
     return Result(figures, [line])
 
@@ -124,7 +119,7 @@ def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any]
     """What the child wrote down, and how it ran."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        words = ("app.tui.measure.child", job, out, *arguments)
+        words = ("app.tui.measure", job, out, *arguments)
         ran = run_in_terminal(*words, keys_per_s=keys, ready=Path(f"{out}.ready"))
         if ran.code != 0 or not out.is_file():
             raise IngotError(f"the app ended with exit code {ran.code}: {ran.last}")
@@ -134,7 +129,7 @@ def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any]
 def _by_app(path: Path, tokens: int, _: int) -> tuple[float, float]:
     """Decode speed, and the share of a core that the app's thread took."""
     given, _ran = _child("ask", str(path), str(tokens), _PROMPT)
-    return float(given["decode_tps"]), float(given["thread_share"])
+    return float(given["decode_tps"]), float(given["core_share"])
 
 
 def _by_command(path: Path, tokens: int, _: int) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Where two greedy answers part, and how much of them is equal."""
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 
 from app.compare.records import Agreement, Parting, Side
 
@@ -16,23 +17,22 @@ def agreement(first: Side, other: Side) -> Agreement | None:
         return None
     if not (first.token_ids and other.token_ids):
         return None
-    same_prompt = first.prompt == other.prompt
     tokens = same_vocabulary(first, other)
-    mine: Sequence[Hashable] = first.token_ids if tokens else first.text
-    theirs: Sequence[Hashable] = other.token_ids if tokens else other.text
+    mine = first.token_ids if tokens else first.text
+    theirs = other.token_ids if tokens else other.text
     same = equal_from_start(mine, theirs)
     ended = first.state.ended and other.state.ended
-    parting = None
-    if _parts(first, other, len(mine), len(theirs), same):
-        make = _at_token if tokens else _at_character
-        parting = make(first, other, same)
+    # Where one is the beginning of the other, the shorter one must have ended there by itself.
+    shorter = first if len(mine) < len(theirs) else other
+    parts = same < min(len(mine), len(theirs)) or (len(mine) != len(theirs) and shorter.whole)
+    make = _at_token if tokens else _at_character
     return Agreement(
         unit="tokens" if tokens else "characters",
         same=same,
         longest=max(len(mine), len(theirs)),
         common=longest_common(mine, theirs) if ended else None,
-        parting=parting,
-        same_prompt=same_prompt or not tokens,
+        parting=make(first, other, same) if parts else None,
+        same_prompt=first.prompt == other.prompt or not tokens,
     )
 
 
@@ -49,7 +49,8 @@ def equal_from_start(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
-def longest_common(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+@lru_cache(16)
+def longest_common(a: tuple[Hashable, ...] | str, b: tuple[Hashable, ...] | str) -> int:
     """The length of the longest common subsequence.
 
     Bit-parallel (H. Hyyrö, "Bit-parallel LCS-length computation revisited", 2004): one addition of
@@ -64,15 +65,6 @@ def longest_common(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
         matches = row & places.get(item, 0)
         row = ((row + matches) | (row - matches)) & everything
     return len(a) - row.bit_count()
-
-
-def _parts(first: Side, other: Side, mine: int, theirs: int, same: int) -> bool:
-    if same < min(mine, theirs):
-        return True
-    # One is the beginning of the other: they part only if the shorter one ended there by itself.
-    if mine == theirs:
-        return False
-    return (first if mine < theirs else other).whole
 
 
 def _at_token(first: Side, other: Side, index: int) -> Parting:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from app.compare.peak import PeakMemory
-from app.compare.records import Contender, Question, Side, SideFigures, SideState
+from app.compare.records import Contender, Question, Side, SideState
 from app.models.planning import Choice, choose
 from app.models.resolve import load_engine
 from app.options import PlanOptions
 from app.prompts import PromptStyle, encode
 from quantize.disk import human
+from quantize.quality.peak import peak_resident
 from runtimes.errors import IngotError
 from runtimes.models.memory import estimate
 from runtimes.request import (
     MOST_TOP_LOGPROBS,
-    Chunk,
     Completion,
     FinishReason,
     Request,
@@ -49,15 +48,10 @@ class AskedFile:
 
     def __init__(self, contender: Contender) -> None:
         self.needs = 0  # bytes of memory, once it is planned
-        self._contender = contender
         self._choice: Choice | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._side = Side(contender, contender.label or contender.model, SideState.WAITING)
-        self._text = ""
-        self._ids: list[int] = []
-        self._starts: list[int] = []
-        self._first = self._last = 0.0
-        self._peak = PeakMemory()
+        self._first = 0.0  # when the answer's first token came
         self._engine: WorkerEngine | None = None
         self._stream: Stream | None = None
         self._stopped = False
@@ -65,21 +59,9 @@ class AskedFile:
     def snapshot(self) -> Side:
         """How far it is; figures of an answer under way are up to now."""
         with self._lock:
-            engine = self._engine
-            if not self._side.state.ended and engine is not None:
-                self._peak.look(engine.pid)
-            figures = replace(self._side.figures, peak_bytes=self._peak.bytes)
-            begun = self._side.state is SideState.ANSWERING and len(self._ids) > 1
-            if begun and self._last > self._first:
-                speed = (len(self._ids) - 1) / (self._last - self._first)
-                figures = replace(figures, completion_tokens=len(self._ids), decode_tps=speed)
-            return replace(
-                self._side,
-                text=self._text,
-                token_ids=tuple(self._ids),
-                starts=tuple(self._starts),
-                figures=figures,
-            )
+            if not self._side.state.ended:
+                self._look_at_memory()
+            return self._side
 
     def stop(self) -> None:
         """End what it does; what has come so far stays."""
@@ -89,7 +71,7 @@ class AskedFile:
             self._stopped = True
             stream, engine = self._stream, self._engine
             if self._side.state is SideState.WAITING:
-                self._side = replace(self._side, state=SideState.STOPPED)
+                self._set(state=SideState.STOPPED)
         if stream is not None:
             stream.cancel()
         elif engine is not None:
@@ -99,8 +81,8 @@ class AskedFile:
         """Choose what to load; whether there is room for it in ``free`` bytes. ``beside`` says what
         takes the rest. Never raises, nor does ``run``: what goes wrong is the side's error."""
         with self._failing():
-            contender = self._contender
-            choice = choose(contender.model, contender.options, PlanOptions(), "chat", slots=1)
+            asked = self._side.contender
+            choice = choose(asked.model, asked.options, PlanOptions(), "chat", slots=1)
             self.needs = estimate(choice.file, choice.settings).total
             if self.needs <= free:
                 self._choice = choice
@@ -123,13 +105,12 @@ class AskedFile:
     def likeliest(self, index: int) -> None:
         """Ask once more for the token at ``index`` of the answer, with the likeliest ones: into
         ``Side.top``. Nothing happens where that cannot be asked any more."""
-        with self._lock:
-            engine, side, before = self._engine, self._side, self._ids[:index]
+        engine, side = self._engine, self._side
         if engine is None or side.state is not SideState.DONE:
             return
         try:
             asked = SamplingParams(max_tokens=1, logprobs=True, top_logprobs=MOST_TOP_LOGPROBS)
-            (found,) = engine.generate([[*side.prompt, *before]], asked)
+            (found,) = engine.generate([[*side.prompt, *side.token_ids[:index]]], asked)
         except IngotError as error:
             logger.info("no log-probabilities of %s: %s", side.label, error)
             return
@@ -139,9 +120,9 @@ class AskedFile:
     def close(self) -> None:
         """End the engine. Idempotent."""
         with self._lock:
+            self._look_at_memory()
             engine, self._engine = self._engine, None
         if engine is not None:
-            self._peak.look(engine.pid)
             engine.close()
 
     def _begun(self, engine: WorkerEngine) -> None:
@@ -151,15 +132,20 @@ class AskedFile:
         if stopped:
             engine.close()
 
+    def _look_at_memory(self) -> None:
+        """The kernel keeps the peak (Linux), or the largest size that was seen counts."""
+        if self._engine is not None and self._engine.pid is not None:
+            before = self._side.figures.peak_bytes or 0
+            peak = max(before, peak_resident(self._engine.pid)) or None
+            self._set_figures(peak_bytes=peak)
+
     def _ask(self, engine: WorkerEngine, question: Question, begun: float) -> None:
         prompt = encode(engine, PromptStyle(), question.messages)
         probe = engine.encode(PROBE)
         # The first steps read the file; they are not the answer's.
         engine.generate([probe[:_WARM_TOKENS]], SamplingParams(max_tokens=2, ignore_eos=True))
-        figures = SideFigures(prompt_tokens=len(prompt), load_s=time.monotonic() - begun)
-        self._set(
-            state=SideState.ANSWERING, prompt=tuple(prompt), probe=tuple(probe), figures=figures
-        )
+        self._set_figures(prompt_tokens=len(prompt), load_s=time.monotonic() - begun)
+        self._set(state=SideState.ANSWERING, prompt=tuple(prompt), probe=tuple(probe))
         stream = engine.submit(Request(prompt, question.params))
         with self._lock:
             self._stream = stream
@@ -167,26 +153,27 @@ class AskedFile:
         if stopped:
             stream.cancel()
         for chunk in stream:
-            self._add(chunk)
-        self._peak.look(engine.pid)
-        self._finish(stream.result(), figures)
+            self._add(chunk.text, chunk.token_ids)
+        self._finish(stream.result())
 
-    def _add(self, chunk: Chunk) -> None:
+    def _add(self, text: str, ids: Sequence[int]) -> None:
         with self._lock:
-            self._last = time.monotonic()
-            self._first = self._first or self._last
-            self._starts += [len(self._text)] * len(chunk.token_ids)
-            self._ids += chunk.token_ids
-            self._text += chunk.text
+            side, now = self._side, time.monotonic()
+            self._first = self._first or now
+            starts = (*side.starts, *[len(side.text)] * len(ids))
+            self._set(text=side.text + text, token_ids=(*side.token_ids, *ids), starts=starts)
+            if len(starts) > 1 and now > self._first:
+                speed = (len(starts) - 1) / (now - self._first)
+                self._set_figures(completion_tokens=len(starts), decode_tps=speed)
 
-    def _finish(self, completion: Completion, figures: SideFigures) -> None:
-        timings = completion.timings
+    def _finish(self, completion: Completion) -> None:
+        ids, timings = completion.token_ids, completion.timings
         with self._lock:
-            self._text, self._ids = completion.text, list(completion.token_ids)
-            self._starts += [len(self._text)] * (len(self._ids) - len(self._starts))
-        self._set(
-            figures=replace(
-                figures,
+            self._look_at_memory()
+            starts = self._side.starts
+            starts += (len(completion.text),) * (len(ids) - len(starts))
+            self._set(text=completion.text, token_ids=tuple(ids), starts=starts)
+            self._set_figures(
                 completion_tokens=completion.usage.completion_tokens,
                 ttft_s=timings.ttft_s,
                 prefill_tps=timings.prefill_tps,
@@ -194,7 +181,6 @@ class AskedFile:
                 total_s=timings.total_s,
                 finish_reason=str(completion.finish_reason),
             )
-        )
         lost = completion.finish_reason is FinishReason.CANCELLED and not self._stopped
         self._end("the engine stopped before the answer was complete" if lost else completion.error)
 
@@ -205,7 +191,7 @@ class AskedFile:
         except IngotError as error:
             self._end(str(error))
         except Exception as error:
-            logger.exception("comparing %s", self._contender.model)
+            logger.exception("comparing %s", self._side.label)
             self._end(f"internal error: {type(error).__name__}: {error}")
 
     def _end(self, error: str | None) -> None:
@@ -214,6 +200,10 @@ class AskedFile:
         else:
             self._set(state=SideState.FAILED if error else SideState.DONE, error=error)
 
-    def _set(self, **changes: object) -> None:
+    def _set(self, **changes: Any) -> None:
         with self._lock:
-            self._side = replace(self._side, **changes)  # type: ignore[arg-type]
+            self._side = replace(self._side, **changes)
+
+    def _set_figures(self, **changes: Any) -> None:
+        with self._lock:
+            self._set(figures=replace(self._side.figures, **changes))

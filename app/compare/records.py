@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from app.options import ModelOptions
 from runtimes.chat import Message
@@ -167,26 +166,3 @@ class Agreement:
         if self.common is None:
             return None
         return self.common / self.longest if self.longest else 1.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Figures for programs."""
-        parting = self.parting
-        return {
-            "unit": self.unit,
-            "same_from_start": self.same,
-            "longest": self.longest,
-            "common": self.common,
-            "same_share": round(self.same_share, 6),
-            "share": None if self.share is None else round(self.share, 6),
-            "same_prompt": self.same_prompt,
-            "difference": None
-            if parting is None
-            else {
-                "index": parting.index,
-                "first": parting.mine,
-                "other": parting.theirs,
-                "gaps": list(parting.gaps),
-                "logprobs": [list(pair) for pair in parting.logprobs],
-                "near_tie": parting.near_tie,
-            },
-        }

@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from app.compare.agreement import agreement
 from app.compare.asking import AskedFile
-from app.compare.records import Agreement, Contender, Question, Report, Side
+from app.compare.records import Contender, Question, Report
 from app.models.entries import Entry
 from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
@@ -29,7 +30,6 @@ class Comparison:
         self.together = together
         self._files = [AskedFile(contender) for contender in contenders]
         self._thread = threading.Thread(target=self._run, daemon=True, name="compare")
-        self._known: dict[int, tuple[tuple[object, ...], Agreement | None]] = {}
 
     def start(self) -> None:
         """Begin."""
@@ -49,25 +49,14 @@ class Comparison:
         """How it stands."""
         ended = self._thread.ident is not None and not self._thread.is_alive()
         sides = tuple(file.snapshot() for file in self._files)
+        first, *others = sides
         greedy = self.question.greedy
-        found = tuple(self._agreement(i, sides) if greedy else None for i in range(1, len(sides)))
+        found = tuple(agreement(first, other) if greedy else None for other in others)
         return Report(self.question, sides, found, self.together, ended)
-
-    def _agreement(self, index: int, sides: Sequence[Side]) -> Agreement | None:
-        """Counted anew only when one of the two has changed."""
-        pair = (sides[0], sides[index])
-        version = tuple(part for s in pair for part in (s.state, len(s.token_ids), len(s.top)))
-        if self._known.get(index, (None, None))[0] != version:
-            self._known[index] = (version, agreement(*pair))
-        return self._known[index][1]
 
     def _run(self) -> None:
         try:
-            planned = self._planned()
-            if self.together:
-                self._all_at_once(planned)
-            else:
-                self._one_by_one(planned)
+            (self._all_at_once if self.together else self._one_by_one)(self._planned())
         finally:
             for file in self._files:
                 file.close()
@@ -93,14 +82,8 @@ class Comparison:
                 file.close()
 
     def _all_at_once(self, planned: Sequence[AskedFile]) -> None:
-        threads = [
-            threading.Thread(target=file.run, args=(self.question,), daemon=True)
-            for file in planned
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(self._files)) as pool:
+            list(pool.map(lambda file: file.run(self.question), planned))
         for file in planned:
             self._look_at_parting(file)
 

@@ -8,6 +8,7 @@ from app.figures import duration, rate
 from quantize.disk import human
 
 _SHOWN = 24  # characters of a token
+_NAMES = {"mine": "first", "theirs": "other"}  # in JSON
 
 
 def figures_of(side: Side) -> list[str]:
@@ -83,7 +84,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "sampling": sampling,
         "together": report.together,
         "files": [_side_json(side) for side in report.sides],
-        "agreements": [None if a is None else a.to_json() for a in report.agreements],
+        "agreements": [None if a is None else _agreement_json(a) for a in report.agreements],
     }
 
 
@@ -139,6 +140,23 @@ def _side_json(side: Side) -> dict[str, Any]:
         "peak_memory_bytes": peak,
         "finish_reason": reason,
         "error": side.error,
+    }
+
+
+def _agreement_json(found: Agreement) -> dict[str, Any]:
+    parting, difference = found.parting, None
+    if parting is not None:
+        difference = asdict(parting) | {"near_tie": parting.near_tie}
+        difference = {_NAMES.get(n, n): v for n, v in difference.items() if n != "places"}
+    return {
+        "unit": found.unit,
+        "same_from_start": found.same,
+        "longest": found.longest,
+        "common": found.common,
+        "same_share": round(found.same_share, 6),
+        "share": None if found.share is None else round(found.share, 6),
+        "same_prompt": found.same_prompt,
+        "difference": difference,
     }
 
 

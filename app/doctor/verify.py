@@ -18,20 +18,16 @@ def verify(model: str | None) -> Iterator[Finding]:
     if model is None:
         for pulled in library.models():
             yield from _pulled(pulled, pulled.builds)
-    elif Path(model).exists():
-        yield from _built(Path(model))
-    elif found := library.find(model):
-        pulled, build = found
+    elif (folder := Path(model)).exists():
+        if not (folder / NAME).is_file():
+            raise ModelError(f"{folder} has no {NAME}; --verify takes a folder that quantize wrote")
+        for entry in load_manifest(folder).files:
+            yield from findings(folder, entry)
+    elif known := library.find(model):
+        pulled, build = known
         yield from _pulled(pulled, pulled.builds if build is None else (build,))
     else:
         raise ModelError(f"{model}: no such folder, and not in the library (`ingot models`)")
-
-
-def _built(folder: Path) -> Iterator[Finding]:
-    if not (folder / NAME).is_file():
-        raise ModelError(f"{folder} has no {NAME}; --verify takes a folder that quantize wrote")
-    for entry in load_manifest(folder).files:
-        yield from findings(folder, entry)
 
 
 def _pulled(model: library.Model, builds: tuple[library.Kept, ...]) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """How busy the machine is: processor, memory, our processes, GPUs."""
 
 import os
-import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import psutil
@@ -54,76 +54,51 @@ class MachineUse:
 
 
 class MachineReader:
-    """Reads the machine again and again; what is a rate is taken since the last reading.
-
-    Used by one thread at a time, not always the same.
-    """
+    """Reads the machine again and again; what is a rate is taken since the last reading."""
 
     def __init__(self) -> None:
-        self._cores = sorted(allowed_cpus())
-        self._times = self._core_times()
-        self._seen: dict[int, tuple[psutil.Process, float]] = {}
-        self._when = time.monotonic()
+        self._thread = ThreadPoolExecutor(1)  # psutil keeps the last reading of the cores by thread
+        self._thread.submit(psutil.cpu_percent, percpu=True).result()
+        self._seen: dict[psutil.Process, psutil.Process] = {}  # each knows its own last reading
         self._gpus = GpuReader()
 
     def read(self) -> MachineUse:
         """The machine now; takes some milliseconds, more with thousands of processes."""
-        now = time.monotonic()
-        elapsed, self._when = max(now - self._when, 1e-3), now
-        before, self._times = self._times, self._core_times()
-        total, available = memory_now()
-        swap = psutil.swap_memory()
-        return MachineUse(
-            cores=tuple(_percent(a, b) for a, b in zip(before, self._times, strict=False)),
-            ram_used=total - available,
-            ram_total=total,
-            swap_used=int(swap.used),
-            swap_total=int(swap.total),
-            processes=self._processes(elapsed),
-            gpus=self._gpus.read(),
-            no_gpu=self._gpus.missing,
-        )
+        return self._thread.submit(self._read).result()
 
     def close(self) -> None:
         """Let go of the GPU driver."""
         self._gpus.close()
 
-    def _core_times(self) -> list[tuple[float, float]]:
-        """Busy and all seconds of each usable core. psutil's own percentages are kept by thread,
-        and ours change."""
-        times = psutil.cpu_times(percpu=True)
-        return [_busy(times[core]) for core in self._cores if core < len(times)]
+    def _read(self) -> MachineUse:
+        loads = psutil.cpu_percent(percpu=True)
+        total, available = memory_now()
+        swap = psutil.swap_memory()
+        return MachineUse(
+            cores=tuple(loads[core] for core in sorted(allowed_cpus()) if core < len(loads)),
+            ram_used=total - available,
+            ram_total=total,
+            swap_used=int(swap.used),
+            swap_total=int(swap.total),
+            processes=self._processes(),
+            gpus=self._gpus.read(),
+            no_gpu=self._gpus.missing,
+        )
 
-    def _processes(self, elapsed: float) -> tuple[ProcessUse, ...]:
+    def _processes(self) -> tuple[ProcessUse, ...]:
         me = psutil.Process()
-        seen: dict[int, tuple[psutil.Process, float]] = {}
+        processes = [self._seen.get(process, process) for process in (me, *_children(me))]
+        self._seen = {process: process for process in processes}
         found = []
-        for process in (me, *_children(me)):
-            old, before = self._seen.get(process.pid, (None, 0.0))
+        for process in processes:
             try:
                 with process.oneshot():
-                    times = process.cpu_times()
-                    used, rss = times.user + times.system, int(process.memory_info().rss)
                     name = OURSELVES if process == me else _name(process.cmdline())
+                    cpu, rss = process.cpu_percent(), int(process.memory_info().rss)
             except psutil.Error:  # it has ended
                 continue
-            seen[process.pid] = (process, used)
-            since = used - before if old == process else 0.0  # pids are used again
-            found.append(ProcessUse(process.pid, name, 100 * max(since, 0.0) / elapsed, rss))
-        self._seen = seen
+            found.append(ProcessUse(process.pid, name, cpu, rss))
         return tuple(found)
-
-
-def _busy(times: object) -> tuple[float, float]:
-    """As psutil counts: a guest's time is part of user's, and waiting for a disk is idle."""
-    fields = times._asdict()  # type: ignore[attr-defined]
-    whole = sum(v for name, v in fields.items() if name not in ("guest", "guest_nice"))
-    return whole - fields["idle"] - fields.get("iowait", 0.0), whole
-
-
-def _percent(before: tuple[float, float], after: tuple[float, float]) -> float:
-    busy, whole = after[0] - before[0], after[1] - before[1]
-    return min(max(100 * busy / whole, 0.0), 100.0) if whole > 0 else 0.0
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

@@ -30,8 +30,7 @@ def doctor(
         return
     if model is not None:
         raise RequestError(f"to check the files of {model}, add --verify")
-    from app.doctor.report import examine
-    from app.doctor.show import show
+    from app.doctor.report import examine, show
     from runtimes.errors import RuntimeMissingError
 
     report = examine()

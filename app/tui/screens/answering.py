@@ -1,6 +1,6 @@
 """How a chat is answered: its system message, presets of that, and sampling."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,24 +43,24 @@ class SystemScreen(Panel[SystemChoice]):
         Binding("delete", "delete", "Delete preset", id="system.delete"),
         Binding("escape", "dismiss", "Back", id="system.leave", priority=True),
     ]
+
     HEADING = "System message"
 
     def __init__(self, system: str | None, sampling: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self._system = system or ""
+        self._area = TextArea(system or "", id="text", tab_behavior="focus", soft_wrap=True)
         self._own = dict(sampling or {})
         self._chosen: Preset | None = None
 
     def contents(self) -> ComposeResult:
-        yield TextArea(self._system, id="text", tab_behavior="focus", soft_wrap=True)
+        yield self._area
         yield Label("Presets (tab goes there, enter takes one)", id="presets-title")
         yield OptionList(id="presets", markup=False)
 
     def on_mount(self) -> None:
         self._list()
-        text = self.query_one("#text", TextArea)
-        text.move_cursor(text.document.end)
-        text.focus()
+        self._area.move_cursor(self._area.document.end)
+        self._area.focus()
 
     def _list(self) -> None:
         known = presets.all_presets(services_of(self).config)
@@ -70,15 +70,13 @@ class SystemScreen(Panel[SystemChoice]):
     @on(OptionList.OptionSelected)
     def _took(self, event: OptionList.OptionSelected) -> None:
         self._chosen = presets.find(services_of(self).config, str(event.option.id))
-        text = self.query_one("#text", TextArea)
-        text.text = self._chosen.system or ""
-        text.focus()
+        self._area.text = self._chosen.system or ""
+        self._area.focus()
 
     def action_use(self) -> None:
         """End with the text, and with the sampling of the preset that was taken last."""
-        text = self.query_one("#text", TextArea).text.strip()
         sampling = None if self._chosen is None else dict(self._chosen.sampling)
-        self.dismiss(SystemChoice(text or None, sampling))
+        self.dismiss(SystemChoice(self._area.text.strip() or None, sampling))
 
     @work(exit_on_error=False, group="dialog")
     async def action_save(self) -> None:
@@ -87,15 +85,9 @@ class SystemScreen(Panel[SystemChoice]):
         if name is None:
             return
         sampling = self._own if self._chosen is None else self._chosen.sampling
-        text = self.query_one("#text", TextArea).text.strip()
-        try:
-            presets.save(Preset(name, text or None, sampling))
-        except ConfigError as error:
-            app_of(self).warn(str(error))
-            return
-        app_of(self).read_settings()
-        self._list()
-        self.notify(f"The preset {name} is saved.", markup=False)
+        preset = Preset(name, self._area.text.strip() or None, sampling)
+        if self._changed(lambda: presets.save(preset)):
+            self.notify(f"The preset {name} is saved.", markup=False)
 
     @work(exit_on_error=False, group="dialog")
     async def action_delete(self) -> None:
@@ -106,14 +98,19 @@ class SystemScreen(Panel[SystemChoice]):
             return
         name = str(option.id)
         question = ConfirmScreen(f"Delete the preset {name}?", "Delete")
-        if not await self.app.push_screen_wait(question):
-            return
+        if await self.app.push_screen_wait(question):
+            self._changed(lambda: presets.delete(services_of(self).config, name))
+
+    def _changed(self, change: Callable[[], object]) -> bool:
+        """Change the presets, and list them anew; False, and a warning, when it does not go."""
         try:
-            presets.delete(services_of(self).config, name)
+            change()
         except ConfigError as error:
             app_of(self).warn(str(error))
+            return False
         app_of(self).read_settings()
         self._list()
+        return True
 
 
 def describe(preset: Preset) -> str:

@@ -1,5 +1,6 @@
 """The compare mode: one prompt, several files, their answers side by side."""
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from app.compare.records import GREEDY, Contender, Parting, Question, Report
+from app.compare.records import GREEDY, Contender, Question, Report
 from app.compare.run import Comparison, first_choice
 from app.compare.text import agreement_line, as_json, as_markdown
 from app.models.catalog import catalog
@@ -78,27 +79,20 @@ class CompareScreen(Occupied, Screen[None]):
         yield self.prompt
         yield Footer(compact=True, show_command_palette=False)
 
-    def on_mount(self) -> None:
+    @work(exit_on_error=False, group="catalog")
+    async def on_mount(self) -> None:
         """Two files of the loaded model, if there are two."""
         self.prompt.placeholder = "What all files are asked"
         self.tell_how()
         self.set_interval(_LOOKS, self._look)
-        self._suggest()
+        choice = services_of(self).host.choice
+        listed = await asyncio.to_thread(catalog) if choice else []
+        if not self.entries:
+            await self.choose(first_choice(listed, choice.file.path) if choice else [])
 
     def on_unmount(self) -> None:
         """No process outlives the screen."""
-        if self.comparison is not None:
-            self.comparison.stop()
-
-    @work(thread=True, exit_on_error=False, group="catalog")
-    def _suggest(self) -> None:
-        choice = services_of(self).host.choice
-        found = first_choice(catalog(), choice.file.path) if choice else []
-        self.call_later(self._suggested, found)
-
-    async def _suggested(self, found: Sequence[Entry]) -> None:
-        if not self.entries:
-            await self.choose(found)
+        self.interrupt()
 
     # What is asked, and whom
 
@@ -135,8 +129,7 @@ class CompareScreen(Occupied, Screen[None]):
         self.ask(Question(messages, self.params))
 
     def ask(self, question: Question) -> None:
-        if self.running:
-            self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
+        if self._refused():
             return
         if len(self.entries) < 2:
             self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
@@ -154,6 +147,11 @@ class CompareScreen(Occupied, Screen[None]):
     def running(self) -> bool:
         return self.comparison is not None
 
+    def _refused(self) -> bool:
+        if self.running:
+            self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
+        return self.running
+
     def _look(self) -> None:
         if self.comparison is None:
             return
@@ -167,10 +165,10 @@ class CompareScreen(Occupied, Screen[None]):
         self.report = report
         first, *others = report.sides
         partings = [found.parting if found else None for found in report.agreements]
-        shown = [_earliest(partings), *partings]
-        panes = list(self.query(ComparePane))
-        for number, (pane, side) in enumerate(zip(panes, report.sides, strict=True)):
-            pane.show(side, shown[number], first=number == 0)
+        earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
+        shown = [earliest, *partings]
+        for pane, side, parting in zip(self.query(ComparePane), report.sides, shown, strict=True):
+            pane.show(side, parting, first=side is first)
         lines = [
             agreement_line(found, side, first)
             for found, side in zip(report.agreements, others, strict=True)
@@ -181,8 +179,9 @@ class CompareScreen(Occupied, Screen[None]):
 
     def tell_how(self) -> None:
         way = "all at once" if self.together else "one after another"
-        parts = [f"Compare · {way}", f"temperature {self.params.temperature:g}"]
-        parts.append(f"up to {self.params.max_tokens:,} tokens")
+        params = self.params
+        parts = ["Compare", way, f"temperature {params.temperature:g}"]
+        parts.append(f"up to {params.max_tokens:,} tokens")
         if self._earlier:
             count = len(self._earlier)
             parts.append(f"after {count} message{'s' if count > 1 else ''} of the chat")
@@ -191,20 +190,16 @@ class CompareScreen(Occupied, Screen[None]):
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "stop":
-            return self.running
-        if action in ("again", "save"):
-            return self._question is not None or self.report is not None
-        return True
+        asked = self._question is not None or self.report is not None
+        return {"stop": self.running, "again": asked, "save": asked}.get(action, True)
+
+    def interrupt(self) -> bool:
+        if self.comparison is not None:
+            self.comparison.stop()
+        return self.running
 
     def action_stop(self) -> None:
         self.interrupt()
-
-    def interrupt(self) -> bool:
-        if self.comparison is None:
-            return False
-        self.comparison.stop()
-        return True
 
     def leaving(self) -> str | None:
         return "A comparison is not finished." if self.running else None
@@ -227,8 +222,7 @@ class CompareScreen(Occupied, Screen[None]):
 
     @work(exit_on_error=False, group="dialog")
     async def action_files(self) -> None:
-        if self.running:
-            self.notify("A comparison runs: [compare.stop esc] stops it.", severity="warning")
+        if self._refused():
             return
         ticked = [entry.key for entry in self.entries]
         picker = ModelsScreen(app_of(self).named, several=True, ticked=ticked)
@@ -271,32 +265,22 @@ class CompareScreen(Occupied, Screen[None]):
     async def action_save(self) -> None:
         """Write the comparison to a file: Markdown, or JSON if its name ends so."""
         report = self.report
-        if report is not None:
-            name = time.strftime("compare-%Y%m%d-%H%M%S.md")
-            ask = AskScreen("Save as (.md or .json)", name)
-            if text := await self.app.push_screen_wait(ask):
-                self._write(report, Path(text).expanduser())
-
-    def _write(self, report: Report, path: Path) -> None:
+        if report is None:
+            return
+        name = time.strftime("compare-%Y%m%d-%H%M%S.md")
+        given = await self.app.push_screen_wait(AskScreen("Save as (.md or .json)", name))
+        if given is None:
+            return
+        path, text = Path(given).expanduser(), as_markdown(report)
         if path.suffix == ".json":
             text = json.dumps(as_json(report), indent=1, ensure_ascii=False)
-        else:
-            text = as_markdown(report)
         try:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
-        except FileExistsError:
-            why = f"{path} exists already; take another name."
-            self.notify(why, severity="error", markup=False)
-            return
         except OSError as error:
             why = f"{path}: {error.strerror or error}"
+            if isinstance(error, FileExistsError):
+                why = f"{path} exists already; take another name."
             self.notify(why, title="Not saved", severity="error", markup=False)
-            return
-        self.notify(f"Saved: {path}", markup=False)
-
-
-def _earliest(partings: Sequence[Parting | None]) -> Parting | None:
-    """The first place at which any of the others parts from the first answer."""
-    known = [parting for parting in partings if parting is not None]
-    return min(known, key=lambda parting: parting.places[0]) if known else None
+        else:
+            self.notify(f"Saved: {path}", markup=False)

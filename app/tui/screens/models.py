@@ -1,5 +1,6 @@
 """The picker: which model file to load, with what is known of each."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,22 +9,21 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Input, Static
+from textual.containers import VerticalScroll
+from textual.widgets import Input, Static
 
 from app.models import library
 from app.models.catalog import catalog
-from app.models.entries import Entry, Fit, Origin, details, fit, size_of
-from app.tui.screens.dialogs import ConfirmScreen
+from app.models.entries import Entry, Origin, details, fit, size_of
+from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.screens.pull import PullScreen
 from app.tui.widgets.model_table import ModelTable
 from runtimes.errors import IngotError
 
-_MOVES = {"up": "cursor_up", "down": "cursor_down", "pageup": "page_up", "pagedown": "page_down"}
+_MOVES = {"up": "move(-1)", "down": "move(1)", "pageup": "page(-1)", "pagedown": "page(1)"}
 
 
-class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
+class ModelsScreen(Panel[tuple[Entry, ...]]):
     """Ends with the chosen entries, none when it was left.
 
     ``given`` are files and folders to list beside what is known anyway, ``current`` is the path
@@ -40,8 +40,8 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         Binding("ctrl+s", "sort", "Sort", id="models.sort", priority=True),
         Binding("ctrl+d", "remove", "Remove", id="models.remove", priority=True),
         *(
-            Binding(key, f"move('{key}')", show=False, id=f"models.{key}", priority=True)
-            for key in _MOVES
+            Binding(key, action, show=False, id=f"models.{key}", priority=True)
+            for key, action in _MOVES.items()
         ),
     ]
 
@@ -53,47 +53,31 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         several: bool = False,
         ticked: Sequence[str] = (),
     ) -> None:
-        super().__init__()
+        super().__init__("Compare: which files" if several else "Models")
         self._given = tuple(given)
         self._current = current
         self._several = several
         self._ticked = ticked
         self._after: str | None = None  # the key to go to once it is listed
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box"):
-            yield Input(
-                placeholder="Filter: name, recipe, 4-bit, onnx ...", id="filter", compact=True
-            )
-            yield ModelTable(id="table")
-            with VerticalScroll(id="about", can_focus=False):
-                yield Static(id="details", markup=False)
-            yield Footer(compact=True, show_command_palette=False)
+    def contents(self) -> ComposeResult:
+        hint = "Filter: name, recipe, 4-bit, onnx ..."
+        yield Input(placeholder=hint, id="filter", compact=True)
+        yield ModelTable(id="table")
+        with VerticalScroll(id="about", can_focus=False):
+            yield Static(id="details", markup=False)
 
     def on_mount(self) -> None:
         table = self.query_one(ModelTable)
         table.marked = list(self._ticked)
-        self.query_one("#box").border_title = "Compare: which files" if self._several else "Models"
         self.query_one("#filter").focus()
         self._tell(f"order: {table.order}")
         self._read()
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="catalog")
-    def _read(self) -> None:
+    @work(exclusive=True, exit_on_error=False, group="catalog")
+    async def _read(self) -> None:
         """What there is, at once; then what each needs, which means opening it."""
-        entries = catalog(self._given)
-        self.call_later(self._list, entries)
-        for entry in entries:
-            if entry.broken:
-                continue
-            try:
-                self.call_later(self._found, entry, fit(entry))
-            except IngotError as error:
-                self.call_later(self._found, replace(entry, broken=str(error)), None)
-
-    def _list(self, entries: list[Entry]) -> None:
-        if not self.is_attached:
-            return
+        entries = await asyncio.to_thread(catalog, self._given)
         table = self.query_one(ModelTable)
         if self._current is not None:
             loaded = Path(self._current).resolve()
@@ -107,18 +91,22 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
             self.query_one("#details", Static).update(
                 "No model is here yet. ctrl+g gets one from the hub; `quantize` builds one."
             )
+        for entry in entries:
+            if not entry.broken:
+                try:
+                    table.note(entry, await asyncio.to_thread(fit, entry))
+                except IngotError as error:
+                    table.note(replace(entry, broken=str(error)), None)
 
-    def _found(self, entry: Entry, found: Fit | None) -> None:
-        if self.is_attached:
-            self.query_one(ModelTable).note(entry, found)
-
-    @on(ModelTable.Shown)
-    def _show(self, event: ModelTable.Shown) -> None:
+    @on(ModelTable.Highlighted)
+    def _show(self) -> None:
         if not self.is_attached:
             return
         table = self.query_one(ModelTable)
-        lines = details(event.entry, table.fit_of(event.entry)) if event.entry else []
-        if event.entry is None and self.query_one(Input).value:
+        entry, lines = table.record, []
+        if entry is not None:
+            lines = details(entry, table.fit_of(entry))
+        elif self.query_one(Input).value:
             lines = ["Nothing matches the filter."]
         if lines:
             self.query_one("#details", Static).update("\n".join(lines))
@@ -128,7 +116,7 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
     def _filter(self, event: Input.Changed) -> None:
         self.query_one(ModelTable).set_filter(event.value)
 
-    @on(DataTable.RowSelected)
+    @on(ModelTable.Selected)
     def _clicked(self) -> None:
         if self._several:
             self.action_tick()
@@ -136,20 +124,18 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
             self.action_choose()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "tick":
-            return self._several
-        if action == "remove":
-            return not self._several
-        return True
+        return {"tick": self._several, "remove": not self._several}.get(action, True)
 
-    def action_move(self, key: str) -> None:
+    def action_move(self, step: int) -> None:
         """The filter keeps the cursor; these keys move through the table."""
-        table = self.query_one(ModelTable)
-        getattr(table, f"action_{_MOVES[key]}")()
+        self.query_one(ModelTable).action_move(step)
+
+    def action_page(self, step: int) -> None:
+        self.query_one(ModelTable).action_page(step)
 
     def action_tick(self) -> None:
         table = self.query_one(ModelTable)
-        entry = table.highlighted
+        entry = table.record
         if entry is None or self._refused(entry):
             return
         table.toggle(entry.key)
@@ -158,8 +144,8 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
     def action_choose(self) -> None:
         table = self.query_one(ModelTable)
         chosen = table.entries(table.marked)
-        if not chosen and table.highlighted is not None:
-            chosen = (table.highlighted,)
+        if not chosen and table.record is not None:
+            chosen = (table.record,)
         if chosen and not any(self._refused(entry) for entry in chosen):
             self.dismiss(chosen)
 
@@ -175,7 +161,7 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
         self._tell(f"order: {table.order}")
 
     def _tell(self, text: str) -> None:
-        self.query_one("#box").border_subtitle = text
+        self.query_one(".box").border_subtitle = text
 
     def action_leave(self) -> None:
         """First empty the filter, then go."""
@@ -193,7 +179,7 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
 
     @work(exit_on_error=False, group="dialog")
     async def action_remove(self) -> None:
-        entry = self.query_one(ModelTable).highlighted
+        entry = self.query_one(ModelTable).record
         if entry is None:
             return
         if entry.origin is not Origin.LIBRARY:
@@ -204,17 +190,16 @@ class ModelsScreen(ModalScreen[tuple[Entry, ...]]):
             self.notify("It is loaded. Load another one first.", severity="warning")
             return
         question = f"Delete {entry.model}, {size_of(entry)}? `ingot pull` can get it again."
-        if await self.app.push_screen_wait(ConfirmScreen(question, "Delete")):
-            self._remove(entry)
-
-    @work(thread=True, exit_on_error=False, group="remove")
-    def _remove(self, entry: Entry) -> None:
+        if not await self.app.push_screen_wait(ConfirmScreen(question, "Delete")):
+            return
         try:
-            found = library.find(entry.model)
-            if found is not None:
-                library.remove(*found)
-            said = f"{entry.model} is deleted; {size_of(entry)} are free"
-            self.call_later(self.notify, said, markup=False)
+            await asyncio.to_thread(_remove, entry.model)
+            self.notify(f"{entry.model} is deleted; {size_of(entry)} are free", markup=False)
         except (IngotError, OSError) as error:
-            self.call_later(self.notify, str(error), severity="error", markup=False)
-        self.call_later(self._read)
+            self.notify(str(error), severity="error", markup=False)
+        self._read()
+
+
+def _remove(model: str) -> None:
+    if (found := library.find(model)) is not None:
+        library.remove(*found)

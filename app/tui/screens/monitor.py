@@ -11,8 +11,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, RichLog, Static
 
-from app.monitor.eventlog import Event
-from app.monitor.monitor import Sample
+from app.monitor.monitor import Event, Sample
 from app.tui.app import services_of
 from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.monitor_text import engine_lines, machine_lines
@@ -94,7 +93,7 @@ class MonitorScreen(Screen[None]):
 
     def action_pause(self) -> None:
         self.paused = not self.paused
-        self.query_one(EventLogView).set_title("Paused" if self.paused else "")
+        self.query_one(EventLogView).title = "Paused" if self.paused else ""
         self._tick()
 
     def action_level(self) -> None:

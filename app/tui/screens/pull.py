@@ -1,15 +1,14 @@
 """Getting a model from the hub: a name, its builds, and the download with its progress."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, OptionList, ProgressBar, Static
+from textual.widgets import Input, OptionList, ProgressBar, Static
 from textual.widgets.option_list import Option
 
 from app.figures import duration
@@ -17,19 +16,21 @@ from app.models import library
 from app.models.pulling import Offer, PullRequest, parse_request
 from app.models.pulljob import PullJob, PullState
 from app.tui.modes import Occupied
+from app.tui.screens.dialogs import Panel
 from quantize.disk import human
 from runtimes.errors import IngotError
 
 _LOOKS = 1 / 8  # seconds between two looks at the job
 
 
-class PullScreen(Occupied, ModalScreen[str | None]):
+class PullScreen(Occupied, Panel[str]):
     """Ends with the pulled model's name in the library, None when it was left.
 
     Stopping keeps what has arrived: the same download resumes from there later.
     """
 
     CSS_PATH = "pull.tcss"
+    HEADING = "Get a model from the hub"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Stop / Back", id="pull.leave"),
         Binding("tab", "app.focus_next", "Name / Builds", id="pull.other", show=True),
@@ -42,20 +43,15 @@ class PullScreen(Occupied, ModalScreen[str | None]):
         self._offers: tuple[Offer, ...] = ()
         self._job: PullJob | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box"):
-            yield Input(self._name_given, placeholder="ORG/NAME or ORG/NAME:Q4_K_M", id="name")
-            yield OptionList(id="offers", markup=False)
-            yield ProgressBar(id="bar", show_eta=False)
-            yield Static(id="said", markup=False)
-            yield Footer(compact=True, show_command_palette=False)
+    def contents(self) -> ComposeResult:
+        yield Input(self._name_given, placeholder="ORG/NAME or ORG/NAME:Q4_K_M", id="name")
+        yield OptionList(id="offers", markup=False)
+        yield ProgressBar(id="bar", show_eta=False)
+        yield Static(id="said", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#box").border_title = "Get a model from the hub"
         self.query_one("#bar").display = False
         self._say("The name of a repository with GGUF or ONNX files, then enter.")
-        self.query_one("#name").focus()
-        self.set_interval(_LOOKS, self._watch)
 
     def on_unmount(self) -> None:
         """Nothing runs unseen."""
@@ -69,53 +65,48 @@ class PullScreen(Occupied, ModalScreen[str | None]):
             self._say(str(error))
             return
         self._show_offers(())
-        self._begin(self._request)
+        self._run(self._request)
 
     @on(OptionList.OptionSelected, "#offers")
     def _choose(self, event: OptionList.OptionSelected) -> None:
         assert self._request is not None
         offer = self._offers[event.option_index]
         same = sum(other.label == offer.label for other in self._offers) > 1
-        self._begin(replace(self._request, what=offer.main if same else offer.label))
+        self._run(replace(self._request, what=offer.main if same else offer.label))
 
-    def _begin(self, request: PullRequest) -> None:
+    @work(exit_on_error=False, group="pull")
+    async def _run(self, request: PullRequest) -> None:
         if self._job is not None:
             self._say("One download at a time: esc stops the one that runs.")
             return
-        self._job = PullJob(request)
-        self._job.start()
+        job = self._job = PullJob(request)
+        job.start()
         self._say(f"Looking at {request.name} ...")
-
-    def _watch(self) -> None:
-        if self._job is None:
-            return
-        state = self._job.poll()
-        if state.ended:
-            self._job = None
+        while not (state := job.poll()).ended:
+            self.show(state)
+            await asyncio.sleep(_LOOKS)
+        self._job = None
         self.show(state)
 
     def show(self, state: PullState) -> None:
         bar = self.query_one("#bar", ProgressBar)
         bar.display = state.total is not None and not state.ended
-        if not state.ended:
-            if state.total is not None:
-                bar.update(total=state.total, progress=state.done)
-            self._say(progress_line(state))
-        elif state.offers is not None:
+        if state.offers is not None:
             self._show_offers(state.offers)
-        elif state.error is not None:
-            self._say(state.error)
         elif state.path is not None:
             self.dismiss(_name_of(state.path))
+        elif state.ended:
+            stopped = "Stopped. What has arrived stays; the same download resumes from there."
+            self._say(state.error or stopped)
         else:
-            self._say("Stopped. What has arrived stays; the same download resumes from there.")
+            bar.update(total=state.total, progress=state.done)
+            self._say(progress_line(state))
 
     def _show_offers(self, offers: tuple[Offer, ...]) -> None:
         self._offers = offers
         builds = self.query_one("#offers", OptionList)
-        builds.clear_options()
         wide = max((len(offer.label) for offer in offers), default=0)
-        builds.add_options([Option(_offer_line(offer, wide)) for offer in offers])
+        builds.set_options(Option(_offer_line(offer, wide)) for offer in offers)
         if offers:
             self._say("Which one? Enter downloads it.")
             builds.focus()
@@ -130,10 +121,9 @@ class PullScreen(Occupied, ModalScreen[str | None]):
             self.dismiss(None)
 
     def interrupt(self) -> bool:
-        if self._job is None:
-            return False
-        self._job.cancel()
-        return True
+        if self._job is not None:
+            self._job.cancel()
+        return self._job is not None
 
 
 def progress_line(state: PullState) -> str:
@@ -150,12 +140,10 @@ def progress_line(state: PullState) -> str:
 
 
 def _offer_line(offer: Offer, wide: int) -> str:
-    parts = [f"{offer.label:<{wide}}  {human(offer.bytes):>7}  {offer.kind}"]
+    line = f"{offer.label:<{wide}}  {human(offer.bytes):>7}  {offer.kind}"
     if offer.kept:
-        parts.append("in the library")
-    elif offer.arrived:
-        parts.append(f"{human(offer.arrived)} have arrived")
-    return "  ".join(parts)
+        return f"{line}  in the library"
+    return f"{line}  {human(offer.arrived)} have arrived" if offer.arrived else line
 
 
 def _name_of(path: Path) -> str:

@@ -1,30 +1,24 @@
 """Making files of a model: what to build, how it goes, what came out."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Footer, TabbedContent, TabPane
 
 from app.builds.child import QuantizeProcess
 from app.builds.progress import State
+from app.builds.results import read_result
 from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.quantize_form import QuantizeForm, foreseen
-from app.tui.widgets.quantize_progress import QuantizeProgress
-from app.tui.widgets.quantize_result import QuantizeResult
+from app.tui.widgets.quantize_run import QuantizeProgress, QuantizeResult
 from runtimes.errors import IngotError, ModelError
-
-if TYPE_CHECKING:
-    from app.builds.results import Result
 
 _TICK_S = 0.25
 _TABS = ("form", "run", "result")
@@ -35,7 +29,7 @@ _WAIT_S = 3.0  # for a run that is stopped because the app ends
 class QuantizeScreen(Occupied, Screen[None]):
     """One run at a time, in a process of its own; it continues while other screens are shown."""
 
-    CSS_PATH = "quantize.tcss"
+    CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "quantize.tcss"]  # type: ignore[assignment]
     HELP = """
     Makes small files of a model: GGUF for llama.cpp and ONNX for ONNX Runtime, checked and
     measured against the original. The same as the command `quantize`.
@@ -56,8 +50,7 @@ class QuantizeScreen(Occupied, Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self._process: QuantizeProcess | None = None
-        self._timer: Timer | None = None
-        self._starting = False
+        self._busy = False
 
     def compose(self) -> ComposeResult:
         with TabbedContent(initial="form"):
@@ -70,55 +63,47 @@ class QuantizeScreen(Occupied, Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.query_one(QuantizeResult).show(None)
         self.query_one("#model").focus()
 
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.running
 
-    # Starting
+    # Building
 
-    def action_build(self) -> None:
-        if self.running or self._starting:
+    @work(exit_on_error=False, group="build")
+    async def action_build(self) -> None:
+        if self._busy:
             self.notify("A run is in progress; esc stops it.", severity="warning")
             return
-        self._starting = True
-        self._start()
+        self._busy = True
+        try:
+            self._process = await self._started()
+            if self._process is not None:
+                await self._follow(self._process)
+        finally:
+            self._busy = False
 
-    @work(exit_on_error=False, group="start")
-    async def _start(self) -> None:
+    async def _started(self) -> QuantizeProcess | None:
         settings = self.query_one(QuantizeForm).settings
         try:
             forecast = await asyncio.to_thread(foreseen, settings)
             if forecast.problems:
                 raise ModelError("\n".join(forecast.problems))
-            self._process = await asyncio.to_thread(QuantizeProcess, settings)
+            return await asyncio.to_thread(QuantizeProcess, settings)
         except (IngotError, OSError) as error:
             title = "This cannot be built"
             self.notify(str(error), title=title, severity="error", timeout=15, markup=False)
-            return
-        finally:
-            self._starting = False
-        self._timer = self._timer or self.set_interval(_TICK_S, self._tick)
-        self._tick()
+            return None
+
+    async def _follow(self, process: QuantizeProcess) -> None:
         self._turn_to("run")
-
-    def _tick(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        goes_on = process.poll()
-        self.query_one(QuantizeProgress).show(process.run, time.time())
-        if goes_on:
-            return
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        goes_on = True
+        while goes_on:
+            goes_on = process.poll()
+            self.query_one(QuantizeProgress).show(process.run, time.time())
+            await asyncio.sleep(_TICK_S if goes_on else 0)
         self.refresh_bindings()
-        self._finished(process)
-
-    def _finished(self, process: QuantizeProcess) -> None:
         run = process.run
         match run.state:
             case State.DONE:
@@ -143,9 +128,9 @@ class QuantizeScreen(Occupied, Screen[None]):
 
     @work(exit_on_error=False, exclusive=True, group="read")
     async def _read(self, folder: Path, *, turn: bool) -> None:
-        result: Result | None = None
+        result = None
         try:
-            result = await asyncio.to_thread(_result, folder)
+            result = await asyncio.to_thread(read_result, folder)
         except ModelError as error:
             if turn:
                 self.notify(str(error), severity="error", markup=False)
@@ -202,9 +187,3 @@ class QuantizeScreen(Occupied, Screen[None]):
         self.refresh_bindings()
         # What is not shown yet takes no focus.
         self.call_after_refresh(self.query_one(_FOCUS[name]).focus)
-
-
-def _result(folder: Path) -> Result:
-    from app.builds.results import read_result
-
-    return read_result(folder)

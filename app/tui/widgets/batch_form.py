@@ -3,17 +3,25 @@
 import asyncio
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import Button, Input, Label, Static
+from textual.message import Message
+from textual.widgets import Button, Input, Static
 
-from app.batch.watch.command import command_of
-from app.batch.watch.form import FIELDS, FormError, JobForm, suggested_output
+from app.batch.watch.command import Command, command_of
+from app.batch.watch.dry_run import DryRun
+from app.batch.watch.form import FIELDS, FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import Preview, preview
-from app.tui.widgets.form_fields import Check, Field, Form
+from app.tui.app import app_of
+from app.tui.screens.batch_panels import BatchFilesScreen, short
+from app.tui.screens.models import ModelsScreen
+from app.tui.widgets.form import Check, Form, line, path_line
 from runtimes.errors import IngotError
 
 _PATHS = ("input", "output", "model", "template")
@@ -34,22 +42,22 @@ _NO_INPUT = "Choose an input: JSONL, text with a prompt a line, CSV, Parquet, or
 
 
 class BatchForm(Form):
-    """The fields of a ``JobForm``, and a look at the rows of its input."""
+    """The fields of a ``JobForm``, and a look at the rows of its input. ``Checked`` when a job is
+    to be started and nothing is wrong with it."""
 
     BINDING_GROUP_TITLE = "New job"
-    DEFAULT_CSS = """
-    BatchForm {
-        & Input { background: $panel; }
-        & > .line { height: 1; }
-        & > .line > Label { color: $text-muted; margin-right: 1; }
-        & > .line > Input { width: 1fr; min-width: 6; margin-right: 1; }
-        & > .line > Check { margin-left: 1; }
-        & > .line > Button { dock: right; min-width: 10; }
-        & > #said { height: auto; max-height: 5; }
-        & > #said.error { color: $error; text-style: bold; }
-        & > #rows { height: 1fr; }
-    }
-    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+g", "start", "Start", id="batch.start"),
+        Binding("ctrl+l", "dry_run", "Dry run", id="batch.dry_run"),
+        Binding("ctrl+t", "model", "Model", id="batch.model"),
+        Binding("f8", "files", "Files", id="batch.files"),
+    ]
+
+    @dataclass
+    class Checked(Message):
+        """The form was looked at, with its files."""
+
+        command: Command
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -57,16 +65,14 @@ class BatchForm(Form):
 
     def compose(self) -> ComposeResult:
         for name in _PATHS:
-            yield Field(FIELDS[name]["label"], FIELDS[name]["placeholder"], name, "")
+            yield path_line(FIELDS[name]["label"], FIELDS[name]["placeholder"], name, "")
         for wide, names in _LINES:
-            with Horizontal(classes="line"):
-                for at, name in enumerate(names):
-                    label = FIELDS[name]["label"]
-                    yield Label(label if at else label.ljust(wide))
-                    yield Input(placeholder=FIELDS[name]["placeholder"], id=name, compact=True)
-        with Horizontal(classes="line"):
+            yield line(
+                *((n, FIELDS[n]["label"], FIELDS[n]["placeholder"]) for n in names), wide=wide
+            )
+        with Horizontal(classes="form-line"):
             yield Check(_FRESH, value=False, id="fresh")
-            yield Button("Start", variant="primary", compact=True, action="screen.start")
+            yield Button("Start", variant="primary", compact=True, id="start")
         yield Static(id="said", markup=False)
         with VerticalScroll(id="rows"):
             yield Static(_NO_INPUT, id="preview", markup=False)
@@ -95,6 +101,8 @@ class BatchForm(Form):
         if wrong is not None:
             self.query_one(f"#{wrong}").focus()
 
+    # What it reads
+
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
         """What was wrong may be mended; look again once the user pauses."""
@@ -109,17 +117,53 @@ class BatchForm(Form):
             self.look_later()
 
     async def look(self) -> None:
-        form = self.form
-        shown = self.query_one("#preview", Static)
-        if not form.input.strip():
-            shown.update(_NO_INPUT)
-            return
+        form, text = self.form, _NO_INPUT
+        if form.input.strip():
+            try:
+                text = "\n".join(preview_lines(await asyncio.to_thread(_read, form)))
+            except (IngotError, OSError) as error:
+                text = f"✗ {error}"
+        self.query_one("#preview", Static).update(text)
+
+    # What its keys do
+
+    @on(Button.Pressed)
+    @work(exit_on_error=False, exclusive=True, group="start")
+    async def action_start(self) -> None:
+        self.say(["looking at the files ..."])
         try:
-            found = await asyncio.to_thread(_read, form)
+            self.post_message(self.Checked(await asyncio.to_thread(check, self.form, Path.cwd())))
         except (IngotError, OSError) as error:
-            shown.update(f"✗ {error}")
-            return
-        shown.update("\n".join(preview_lines(found)))
+            self.refuse(error)
+
+    @work(exit_on_error=False, exclusive=True, group="dry-run")
+    async def action_dry_run(self) -> None:
+        self.say(["counting rows and tokens ..."])
+        run = None
+        try:
+            run = DryRun(await asyncio.to_thread(check, self.form, Path.cwd()))
+            self.say(await asyncio.to_thread(run.lines))
+        except (IngotError, OSError) as error:
+            self.refuse(error)
+        finally:
+            if run is not None:
+                run.cancel()
+
+    @work(exit_on_error=False, group="dialog")
+    async def action_model(self) -> None:
+        typed = self.form.model.strip()
+        given = [*app_of(self).named, *([typed] if typed and Path(typed).exists() else [])]
+        chosen = await self.app.push_screen_wait(ModelsScreen(given, typed or None))
+        if chosen:
+            self.fill(model=str(chosen[0].path))
+
+    @work(exit_on_error=False, group="dialog")
+    async def action_files(self) -> None:
+        typed = Path(self.form.input).expanduser()
+        folder = typed if typed.is_dir() else typed.parent
+        path = await self.app.push_screen_wait(BatchFilesScreen(folder.absolute()))
+        if path is not None:
+            self.fill(input=short(path))
 
 
 def _read(form: JobForm) -> Preview:

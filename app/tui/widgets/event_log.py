@@ -10,9 +10,10 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.reactive import reactive
 from textual.widgets import Input, Label, RichLog
 
-from app.monitor.eventlog import Event
+from app.monitor.monitor import Event
 
 LEVELS = (
     (logging.DEBUG, "everything"),
@@ -27,21 +28,12 @@ class EventLogView(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "clear", "Clear the filter", id="events.clear", show=False),
     ]
-    DEFAULT_CSS = """
-    EventLogView {
-        & > #events-filter { height: 1; background: $panel; padding: 0 1; }
-        & > #events-filter > Label { width: auto; margin-right: 1; text-style: bold; }
-        & > #events-filter > Input { width: 1fr; background: $panel; }
-        & > #events-filter > Input > .input--placeholder { text-style: italic; }
-        & > RichLog { height: 1fr; padding: 0 1; background: $background; }
-    }
-    """
+    level: reactive[int] = reactive(0, init=False)
+    title: reactive[str] = reactive("", init=False)  # what stands before everything else
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self._events: list[Event] = []
-        self._level = 0
-        self._title = ""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="events-filter"):
@@ -49,28 +41,6 @@ class EventLogView(Vertical):
             yield Input(placeholder="words to filter by", id="events-words", compact=True)
         # The log keeps less than the monitor does; nobody scrolls through more.
         yield RichLog(id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20)
-
-    def on_mount(self) -> None:
-        self._rebuild()
-
-    def set_title(self, title: str) -> None:
-        """What stands before everything else."""
-        self._title = title
-        self._head()
-
-    def _head(self) -> None:
-        parts = (self._title, f"Events: {LEVELS[self._level][1]}")
-        self.query_one("#events-level", Label).update(" · ".join(part for part in parts if part))
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Lines are broken anew."""
-        self._rebuild()
-
-    def add(self, more: Sequence[Event]) -> None:
-        """Show these too."""
-        self._events.extend(more)
-        for event in more:
-            self._write(event)
 
     @property
     def last(self) -> int:
@@ -81,44 +51,48 @@ class EventLogView(Vertical):
     def shown(self) -> list[Event]:
         return [event for event in self._events if self._passes(event)]
 
+    def add(self, more: Sequence[Event]) -> None:
+        """Show these too."""
+        self._events.extend(more)
+        self._write(more)
+
     def next_level(self) -> None:
-        self._level = (self._level + 1) % len(LEVELS)
-        self._rebuild()
+        self.level = (self.level + 1) % len(LEVELS)
 
     def focus_filter(self) -> None:
         self.query_one("#events-words").focus()
 
     def action_clear(self) -> None:
-        self._level = 0
+        self.level = 0
         self.query_one("#events-words", Input).value = ""
-        self._rebuild()
         self.query_one(RichLog).focus()
-
-    @on(Input.Changed)
-    def _filter(self, event: Input.Changed) -> None:
-        event.stop()
-        self._rebuild()
 
     @on(Input.Submitted)
-    def _done(self, event: Input.Submitted) -> None:
-        event.stop()
+    def _done(self) -> None:
         self.query_one(RichLog).focus()
 
-    def _rebuild(self) -> None:
-        self._head()
-        self.query_one(RichLog).clear()
-        for event in self._events:
-            self._write(event)
+    def watch_title(self) -> None:
+        parts = (self.title, f"Events: {LEVELS[self.level][1]}")
+        self.query_one("#events-level", Label).update(" · ".join(filter(None, parts)))
 
-    def _write(self, event: Event) -> None:
-        if self._passes(event):
-            log = self.query_one(RichLog)
+    @on(events.Mount)
+    @on(events.Resize)
+    @on(Input.Changed)
+    def watch_level(self) -> None:
+        """Write all lines anew: others pass, or they are broken elsewhere."""
+        self.watch_title()
+        self.query_one(RichLog).clear()
+        self._write(self._events)
+
+    def _write(self, events: Sequence[Event]) -> None:
+        log = self.query_one(RichLog)
+        for event in filter(self._passes, events):
             log.write(line(event), scroll_end=log.scroll_offset.y >= log.max_scroll_y)
 
     def _passes(self, event: Event) -> bool:
         text = f"{event.level_name} {event.source} {event.text}".lower()
         words = self.query_one("#events-words", Input).value.lower().split()
-        return event.level >= LEVELS[self._level][0] and all(word in text for word in words)
+        return event.level >= LEVELS[self.level][0] and all(word in text for word in words)
 
 
 def line(event: Event) -> Text:

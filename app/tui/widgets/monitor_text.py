@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from app.figures import duration
-from app.monitor.machine import ProcessUse
 from app.monitor.monitor import Sample
 from app.tui.widgets.gauge import gauge, history
 from quantize.disk import human
 from runtimes.engine.metrics import Percentiles
-from runtimes.machine.gpus import Gpu
 
 _LABEL = 7  # columns of what stands before a figure
 _GAUGE = 12
@@ -18,6 +16,7 @@ _NAMES = {
     "runtimes.planner.trial_child": "planner",
     "quantize.children.child": "quantize step",
 }
+_SPEEDS = "{:,.1f} tok/s, 10 s: {:,.1f}"
 _HISTORY = 20  # samples, which are a second apart
 
 
@@ -32,15 +31,24 @@ def machine_lines(sample: Sample, samples: Sequence[Sample], width: int) -> list
         _row("CPU", use.cpu / 100, f"{use.cpu:.0f}%, ours {use.ours:.0f}%"),
         _text("", f"{history(loads, _HISTORY, 100)} last {_HISTORY} s"),
         *(_text("" if at else "cores", history(p, len(p), 100)) for at, p in enumerate(cores)),
-        _row("RAM", _share(use.ram_used, use.ram_total), _of(use.ram_used, use.ram_total)),
+        _row("RAM", use.ram_used / use.ram_total, _of(use.ram_used, use.ram_total)),
         _text("", f"ours {human(use.rss)}, {swap}"),
     ]
-    lines += [line for gpu in use.gpus for line in _gpu(gpu)]
+    for gpu in use.gpus:
+        percent = f"{gpu.percent:.0f}%" if gpu.percent is not None else "use unknown"
+        watts = f", {gpu.watts:.0f} W" if gpu.watts is not None else ""
+        lines.append(_row(f"GPU {gpu.index}", (gpu.percent or 0) / 100, f"{percent}{watts}"))
+        lines.append(
+            _text("", f"{_of(gpu.memory_total - gpu.memory_free, gpu.memory_total)}, {gpu.name}")
+        )
     if not use.gpus:
         told = wrap(f"none: {use.no_gpu}", room)
         lines += [_text("" if at else "GPU", part) for at, part in enumerate(told)]
     lines += ["", "    pid   CPU  memory  process"]
-    lines += [_process(p) for p in sorted(use.processes, key=lambda p: (-p.cpu, p.pid))]
+    lines += [
+        f"{p.pid:>7} {p.cpu:>4.0f}% {human(p.rss):>7}  {_NAMES.get(p.name, p.name)}"
+        for p in sorted(use.processes, key=lambda p: (-p.cpu, p.pid))
+    ]
     return [line[:width] for line in lines]
 
 
@@ -51,18 +59,19 @@ def engine_lines(sample: Sample, samples: Sequence[Sample], width: int) -> list[
         return ["No model is loaded.", "The models' list (ctrl+t in the chat) loads one."]
     known = [earlier.engine for earlier in samples if earlier.engine is not None]
     process = f"process {sample.engine_pid}" if sample.engine_pid else "no process: it has died"
-    kv = f"{stats.kv_tokens:,} of {stats.kv_capacity:,}"
-    found = f"{stats.prefix_hit_rate:.0%} of prompts"
+    kv = stats.kv_tokens / stats.kv_capacity if stats.kv_capacity else 0.0
     lines = [
         sample.label,
         f"{sample.details} · {process}",
         f"queued {stats.queued} prefill {stats.prefilling} decode {stats.decoding}"
         f" slots {stats.slots}",
-        _row("KV", _share(stats.kv_tokens, stats.kv_capacity), kv),
-        _text("cached", f"{found}, {human(stats.prefix_bytes)} kept"),
-        _speed("decode", stats.decode_tps_now, stats.decode_tps_10s),
+        _row("KV", kv, f"{stats.kv_tokens:,} of {stats.kv_capacity:,}"),
+        _text(
+            "cached", f"{stats.prefix_hit_rate:.0%} of prompts, {human(stats.prefix_bytes)} kept"
+        ),
+        _text("decode", _SPEEDS.format(stats.decode_tps_now, stats.decode_tps_10s)),
         _text("", history([earlier.decode_tps_now for earlier in known], _HISTORY)),
-        _speed("prefill", stats.prefill_tps_now, stats.prefill_tps_10s),
+        _text("prefill", _SPEEDS.format(stats.prefill_tps_now, stats.prefill_tps_10s)),
         _text("", history([earlier.prefill_tps_now for earlier in known], _HISTORY)),
         _text("", "".join(f"{name:<9}" for name in ("p50", "p90", "p99"))),
         _text("first", _percentiles(stats.ttft_s)),
@@ -72,40 +81,17 @@ def engine_lines(sample: Sample, samples: Sequence[Sample], width: int) -> list[
     return [line[:width] for line in lines]
 
 
-def _gpu(gpu: Gpu) -> list[str]:
-    percent = f"{gpu.percent:.0f}%" if gpu.percent is not None else "use unknown"
-    watts = f", {gpu.watts:.0f} W" if gpu.watts is not None else ""
-    share = gpu.percent / 100 if gpu.percent is not None else None
-    return [
-        _row(f"GPU {gpu.index}", share, f"{percent}{watts}"),
-        _text("", f"{_of(gpu.memory_total - gpu.memory_free, gpu.memory_total)}, {gpu.name}"),
-    ]
-
-
-def _process(process: ProcessUse) -> str:
-    name = _NAMES.get(process.name, process.name)
-    return f"{process.pid:>7} {process.cpu:>4.0f}% {human(process.rss):>7}  {name}"
-
-
-def _speed(name: str, now: float, lately: float) -> str:
-    return _text(name, f"{now:,.1f} tok/s, 10 s: {lately:,.1f}")
-
-
 def _percentiles(found: Percentiles) -> str:
     values = (found.p50, found.p90, found.p99)
     return "".join(f"{duration(v) if v is not None else '-':<9}" for v in values)
 
 
-def _row(label: str, share: float | None, text: str) -> str:
+def _row(label: str, share: float, text: str) -> str:
     return _text(label, f"{gauge(share, _GAUGE)} {text}")
 
 
 def _text(label: str, text: str) -> str:
     return f"{label:<{_LABEL}} {text}".rstrip()
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
 
 
 def _of(part: int, whole: int) -> str:

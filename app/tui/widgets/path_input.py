@@ -21,24 +21,18 @@ class _Line(Input):
     """Tab completes as far as it is clear; down goes to the list."""
 
     BINDING_GROUP_TITLE = "Path"
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", "Complete the path", id="path.complete"),
         Binding("down", "list", "To the list", id="path.list"),
     ]
 
     def action_complete(self) -> None:
-        """What all completions begin with; the next field when there is nothing to add."""
-        parent = self.parent
-        assert isinstance(parent, PathInput)
-        if not parent.complete():
-            self.screen.focus_next()
+        assert isinstance(self.parent, PathInput)
+        self.parent.complete()
 
     def action_list(self) -> None:
-        found = self.screen.query_one("#path-list", OptionList)
-        if found.option_count:
-            found.focus()
-            found.highlighted = 0
+        assert isinstance(self.parent, PathInput)
+        self.parent.focus_list()
 
 
 class PathInput(Vertical):
@@ -58,13 +52,13 @@ class PathInput(Vertical):
 
     def __init__(self, value: str = "", *, placeholder: str = "", id: str | None = None) -> None:
         super().__init__(id=id)
-        self._value = value
-        self._placeholder = placeholder
+        self._line = _Line(value, placeholder=placeholder, id="path-line")
+        self._list = OptionList(id="path-list")
         self._found: list[str] = []
 
     def compose(self) -> ComposeResult:
-        yield _Line(self._value, placeholder=self._placeholder, id="path-line")
-        yield OptionList(id="path-list")
+        yield self._line
+        yield self._list
 
     @property
     def path(self) -> Path:
@@ -73,35 +67,38 @@ class PathInput(Vertical):
 
     @property
     def text(self) -> str:
-        return self.query_one("#path-line", Input).value.strip()
+        return self._line.value.strip()
 
     @text.setter
     def text(self, value: str) -> None:
-        line = self.query_one("#path-line", Input)
-        line.value = value
-        line.cursor_position = len(value)
+        self._line.value = value
+        self._line.cursor_position = len(value)
 
     def focus_line(self) -> None:
-        self.query_one("#path-line", Input).focus()
+        self._line.focus()
 
-    def complete(self) -> bool:
-        """Add what all completions share; False when that is nothing."""
+    def complete(self) -> None:
+        """Add what all completions begin with; go to the next field when that is nothing."""
         shared = os.path.commonprefix(self._found)  # noqa: RUF071  (of characters)
-        if len(shared) <= len(self.text):
-            return False
-        self.text = shared
-        return True
+        if len(shared) > len(self.text):
+            self.text = shared
+        else:
+            self.screen.focus_next()
+
+    def focus_list(self) -> None:
+        if self._list.option_count:
+            self._list.focus()
+            self._list.highlighted = 0
 
     @on(Input.Changed)
     async def _changed(self, event: Input.Changed) -> None:
         event.stop()
         # A folder on a slow disk must not hold up the screen.
         self._found = await asyncio.to_thread(complete_path, event.value)
-        if event.value != self.query_one("#path-line", Input).value:
+        if event.value != self._line.value:
             return
-        found = self.query_one("#path-list", OptionList)
         only = [event.value] == self._found
-        found.set_options([] if only else [Option(path) for path in self._found])
+        self._list.set_options([] if only else [Option(path) for path in self._found])
         self.post_message(self.Changed(event.value.strip()))
 
     @on(Input.Submitted)

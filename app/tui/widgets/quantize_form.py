@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Button, Input, Static
 
-from app.builds.settings import Settings
-from app.tui.widgets.form_fields import Check, Field, Form
-from app.tui.widgets.quantize_recipes import RecipeTable
+from app.builds.settings import DEFAULT_RECIPES, Settings, estimated_size, offered
+from app.tui.widgets.form import Check, Form, path_line
+from app.tui.widgets.table import Column, Table
+from quantize.disk import human
+from quantize.recipes.recipe import Recipe
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
@@ -22,6 +25,70 @@ if TYPE_CHECKING:
 
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
 _NO_MODEL = "A folder of a Hugging Face model, a .gguf file of floats, or ORG/NAME on the hub."
+
+
+class RecipeTable(Table[Recipe]):
+    """The recipes to choose among, ticked with space or enter."""
+
+    HELP = """
+    A recipe is one kind of file. **space** or **enter** ticks the one under the cursor. The four
+    that are ticked at first are what most people want: 4 and 8 bits for llama.cpp and for ONNX
+    Runtime. Bits are nominal: what a weight takes with its scales where all of it fits the type.
+    Sizes are estimates from them; small models' files are larger.
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "select", "Tick", id="recipes.tick"),
+    ]
+
+    class Changed(Message):
+        """Another choice."""
+
+    def __init__(self, id: str | None = None) -> None:
+        columns: tuple[Column[Recipe], ...] = (
+            Column("", lambda r: f"[{'x' if r.name in self._ticked else ' '}]", 3),
+            Column("Recipe", lambda r: r.name, 13),
+            Column("Format", lambda r: r.format, 6),
+            Column("Bits", lambda r: f"{r.bits_per_weight:.1f}", 4, right=True),
+            Column("About", self._about, 7, right=True),
+            Column("What it is for", advice),
+        )
+        super().__init__(columns, key=lambda recipe: recipe.name, id=id)
+        self._ticked = set(DEFAULT_RECIPES)
+        self._parameters: int | None = None
+
+    def on_mount(self) -> None:
+        self.show(offered())
+
+    def _about(self, recipe: Recipe) -> str:
+        known = self._parameters
+        return "" if known is None else human(estimated_size(known, recipe))
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Names, in the order of the rows."""
+        return tuple(r.name for r in offered() if r.name in self._ticked)
+
+    def choose(self, names: tuple[str, ...]) -> None:
+        self._ticked = set(names)
+        self.refresh()
+        self.post_message(self.Changed())
+
+    def set_parameters(self, parameters: int | None) -> None:
+        """The number of the model's weights, for the sizes; None while it is not known."""
+        if parameters != self._parameters:
+            self._parameters = parameters
+            self.refresh()
+
+    def action_select(self) -> None:
+        if self.record is not None:
+            self._ticked ^= {self.record.name}
+            self.refresh()
+            self.post_message(self.Changed())
+
+
+def advice(recipe: Recipe) -> str:
+    """What a recipe is for."""
+    return recipe.advice + ("; needs a text for the matrix" if recipe.needs_imatrix else "")
 
 
 class QuantizeForm(Form):
@@ -33,16 +100,6 @@ class QuantizeForm(Form):
     matrix is computed from it. **LoRA** is an adapter that is merged first. **tab** takes the path
     that is suggested.
     """
-    DEFAULT_CSS = """
-    QuantizeForm {
-        padding: 0 1;
-        & > RecipeTable { height: 1fr; min-height: 4; }
-        & > #advice { height: 1; text-style: italic; }
-        & > #options { height: 1; }
-        & > #options > Button { min-width: 12; dock: right; }
-        & > #forecast { height: auto; max-height: 8; }
-    }
-    """
 
     @dataclass
     class Foreseen(Message):
@@ -51,13 +108,13 @@ class QuantizeForm(Form):
         forecast: Forecast | None
 
     def compose(self) -> ComposeResult:
-        yield Field("Model", "folder, .gguf file of floats, or ORG/NAME", "model", ".gguf")
+        yield path_line("Model", "folder, .gguf file of floats, or ORG/NAME", "model", ".gguf")
         yield RecipeTable(id="recipes")
         yield Static(id="advice", markup=False)
-        yield Field("Into", "MODEL-built beside the model", "out")
-        yield Field("Matrix", "a text or a ready importance matrix (optional)", "imatrix", "")
-        yield Field("LoRA", "an adapter to merge first (optional)", "lora")
-        with Horizontal(id="options"):
+        yield path_line("Into", "MODEL-built beside the model", "out")
+        yield path_line("Matrix", "a text or a ready importance matrix (optional)", "imatrix", "")
+        yield path_line("LoRA", "an adapter to merge first (optional)", "lora")
+        with Horizontal(classes="form-line"):
             yield Check("Measure quality and speed", value=True, id="measure")
             yield Check("Build again", value=False, id="fresh")
             yield Button("Build", variant="primary", compact=True, action="screen.build")
@@ -75,9 +132,11 @@ class QuantizeForm(Form):
             fresh=self.query_one("#fresh", Check).value,
         )
 
-    @on(RecipeTable.Shown)
-    def _advise(self, event: RecipeTable.Shown) -> None:
-        self.query_one("#advice", Static).update(event.advice)
+    @on(Table.Highlighted)
+    def _advise(self) -> None:
+        recipe = self.query_one(RecipeTable).record
+        text = f"{recipe.name}: {advice(recipe)}" if recipe else ""
+        self.query_one("#advice", Static).update(text)
 
     @on(Input.Changed)
     @on(RecipeTable.Changed)

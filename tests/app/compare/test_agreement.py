@@ -140,4 +140,4 @@ def test_longest_common_subsequence_against_the_textbook():
     for _ in range(300):
         a = [draw.randrange(5) for _ in range(draw.randrange(0, 90))]
         b = [draw.randrange(5) for _ in range(draw.randrange(0, 90))]
-        assert longest_common(a, b) == textbook(a, b)
+        assert longest_common(tuple(a), tuple(b)) == textbook(a, b)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.doctor import report, show
+from app.doctor import report
 from runtimes.machine.gpus import Gpu
 from runtimes.machine.hardware import Hardware
 from runtimes.machine.selftest import Health
@@ -80,7 +80,7 @@ def findings() -> report.Report:
 
 
 def test_rows_say_what_is_slow_and_what_is_missing() -> None:
-    rows = dict(show.rows(findings()))
+    rows = dict(report.rows(findings()))
     assert rows["cores"] == "4 cores, 8 threads, 2 usable here"
     assert rows["memory bandwidth"].startswith("34.0 GB/s")
     assert rows["llama.cpp"] == "0.3.36, self-test passed, repacked weights off (slower)"
@@ -92,7 +92,7 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
-        show.show(findings())
+        report.show(findings())
         terminal.flush()
         text = os.read(master, 1 << 16).decode()
     os.close(master)

@@ -16,9 +16,8 @@ import psutil
 import pytest
 
 from app.chat.host import EngineHost
-from app.monitor.eventlog import Event, EventLog
 from app.monitor.machine import OURSELVES, MachineReader
-from app.monitor.monitor import Monitor
+from app.monitor.monitor import Event, EventLog, Monitor
 from runtimes.errors import RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
 from tests.support import own_home, until

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.host import EngineHost
-from app.tui.measure.recorded import RecordedEngine
+from app.tui.measure import RecordedEngine
 from runtimes.engine.engine import Engine
 from runtimes.request import Request
 from runtimes.settings import RunnerSettings, SchedulerSettings

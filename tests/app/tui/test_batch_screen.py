@@ -19,14 +19,17 @@ from app.batch.watch import records
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
 from app.tui.screens.batch import BatchScreen
+from app.tui.screens.batch_panels import (
+    BatchFilesScreen,
+    BatchJobsScreen,
+    BatchLeaveScreen,
+    BatchRowScreen,
+)
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.batch_files import BatchFilesScreen
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_jobs import BatchJobsScreen
-from app.tui.widgets.batch_leave import BatchLeaveScreen
-from app.tui.widgets.batch_row import BatchRowScreen
-from app.tui.widgets.batch_table import BatchTable, line_of
+from app.tui.widgets.batch_job import BatchJob
+from app.tui.widgets.batch_table import BatchTable
 from runtimes.errors import RequestError
 from tests.app import endless, stopping
 from tests.app.batch.watch.leftovers import kill_jobs
@@ -133,7 +136,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         assert "24 answered" in said(screen, "end")
 
         table = screen.query_one(BatchTable)
-        await soon(lambda: len(table._rows) == ROWS + 1)
+        await soon(lambda: len(table.rows) == ROWS + 1)
         await pilot.press("home", "down", "down", "pagedown", "pageup", "up", "enter")
         await soon(lambda: isinstance(app.screen, BatchRowScreen) and app.screen.row)
         row = app.screen.row
@@ -144,15 +147,15 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         assert app.clipboard == record["response"]
 
         await pilot.press("x")
-        assert table._rows == [0]
+        assert table.rows == [0]
         await pilot.press("x", "g")
         await soon(lambda: isinstance(app.screen, AskScreen))
         await pilot.press("7", "enter")
-        await soon(lambda: table.index == 7)
+        await soon(lambda: table.record == 7)
         await pilot.press("f")
-        assert len(table._rows) < ROWS + 1
+        assert len(table.rows) < ROWS + 1
         await pilot.press("f", "end")
-        assert table.index == ROWS
+        assert table.record == ROWS
 
         # The job is known from now on.
         await pilot.press("ctrl+o")
@@ -186,7 +189,7 @@ async def test_a_running_job_is_watched_stopped_and_left(
         app.screen.query_one(OptionList).highlighted = at
         await pilot.press("enter")
         await soon(lambda: "RUNNING (watched)" in said(screen, "totals"))
-        assert not screen.check_action("pause", ())
+        assert not screen.query_one(BatchJob).check_action("do", ("pause",))
         assert not screen.interrupt()
         assert screen.leaving() is None
         process.kill()
@@ -245,7 +248,7 @@ async def test_files_and_models_are_chosen(app: BatchApp, pebble_built: Path) ->
         form.fill(model=str(pebble_built))
         await pilot.press("ctrl+t")
         await soon(lambda: isinstance(app.screen, ModelsScreen))
-        await soon(lambda: app.screen.query_one("#table").row_count >= 4)
+        await soon(lambda: len(app.screen.query_one("#table").rows) >= 4)
         await pilot.press("enter")
         await soon(lambda: Path(form.form.model).name in os.listdir(pebble_built))
 
@@ -262,5 +265,5 @@ async def test_what_is_wrong_is_told_by_the_names_of_the_form(app: BatchApp) -> 
         assert said(screen_of(app), "said") == "", "it may be mended now"
 
 
-def test_a_row_in_a_line() -> None:
-    assert line_of(7, RowState.WAITING, None).split() == ["7", "waiting"]
+def test_a_row_in_cells() -> None:
+    assert BatchTable().cells(7) == ["7", "waiting", "", "", "", "", ""]

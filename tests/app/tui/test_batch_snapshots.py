@@ -17,11 +17,13 @@ from app.batch.watch.records import KnownJob
 from app.batch.watch.speeds import Speed
 from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
-from app.tui.widgets.batch_files import BatchFilesScreen
+from app.tui.screens.batch_panels import (
+    BatchFilesScreen,
+    BatchJobsScreen,
+    BatchLeaveScreen,
+    BatchRowScreen,
+)
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_jobs import BatchJobsScreen
-from app.tui.widgets.batch_leave import BatchLeaveScreen
-from app.tui.widgets.batch_row import BatchRowScreen
 from app.tui.widgets.batch_table import BatchTable
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import SIZES
@@ -133,7 +135,7 @@ async def show_job(pilot: Any) -> None:
     screen = screen_of(pilot.app)
     screen.show(frozen())
     table = screen.query_one(BatchTable)
-    await wait_until(lambda: table.index is not None)
+    await wait_until(lambda: table.record is not None)
     await pilot.pause()  # what lies under a panel is not laid out any more
 
 

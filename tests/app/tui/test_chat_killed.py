@@ -10,7 +10,7 @@ from app.chat.store.records import Message, State
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
-from app.tui.measure.recorded import RecordedEngine, RecordedHost
+from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.services import Services, Start
 from tests.app.tui.chat_app import shown, text_of
 from tests.app.tui.terminal import generating

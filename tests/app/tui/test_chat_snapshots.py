@@ -12,7 +12,7 @@ from app.chat.store.records import Role, State
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
-from app.tui.measure.recorded import RecordedEngine, RecordedHost
+from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
 from app.tui.widgets.status_line import StatusFigures

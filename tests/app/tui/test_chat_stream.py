@@ -15,8 +15,7 @@ from app.chat.store import Store
 from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
-from app.tui.measure.child import differs
-from app.tui.measure.recorded import RecordedHost, tokens
+from app.tui.measure import RecordedHost, differs, tokens
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
 from app.tui.widgets.markdown import AnswerMarkdown

@@ -76,9 +76,9 @@ async def choose(pilot: Any, screen: CompareScreen, *recipes: str) -> None:
     app = pilot.app
     await wait_until(lambda: isinstance(app.screen, ModelsScreen) and app.screen.query(ModelTable))
     table = app.screen.query_one(ModelTable)
-    await wait_until(lambda: table.row_count == 4)
+    await wait_until(lambda: len(table.rows) == 4)
     for recipe in recipes:
-        table.go_to(next(entry.key for entry in table.listed if entry.recipe == recipe))
+        table.go_to(next(entry.key for entry in table.rows if entry.recipe == recipe))
         await pilot.press("ctrl+x")
     await pilot.press("enter")
     await wait_until(lambda: len(panes(screen)) == len(recipes))

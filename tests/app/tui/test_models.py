@@ -56,8 +56,11 @@ def table(screen: ModelsScreen) -> ModelTable:
 
 
 def rows(screen: ModelsScreen) -> list[str]:
-    names = (table(screen).get_row_at(i)[0] for i in range(table(screen).row_count))
-    return [str(name) for name in names]
+    return [cells(screen, at)[0] for at in range(len(table(screen).rows))]
+
+
+def cells(screen: ModelsScreen, at: int) -> list[str]:
+    return table(screen).cells(table(screen).rows[at])
 
 
 def about(screen: ModelsScreen) -> str:
@@ -66,7 +69,7 @@ def about(screen: ModelsScreen) -> str:
 
 async def opened(pilot: Any, screen: ModelsScreen, count: int) -> ModelsScreen:
     pilot.app.show(screen)
-    await wait_until(lambda: screen.query(ModelTable) and table(screen).row_count == count)
+    await wait_until(lambda: screen.query(ModelTable) and len(table(screen).rows) == count)
     await pilot.pause()
     return screen
 
@@ -103,15 +106,15 @@ async def test_the_loaded_one_is_marked_and_under_the_cursor(bare: Any, pebble_b
         loaded = str(pebble_built / "onnx-int8")
         screen = await opened(pilot, ModelsScreen([str(pebble_built)], loaded), 4)
         assert [row for row in rows(screen) if row.startswith("●")] == ["● pebble · onnx-int8"]
-        assert table(screen).highlighted.recipe == "onnx-int8"  # type: ignore[union-attr]
+        assert table(screen).record.recipe == "onnx-int8"  # type: ignore[union-attr]
 
 
 async def test_other_orders(bare: Any, pebble_built: Path) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
         await pilot.press("down", "ctrl+s")
-        assert screen.query_one("#box").border_subtitle == "order: size"
-        sizes = [table(screen).listed[i].bytes for i in range(4)]
+        assert screen.query_one(".box").border_subtitle == "order: size"
+        sizes = [table(screen).rows[i].bytes for i in range(4)]
         assert sizes == sorted(sizes)  # type: ignore[type-var]
         await pilot.press("ctrl+s", "ctrl+s", "ctrl+s")
         assert table(screen).order == "name"
@@ -122,7 +125,7 @@ async def test_several(bare: Any, pebble_built: Path) -> None:
         screen = await opened(pilot, ModelsScreen([str(pebble_built)], several=True), 4)
         await pilot.press("down", "ctrl+x", "down", "ctrl+x", "up", "up", "ctrl+x", "ctrl+x")
         assert sum(row.startswith("✓") for row in rows(screen)) == 2
-        second, third = (table(screen).listed[i].key for i in (1, 2))
+        second, third = (table(screen).rows[i].key for i in (1, 2))
         await pilot.press("enter")
         await wait_until(lambda: bare.ended_with is not None)
     assert [entry.key for entry in bare.ended_with] == [second, third]
@@ -133,7 +136,7 @@ async def test_what_is_broken_says_why_and_is_not_chosen(bare: Any, pulled: libr
         screen = await opened(pilot, ModelsScreen(), 2)
         await pilot.press("down")
         await wait_until(lambda: "`ingot pull org/tiny-GGUF:Q8_0`" in about(screen))
-        assert str(table(screen).get_row_at(1)[-1]) == "broken"
+        assert cells(screen, 1)[-1] == "broken"
         await pilot.press("enter")
         await pilot.pause()
         assert bare.screen is screen
@@ -164,7 +167,7 @@ async def test_only_pulled_files_are_removed_and_not_the_loaded_one(
         screen = await opened(pilot, ModelsScreen([str(pebble_built)], str(loaded)), 6)
         await pilot.press("ctrl+d")
         await pilot.pause()
-        table(screen).go_to(table(screen).listed[-1].key)
+        table(screen).go_to(table(screen).rows[-1].key)
         await pilot.press("ctrl+d")
         await pilot.pause()
         said = [note.message for note in bare._notifications]
@@ -222,7 +225,7 @@ async def test_files_that_cannot_be_read_turn_out_to_be_broken(bare: Any, tmp_pa
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\3\0\0\0 and no more")
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen([str(tmp_path / "bad.gguf")]), 1)
-        await wait_until(lambda: str(table(screen).get_row_at(0)[-1]) == "broken")
+        await wait_until(lambda: cells(screen, 0)[-1] == "broken")
         await wait_until(lambda: "Cannot be used" in about(screen))
 
 
@@ -264,7 +267,7 @@ def test_picture(
 
     async def open_it(pilot: Any) -> None:
         screen = await opened(pilot, ModelsScreen(current="built/q8_0.gguf"), 4)
-        await wait_until(lambda: str(table(screen).get_row_at(2)[-1]) == "too big")
+        await wait_until(lambda: cells(screen, 2)[-1] == "too big")
         await pilot.press("up")
         await wait_until(lambda: "needs" in about(screen))
         screen.query_one(Input).value = ""

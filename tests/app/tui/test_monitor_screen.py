@@ -15,9 +15,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, RichLog, Static
 
-from app.monitor.eventlog import Event
 from app.monitor.machine import MachineUse, ProcessUse
-from app.monitor.monitor import Sample
+from app.monitor.monitor import Event, Sample
 from app.tui.app import IngotApp
 from app.tui.screens import monitor
 from app.tui.screens.monitor import MonitorScreen

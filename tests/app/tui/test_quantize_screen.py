@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import DataTable, Input, Static, TabbedContent
+from textual.widgets import Input, Static, TabbedContent
 from textual.widgets._footer import FooterKey
 
 from app.builds.forecast import Forecast
@@ -21,12 +21,11 @@ from app.builds.results import read_result
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.quantize import QuantizeScreen
-from app.tui.widgets.form_fields import Check
-from app.tui.widgets.quantize_form import QuantizeForm
-from app.tui.widgets.quantize_progress import QuantizeProgress
-from app.tui.widgets.quantize_recipes import RecipeTable
-from app.tui.widgets.quantize_result import QuantizeResult
+from app.tui.widgets.form import Check
+from app.tui.widgets.quantize_form import QuantizeForm, RecipeTable
+from app.tui.widgets.quantize_run import FileTable, QuantizeProgress, QuantizeResult
 from quantize.build.workspace import Workspace
+from quantize.recipes.recipe import RECIPES
 from quantize.source import SourceModel
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -59,7 +58,7 @@ def fill(screen: QuantizeScreen, model: Path, out: Path, *recipes: str) -> None:
     screen.query_one("#out", Input).value = str(out)
     screen.query_one(RecipeTable).choose(recipes)
     if screen.query_one("#measure", Check).value:
-        screen.query_one("#measure", Check).action_tick()
+        screen.query_one("#measure", Check).toggle()
 
 
 def state_of(screen: QuantizeScreen) -> State | None:
@@ -86,14 +85,14 @@ async def test_the_form_follows_what_is_typed(app: IngotApp, pebble: Path) -> No
         table = screen.query_one(RecipeTable)
         await pilot.press("tab")
         assert screen.focused is table
-        assert str(table.get_cell("q8_0", "size")) == "5.2 MB"
+        assert table.cells(RECIPES["q8_0"])[4] == "5.2 MB"
 
         await pilot.press("down", "space")
         assert table.chosen == ("q4_k_m", "onnx-int4", "onnx-int8")
-        assert str(table.get_cell("q8_0", "tick")) == "[ ]"
+        assert table.cells(RECIPES["q8_0"])[0] == "[ ]"
         assert "q8_0: 8-bit" in text_of(screen, "#advice")
         await pilot.press("enter")
-        assert str(table.get_cell("q8_0", "tick")) == "[x]"
+        assert table.cells(RECIPES["q8_0"])[0] == "[x]"
 
         screen.query_one("#out", Input).value = str(pebble.parent / "elsewhere")
         await wait_until(lambda: "elsewhere" in text_of(screen, "#forecast"))
@@ -104,7 +103,7 @@ async def test_the_form_follows_what_is_typed(app: IngotApp, pebble: Path) -> No
         await wait_until(lambda: text_of(screen, "#forecast") != needed)
         screen.query_one("#model", Input).value = "/no/such"
         await wait_until(lambda: "✗ there is no folder /no/such" in text_of(screen, "#forecast"))
-        assert str(table.get_cell("q8_0", "size")) == ""
+        assert table.cells(RECIPES["q8_0"])[4] == ""
 
 
 def offered(screen: QuantizeScreen) -> list[str]:
@@ -170,9 +169,9 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
         assert "1 of 1 file ready" in told
         assert "q4_0  done: 2.8 MB" in told
         assert "✓ quantizing to q4_0" in text_of(screen, "#stages")
-        table = screen.query_one("#files-table", DataTable)
+        table = screen.query_one(FileTable)
         await wait_until(lambda: screen.focused is table)
-        assert table.row_count == 1
+        assert len(table.rows) == 1
 
         await pilot.press("r")
         report = str(tmp_path / "o" / "report.html")
@@ -267,7 +266,7 @@ async def test_pages_turn_by_keys(app: IngotApp, pebble: Path, pebble_built: Pat
         assert seen == ["run", "result", "form", "result", "run", "form"]
         screen.query_one("#out", Input).value = str(pebble_built)
         screen.query_one("#model", Input).value = str(pebble)
-        await wait_until(lambda: screen.query_one("#files-table", DataTable).row_count >= 4)
+        await wait_until(lambda: len(screen.query_one(FileTable).rows) >= 4)
 
 
 # Pictures, with figures that stand still

@@ -123,7 +123,7 @@ async def test_what_was_named_is_offered_though_it_did_not_load(
         await pilot.press("ctrl+t")
         await wait_until(lambda: app.screen.query("ModelTable"))
         table = app.screen.query_one(ModelTable)
-        await wait_until(lambda: table.row_count == 4)
+        await wait_until(lambda: len(table.rows) == 4)
 
 
 async def test_without_a_model_it_begins_with_the_list(services: Any) -> None:

@@ -1,7 +1,5 @@
 """The peak is what a process has had, not what it has."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -9,8 +7,8 @@ import sys
 
 import psutil
 
-from app.compare.peak import PeakMemory
 from quantize.quality import peak
+from quantize.quality.peak import peak_resident
 
 _CHILD = "x = bytearray(120_000_000); del x; print('freed', flush=True); input()"
 
@@ -21,19 +19,14 @@ def test_memory_that_was_given_back_counts():
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        memory = PeakMemory()
-        found = memory.look(child.pid)
+        found = peak_resident(child.pid)
         now = psutil.Process(child.pid).memory_info().rss
         child.communicate(b"\n")
-    assert found is not None
     assert now < 100_000_000 < 120_000_000 <= found < 200_000_000
-    assert memory.look(child.pid) == found  # it is gone: the last one known
+    assert peak_resident(child.pid) == 0  # it is gone
 
 
 def test_without_the_kernels_peak_the_largest_size_seen_counts(monkeypatch):
     monkeypatch.setattr(peak, "_PEAK", re.compile("no such line"))
-    memory = PeakMemory()
-    assert memory.look(None) is None
-    first = memory.look(os.getpid())
-    assert first is not None
+    first = peak_resident(os.getpid())
     assert abs(first / psutil.Process().memory_info().rss - 1) < 0.5

@@ -1,19 +1,16 @@
-"""Forms and their fields: a path with completion, and a box to tick."""
+"""Forms and their fields: lines of texts, paths with completion, and boxes to tick."""
 
 import asyncio
 from abc import abstractmethod
 from typing import ClassVar
 
-from textual import events, on
-from textual.app import ComposeResult, RenderResult
+from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.message import Message
-from textual.reactive import reactive
 from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Input, Label
+from textual.widgets import Checkbox, Input, Label
 
 from app.chat.attachments import complete_path
 
@@ -26,15 +23,12 @@ class _Paths(Suggester):
 
     def __init__(self, suffix: str | None) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self._suffix = suffix
+        self._suffixes = ("/",) if suffix is None else ("/", suffix)
 
     async def get_suggestion(self, value: str) -> str | None:
         """Looked up in a thread: a folder may lie on a slow disk."""
         found = await asyncio.to_thread(complete_path, value) if value else []
-        return next((path for path in found if path != value and self._takes(path)), None)
-
-    def _takes(self, path: str) -> bool:
-        return path.endswith("/") or (self._suffix is not None and path.endswith(self._suffix))
+        return next((p for p in found if p != value and p.endswith(self._suffixes)), None)
 
 
 class PathLine(Input):
@@ -43,9 +37,6 @@ class PathLine(Input):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", "Complete the path", id="path.complete", show=False),
     ]
-
-    def __init__(self, placeholder: str, id: str, suffix: str | None) -> None:
-        super().__init__(placeholder=placeholder, id=id, compact=True, suggester=_Paths(suffix))
 
     def action_complete(self) -> None:
         """Take the suggestion, or go on."""
@@ -56,67 +47,36 @@ class PathLine(Input):
             self.screen.focus_next()
 
 
-class Field(Horizontal):
+def path_line(label: str, placeholder: str, name: str, suffix: str | None = None) -> Horizontal:
     """A label and a line for a path; see ``_Paths`` for ``suffix``."""
-
-    DEFAULT_CSS = """
-    Field {
-        height: 1;
-        & > Label { width: 10; color: $text-muted; }
-        & > PathLine { width: 1fr; background: $panel; }
-        & > PathLine > .input--suggestion { text-style: italic; }
-        & > PathLine > .input--placeholder { text-style: italic; }
-    }
-    """
-
-    def __init__(self, label: str, placeholder: str, id: str, suffix: str | None = None) -> None:
-        super().__init__()
-        self._label = label
-        self._line = PathLine(placeholder, id, suffix)
-
-    def compose(self) -> ComposeResult:
-        yield Label(self._label)
-        yield self._line
+    entry = PathLine(placeholder=placeholder, id=name, compact=True, suggester=_Paths(suffix))
+    return Horizontal(Label(label), entry, classes="form-line form-path")
 
 
-class Check(Widget, can_focus=True):
+def line(*fields: tuple[str, str, str], wide: int) -> Horizontal:
+    """Fields beside each other, each with its name, label and placeholder; the first label takes
+    ``wide`` columns."""
+    parts: list[Widget] = []
+    for name, label, placeholder in fields:
+        parts.append(Label(label if parts else label.ljust(wide)))
+        parts.append(Input(placeholder=placeholder, id=name, compact=True))
+    return Horizontal(*parts, classes="form-line")
+
+
+class Check(Checkbox):
     """``[x] text``: what is ticked can be seen without colour. Space, enter or a click toggle."""
 
-    DEFAULT_CSS = """
-    Check {
-        width: auto;
-        height: 1;
-        margin-right: 2;
-        &:focus { text-style: reverse; }
-    }
-    """
+    BUTTON_LEFT, BUTTON_INNER, BUTTON_RIGHT = "", "[ ]", ""
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,enter", "tick", "Tick", id="check.toggle", show=False),
+        Binding("space,enter", "toggle_button", "Tick", id="check.toggle", show=False),
     ]
-    value: reactive[bool] = reactive(False)
-
-    class Changed(Message):
-        """It was ticked or cleared."""
 
     def __init__(self, text: str, *, value: bool, id: str) -> None:
-        super().__init__(id=id)
-        self._text = text
-        self.set_reactive(Check.value, value)
+        super().__init__(text, value, id=id, compact=True)
 
-    def render(self) -> RenderResult:
-        return f"\\[{'x' if self.value else ' '}] {self._text}"
-
-    def get_content_width(self, container: object, viewport: object) -> int:
-        return len(self._text) + 4
-
-    def action_tick(self) -> None:
-        self.value = not self.value
-        self.post_message(self.Changed())
-
-    def on_click(self, event: events.Click) -> None:
-        event.stop()
-        self.focus()
-        self.action_tick()
+    def watch_value(self) -> None:
+        self.BUTTON_INNER = "[x]" if self.value else "[ ]"
+        super().watch_value()
 
 
 class Form(Vertical):
@@ -134,10 +94,9 @@ class Form(Vertical):
         """Look when that time has gone by without another call."""
         if self._waiting is not None:
             self._waiting.stop()
-        self._waiting = self.set_timer(seconds, self._look)
-
-    def _look(self) -> None:
-        self.run_worker(self.look(), exclusive=True, group="look")
+        self._waiting = self.set_timer(
+            seconds, lambda: self.run_worker(self.look(), exclusive=True, group="look")
+        )
 
     def text_of(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value

@@ -1,1 +1,0 @@
-"""The chat screen under load, measured from outside: see app.bench.tui."""

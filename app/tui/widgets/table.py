@@ -1,0 +1,172 @@
+"""A table of records, of which only those in sight are drawn: a million cost no more than twenty.
+
+A DataTable keeps objects for every cell of every row.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from rich.segment import Segment
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+Record = TypeVar("Record")
+_NEAR = 500  # rows in which the record under the cursor is looked for when there are others
+
+
+@dataclass(frozen=True)
+class Column(Generic[Record]):
+    """``text`` makes its cell for a record. Without a ``width`` it takes what the others leave."""
+
+    title: str
+    text: Callable[[Record], str | Text]
+    width: int | None = None
+    right: bool = False
+
+
+class Table(ScrollView, Generic[Record], can_focus=True):
+    """Records are told apart by ``key``. ``Highlighted`` when another one may be under the cursor,
+    ``Selected`` when enter is pressed on it, or it is clicked once more."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"table--head", "table--cursor", "table--bad"}
+    DEFAULT_CSS = """
+    Table {
+        overflow-x: hidden;
+        & > .table--head { text-style: bold; }
+        & > .table--cursor { text-style: reverse; }
+        & > .table--bad { color: $error; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Row above", id="table.up", show=False),
+        Binding("down", "move(1)", "Row below", id="table.down", show=False),
+        Binding("pageup", "page(-1)", "Page up", id="table.page_up", show=False),
+        Binding("pagedown", "page(1)", "Page down", id="table.page_down", show=False),
+        Binding("home", "end(-1)", "First row", id="table.first", show=False),
+        Binding("end", "end(1)", "Last row", id="table.last", show=False),
+        Binding("enter", "select", "Select", id="table.select", show=False),
+    ]
+
+    @dataclass
+    class Highlighted(Message):
+        """``moved``: by the user."""
+
+        moved: bool
+
+    class Selected(Message):
+        """The record under the cursor is wanted."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column[Record]],
+        key: Callable[[Record], Hashable],
+        id: str | None = None,
+    ) -> None:
+        super().__init__(id=id)
+        self.columns, self._key = list(columns), key
+        self.rows: Sequence[Record] = ()
+        self.cursor = 0
+        self.caption = ""  # over the column that has no title
+
+    @property
+    def record(self) -> Record | None:
+        """The one under the cursor."""
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+
+    def show(self, rows: Sequence[Record], *, keep: bool = True) -> None:
+        """Other records, or the same ones anew. With ``keep``, the cursor stays on its record if
+        that is still there and near; else it goes to the first."""
+        before, self.rows = self.record, rows
+        self.virtual_size = Size(0, len(rows) + 1)
+        if not keep:
+            self._put(0)
+        elif before is not None:
+            near = range(max(0, self.cursor - _NEAR), min(len(rows), self.cursor + _NEAR))
+            key = self._key(before)
+            self._put(next((i for i in near if self._key(rows[i]) == key), self.cursor))
+        self.refresh()
+        self.post_message(self.Highlighted(moved=False))
+
+    def go_to(self, key: Hashable) -> bool:
+        """Put the cursor on a record; False when it is not there."""
+        at = next((i for i, record in enumerate(self.rows) if self._key(record) == key), None)
+        if at is not None:
+            self._put(at)
+            self.post_message(self.Highlighted(moved=False))
+        return at is not None
+
+    # Drawing
+
+    def cells(self, record: Record) -> list[str]:
+        """What the columns have of a record."""
+        return [str(column.text(record)) for column in self.columns]
+
+    def is_bad(self, record: Record) -> bool:
+        """Whether it is drawn as an error."""
+        return False
+
+    @property
+    def room(self) -> int:
+        """Columns for what has no width."""
+        fixed = sum(column.width or 0 for column in self.columns) + 2 * len(self.columns)
+        return max(self.scrollable_size.width - fixed, 1)
+
+    def render_line(self, y: int) -> Strip:
+        at, width, style = y - 1 + self.scroll_offset.y, self.scrollable_size.width, self.rich_style
+        if y > 0 and at >= len(self.rows):
+            return Strip.blank(width, style)
+        names = ["table--head"] if y == 0 else []
+        if y > 0:
+            names += ["table--bad"] * self.is_bad(self.rows[at])
+            names += ["table--cursor"] * (at == self.cursor)
+        for name in names:
+            style += self.get_component_rich_style(name, partial=True)
+        line = Text(no_wrap=True, end="")
+        for column in self.columns:
+            text = column.title or self.caption if y == 0 else column.text(self.rows[at])
+            cell = text.copy() if isinstance(text, Text) else Text(text)
+            cell.overflow = "ellipsis"
+            cell.align("right" if column.right else "left", column.width or self.room)
+            line.append(" ").append_text(cell).append(" ")
+        segments = line.render(self.app.console)
+        return Strip(Segment.apply_style(segments, style)).adjust_cell_length(width, style)
+
+    # Moving
+
+    def action_move(self, step: int) -> None:
+        self._move(self.cursor + step)
+
+    def action_page(self, step: int) -> None:
+        self._move(self.cursor + step * max(1, self.size.height - 2))
+
+    def action_end(self, side: int) -> None:
+        self._move(0 if side < 0 else len(self.rows) - 1)
+
+    def action_select(self) -> None:
+        if self.record is not None:
+            self.post_message(self.Selected())
+
+    def on_click(self, event: events.Click) -> None:
+        at = event.y - 1 + self.scroll_offset.y
+        if event.y > 0 and at == self.cursor:
+            self.action_select()
+        elif event.y > 0 and at < len(self.rows):
+            self._move(at)
+
+    def _move(self, at: int) -> None:
+        self._put(at)
+        self.post_message(self.Highlighted(moved=True))
+
+    def _put(self, at: int) -> None:
+        self.cursor = max(0, min(at, len(self.rows) - 1))
+        top, lines = self.scroll_offset.y, max(1, self.size.height - 1)
+        if not top <= self.cursor < top + lines:
+            top = self.cursor if self.cursor < top else self.cursor - lines + 1
+            self.scroll_to(y=top, animate=False, immediate=True, force=True)
+        self.refresh()
