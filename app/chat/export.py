@@ -28,7 +28,7 @@ from typing import Any
 from app.chat.attachments import with_attachments
 from app.chat.conversation import Conversation
 from app.chat.store.records import Chat, Message, Role, State
-from app.chat.thinking import Kind, split
+from app.chat.thinking import split
 from app.figures import duration, rate
 from runtimes.errors import IngotError, RequestError
 
@@ -112,8 +112,8 @@ def _section(message: Message) -> list[str]:
         return [f"## You · {when}{note}", with_attachments(message.text, message.attachments)]
     found = [f"## {message.model or 'Answer'} · {when}"]
     for part in split(message.text):
-        thinking = part.kind is Kind.THINKING
-        found.append(_quoted(f"Thinking:\n\n{part.text}") if thinking else _closed(part.text))
+        said = _quoted(f"Thinking:\n\n{part.text}") if part.thinking else _closed(part.text)
+        found.append(said)
     notes = []
     if message.state in _ENDED:
         error = f": {message.error}" if message.error else ""

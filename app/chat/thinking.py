@@ -8,7 +8,6 @@ open the block in the prompt.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from runtimes.chat import Message, render_chat
 from runtimes.errors import RequestError
@@ -24,18 +23,11 @@ _TAGS = tuple(f"<{slash}{name}>" for slash in ("", "/") for name in _NAMES)
 _OPENED = re.compile(rf"(<(?:{'|'.join(_NAMES)})>)\s*$", re.IGNORECASE)
 
 
-class Kind(StrEnum):
-    """What a part of an answer is."""
-
-    ANSWER = "answer"
-    THINKING = "thinking"
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """A stretch of an answer without its tags; ``open`` while a block's end has not come."""
 
-    kind: Kind
+    thinking: bool
     text: str
     open: bool = False
 
@@ -50,27 +42,27 @@ def split(text: str, *, final: bool = True) -> tuple[Part, ...]:
     parts: list[Part] = []
     start, fence, inside = 0, "", False
 
-    def add(kind: Kind, piece: str, *, open_: bool = False) -> None:
+    def add(piece: str, *, thinking: bool, open_: bool = False) -> None:
         if piece.strip() or open_:
-            parts.append(Part(kind, piece.strip("\n"), open_))
+            parts.append(Part(thinking, piece.strip("\n"), open_))
 
     for mark in _MARK.finditer(text):
         if mark["close"]:
             # Before any answer, as it ends what the prompt has opened; a stray one is text.
-            if inside or (not fence and not any(p.kind is Kind.THINKING for p in parts)):
-                add(Kind.THINKING, text[start : mark.start()])
+            if inside or (not fence and not any(p.thinking for p in parts)):
+                add(text[start : mark.start()], thinking=True)
                 start, inside, fence = mark.end(), False, ""
         elif inside:
             continue
         elif mark["fence"]:
             fence = _fence(fence, mark["fence"], mark["info"])
         elif not fence:
-            add(Kind.ANSWER, text[start : mark.start()])
+            add(text[start : mark.start()], thinking=False)
             start, inside = mark.end(), True
     if inside:
-        add(Kind.THINKING, text[start:], open_=True)
+        add(text[start:], thinking=True, open_=True)
     else:
-        add(Kind.ANSWER, text[start:])
+        add(text[start:], thinking=False)
     return tuple(parts)
 
 
@@ -79,9 +71,9 @@ def answer_of(text: str) -> str:
     if "<" not in text:
         return text
     parts = split(text)
-    if len(parts) == 1 and parts[0].kind is Kind.ANSWER:
+    if len(parts) == 1 and not parts[0].thinking:
         return text
-    return "\n\n".join(part.text for part in parts if part.kind is Kind.ANSWER).strip()
+    return "\n\n".join(part.text for part in parts if not part.thinking).strip()
 
 
 def opening(template: str | None, messages: Sequence[Message]) -> str:

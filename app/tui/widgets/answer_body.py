@@ -27,13 +27,6 @@ class Parts:
 class Thought(Vertical):
     """What was thought before the answer: one line, with all of it below when ``opened``."""
 
-    DEFAULT_CSS = """
-    Thought { height: auto; margin: 0 0 1 0; }
-    Thought > .title { padding: 0 2; color: $text-muted; text-style: italic; }
-    Thought > TextLines { display: none; margin: 0 2; color: $text-muted; }
-    Thought.-opened > TextLines { display: block; }
-    """
-
     def __init__(self, parts: Parts) -> None:
         super().__init__()
         self._lines = TextLines(parts.thinking.strip("\n"))
@@ -78,12 +71,6 @@ class Thought(Vertical):
 
 class AnswerBody(Vertical):
     """``ended`` when ``parts`` is all of it; else ``show`` it again and again as it grows."""
-
-    DEFAULT_CSS = """
-    AnswerBody { height: auto; visibility: hidden; }
-    AnswerBody > * { visibility: visible; }
-    AnswerBody > .language { padding: 0 1; margin: 0 2; color: $text-muted; background: $panel; }
-    """
 
     def __init__(self, parts: Parts, *, ended: bool) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from app.chat.figures import FEW
 from app.chat.store.records import Attachment, Message, Role, State
-from app.chat.thinking import Kind, split
+from app.chat.thinking import split
 from app.figures import duration, rate
 from app.tui.keys import told
 from app.tui.widgets.answer_body import AnswerBody, Parts
@@ -159,8 +159,8 @@ def _parts(message: Message, text: str | None = None, tokens: int | None = None)
         return Parts(whole)
     streams = message.state is State.STREAMING
     found = split(whole, final=not streams)
-    thinking = "\n\n".join(part.text for part in found if part.kind is Kind.THINKING)
-    rest = "\n\n".join(part.text for part in found if part.kind is Kind.ANSWER)
+    thinking = "\n\n".join(part.text for part in found if part.thinking)
+    rest = "\n\n".join(part.text for part in found if not part.thinking)
     if not thinking and not any(part.open for part in found):
         return Parts(rest if streams else whole)
     about = round(tokens * len(thinking) / max(1, len(whole)))

@@ -44,13 +44,6 @@ class Tail(TextLines):
 class Prose(Vertical):
     """``text`` so far; ``ended`` when nothing more comes."""
 
-    DEFAULT_CSS = """
-    Prose { height: auto; visibility: hidden; }
-    Prose > * { visibility: visible; }
-    Prose > Tail { display: none; margin: 0 0 1 0; }
-    Prose > Tail.-shown { display: block; }
-    """
-
     def __init__(self, text: str = "", *, ended: bool = False) -> None:
         super().__init__()
         self._settled = text if ended else ""
@@ -139,10 +132,6 @@ _MOST = 200_000
 
 class CodeBlock(TextLines):
     """``language`` is the fence's info string, empty for none. Long lines are folded."""
-
-    DEFAULT_CSS = """
-    CodeBlock { margin: 0 2 1 2; background: $panel; }
-    """
 
     def __init__(self, code: str = "", language: str = "", *, ended: bool = False) -> None:
         super().__init__(code, words=False, pad=1)

@@ -34,9 +34,6 @@ class TextLines(Widget):
     The text can be selected with the mouse. A subclass may style a line (``line_content``).
     """
 
-    DEFAULT_CSS = """
-    TextLines { height: auto; width: 1fr; }
-    """
     ALLOW_SELECT: ClassVar[bool] = True
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from app.tui.app import IngotApp
 from app.tui.measure import RecordedHost, differs, tokens
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
+from app.tui.widgets import message_view
 from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.prose import Prose
@@ -96,6 +98,8 @@ def at_end(transcript: Transcript) -> bool:
 
 class Both(App[None]):
     """The same text, streamed and at once."""
+
+    CSS_PATH = Path(message_view.__file__).with_suffix(".tcss")
 
     def __init__(self, text: str) -> None:
         super().__init__()

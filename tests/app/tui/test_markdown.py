@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from textual.app import App, ComposeResult
 
+from app.tui.widgets import message_view
 from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.markdown import plain
 
+LOOKS = Path(message_view.__file__).with_suffix(".tcss")
 POEM = "The river is wide,\nthe boat is small,\nand nobody rows.\n\nThe end."
 TABLE = """\
 | Name | Price | Kind |
@@ -19,6 +23,8 @@ TABLE = """\
 
 class BodyApp(App[None]):
     """One answer."""
+
+    CSS_PATH = LOOKS
 
     def __init__(self, body: AnswerBody) -> None:
         super().__init__()
