@@ -1,7 +1,7 @@
 """`ingot models`, `pull` and `rm`: what is in the library, what comes into it, what goes."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,39 +16,33 @@ def models(as_json: TableFlag = False) -> None:
     from quantize.disk import human
 
     found = all_models()
+    rows: list[dict[str, Any]] = [
+        {
+            "name": f"{model.repo}:{build.label}",
+            "format": build.kind,
+            "bytes": build.size,
+            "path": str(model.path(build)),
+            "commit": build.commit,
+            "whole": model.is_whole(build),
+        }
+        for model in found
+        for build in model.builds
+    ]
     if as_json:
-        rows = [
-            {
-                "name": f"{model.repo}:{build.label}",
-                "format": build.kind,
-                "bytes": build.size,
-                "path": str(model.path(build)),
-                "commit": build.commit,
-                "whole": model.is_whole(build),
-            }
-            for model in found
-            for build in model.builds
-        ]
         console.emit_json({"folder": str(library_dir()), "models": rows}, indent=1)
         return
     if not found:
         console.note(f"no models in {library_dir()}; `ingot pull ORG/NAME` gets one")
         return
     lines = [
-        (
-            f"{model.repo}:{build.label}",
-            human(build.size),
-            build.kind if model.is_whole(build) else f"{build.kind}, damaged: pull it again",
-        )
-        for model in found
-        for build in model.builds
+        (r["name"], human(r["bytes"]), r["format"] + ", damaged: pull it again" * (not r["whole"]))
+        for r in rows
     ]
     lines += [(m.repo, "?", "nothing whole: pull it again") for m in found if not m.builds]
     wide = max(len(name) for name, _, _ in lines)
     for name, size, kind in lines:
         console.emit(f"{name:<{wide}}  {size:>7}  {kind}\n")
-    total = sum(build.size for model in found for build in model.builds)
-    console.note(f"{human(total)} in {library_dir()}")
+    console.note(f"{human(sum(row['bytes'] for row in rows))} in {library_dir()}")
 
 
 def pull(
