@@ -1,6 +1,5 @@
 """The process that does a run: started, listened to, stopped."""
 
-import contextlib
 import json
 import logging
 import subprocess
@@ -101,8 +100,7 @@ class QuantizeProcess:
     def _insist(self) -> None:
         if not self.wait(_GENTLE_S):
             logger.warning("the run does not end; it is killed")
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            self._process.kill()
 
     def _read(self, stream: IO[bytes]) -> None:
         with stream:
