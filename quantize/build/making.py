@@ -10,8 +10,7 @@ from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.onnx.build import build_onnx
 from quantize.quality.tokens import compare_built, require_parity
-from quantize.stages.keys import calibration, export_key, imatrix_key
-from quantize.stages.stages import Stage, stage_key
+from quantize.stages.stages import Stage, calibration, export_key, imatrix_key, stage_key
 
 _EXPORT = "export-f16.gguf"
 

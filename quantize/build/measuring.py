@@ -19,8 +19,7 @@ from quantize.quality.tasks import Question
 from quantize.quality.text import read_text
 from quantize.quality.tokens import compare_built, require_parity
 from quantize.recipes.recipe import FORMATS, Recipe
-from quantize.stages.keys import versions
-from quantize.stages.stages import stage_key, stage_version
+from quantize.stages.stages import stage_key, stage_version, versions
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.gpus import find_gpus
 

@@ -21,8 +21,7 @@ from quantize.recipes.bits import bits_per_weight
 from quantize.recipes.recipe import FORMATS, RECIPES, Recipe
 from quantize.report.write import FILES, write_report
 from quantize.source import SourceModel, open_source
-from quantize.stages.keys import build_key, export_key, source_inputs, versions
-from quantize.stages.stages import Stages
+from quantize.stages.stages import Stages, build_key, export_key, source_inputs, versions
 from quantize.stages.verify import is_whole
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError
 

@@ -18,8 +18,7 @@ from quantize.progress.console import Reporter
 from quantize.source.files import EVALUATION, GRADED, small_files
 from quantize.source.model import SourceModel
 from quantize.source.open import open_folder
-from quantize.stages.keys import versions
-from quantize.stages.stages import Stages, stage_key
+from quantize.stages.stages import Stages, stage_key, versions
 
 _LOST = "missing adapter keys"  # peft's words when weights of the adapter found no place
 
