@@ -1,6 +1,7 @@
 """Token counts and times of a completion, for programs and for people; tables of figures."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from runtimes.request import Completion, Timings, Usage
 
@@ -66,3 +67,14 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 2) -> list[str]:
         ).rstrip()
         for line in lines
     ]
+
+
+def rounded(values: dict[str, Any], digits: int) -> dict[str, Any]:
+    """An object for JSON whose numbers have at most so many decimals, also those in objects."""
+    short = dict(values)
+    for name, value in values.items():
+        if isinstance(value, dict):
+            short[name] = rounded(value, digits)
+        elif isinstance(value, float):
+            short[name] = round(value, digits)
+    return short

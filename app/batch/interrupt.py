@@ -22,14 +22,9 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     @property
-    def timed_out(self) -> bool:
-        """Whether the job's time is over."""
-        return self._end is not None and time.monotonic() >= self._end
-
-    @property
     def draining(self) -> bool:
-        """Start nothing new."""
-        return self.count >= 1 or self.timed_out
+        """Start nothing new: there was a signal, or the job's time is over."""
+        return self.count >= 1 or (self._end is not None and time.monotonic() >= self._end)
 
     @property
     def stopping(self) -> bool:

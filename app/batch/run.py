@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from app import console
 from app.batch.input.source import Shard, open_source
@@ -12,15 +13,15 @@ from app.batch.plan import Plan
 from app.batch.report.progress import Progress
 from app.batch.report.summary import check_report, report_of, write_report
 from app.batch.runner import run_to_file, run_to_stdout
-from app.batch.schedule.engines import parse_count
-from app.batch.schedule.reproducible import alike, computing
+from app.batch.schedule.engines import Count, parse_count, placements
 from app.batch.settings import JobSettings
 from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
 from app.exitcodes import ExitCode
-from app.models.planning import choose
+from app.models.planning import Choice, choose
 from app.prompts import PromptStyle, clean_argument
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import fingerprint
+from runtimes.settings import PROMPT_CHUNK
 
 
 def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) -> ExitCode:
@@ -56,7 +57,7 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
     fixed = (spec.options, spec.engine)
     choice = choose(model, *fixed, "batch", spec.slots, reproducible=spec.reproducible)
     if spec.reproducible:
-        choice = alike(choice, engines, ray=running.ray is not None)
+        choice = _alike(choice, engines, ray=running.ray is not None)
     file = choice.file
     with console.doing(f"reading {file.path.name} for its checksum", quiet=quiet):
         checksum = fingerprint(file)
@@ -69,7 +70,7 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
         raw=style.raw,
         context=spec.options.context,
         kv_type=choice.settings.kv_type,
-        computing=computing(choice) if spec.reproducible else None,
+        computing=_computing(choice) if spec.reproducible else None,
     )
     opening = open_source(
         spec.input,
@@ -120,3 +121,44 @@ def run_batch(spec: BatchSpec, *, as_json: bool = False, quiet: bool = False) ->
         if summary.failed or summary.unfinished:
             return ExitCode.ROWS_FAILED
     return ExitCode.DONE
+
+
+def _alike(choice: Choice, engines: Count, *, ray: bool) -> Choice:
+    """The choice with the number of threads that every engine of the job has.
+
+    Raises RequestError for a cluster, whose nodes may have other processors.
+    """
+    from runtimes.machine.cpu import available_cores
+
+    if ray:
+        raise RequestError(
+            "--reproducible: the nodes of a cluster may have other processors, which compute other"
+            " last digits; leave --ray or --reproducible out"
+        )
+    usual = choice.settings.threads or available_cores()
+    threads = min(placement.threads or usual for placement in placements(engines, choice))
+    return replace(choice, settings=replace(choice.settings, threads=threads))
+
+
+def _computing(choice: Choice) -> dict[str, Any]:
+    """What the last digits depend on, beside the model, the type of its keys and values and the
+    row: it goes into the journal's header."""
+    from runtimes.machine.cpu import cpu_identity
+    from runtimes.machine.installed import find_installed
+    from runtimes.machine.selftest import ensure
+    from runtimes.worker.recovery import DeathLimit, Recovery
+
+    file = choice.file
+    settings = Recovery(file.path, choice.settings, DeathLimit()).settings()
+    installed = find_installed(file.runtime)
+    return {
+        "processor": cpu_identity(),
+        "threads": settings.threads,
+        "version": installed.version if installed else None,
+        "library": installed.identity if installed else None,
+        "special_kernels": settings.extra_buffers and ensure(file.runtime).extra_buffers,
+        "gpu_layers": settings.gpu_layers,
+        "context": settings.context,
+        "step_tokens": settings.batch,
+        "prompt_chunk": PROMPT_CHUNK,
+    }

@@ -107,7 +107,7 @@ def run_to_file(plan: Plan, out: Path, progress: Progress) -> Summary:
                 summary,
                 answered=published.answered,
                 failed=published.failed,
-                unfinished=published.unfinished,
+                unfinished=found.rows - published.answered - published.failed,
                 errors=dict(published.errors),
             )
         journal.note(END, end_note(summary.unfinished))

@@ -72,17 +72,17 @@ def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
     equal ones ask for the same answers. An older journal says nothing of parameters that came
     later: they were at their defaults."""
     aside = ("model", "runtime", "computing")
-    kept = {name: value for name, value in settings.items() if name not in aside}
+    return {name: value for name, value in _whole(settings).items() if name not in aside}
+
+
+def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
     usual = json.loads(_canonical(asdict(SamplingParams())))
-    return {**kept, "sampling": {**usual, **kept.get("sampling", {})}}
+    return {**settings, "sampling": {**usual, **settings.get("sampling", {})}}
 
 
 def differences(before: Mapping[str, Any], now: JobSettings) -> list[str]:
     """What changed since a journal was begun, one line for each setting."""
-    old, new = _flat(before), _flat(now.as_json())
-    # An older journal says nothing of parameters that came later.
-    for name, value in _flat({"sampling": asdict(SamplingParams())}).items():
-        old.setdefault(name, json.loads(_canonical(value)))
+    old, new = _flat(_whole(before)), _flat(now.as_json())
     if old.get("fingerprint") == new.get("fingerprint"):
         # The same file under another name gives the same answers.
         for name in ("model", "runtime"):

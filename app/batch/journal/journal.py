@@ -26,7 +26,7 @@ from app.batch.journal.lines import (
     sealed_line,
 )
 from app.batch.journal.state import NOT_OURS, JournalState
-from app.batch.output.wire import write_error
+from app.batch.output.wire import writing
 from app.batch.report.answer_lengths import LengthCounts
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
@@ -93,7 +93,9 @@ class Journal(JournalState):
         self._forgotten = False
         self._unsynced = 0  # rows that were written since the last sync
         self._reader: IO[bytes] | None = None
-        self._descriptor = _open(path)
+        binary = getattr(os, "O_BINARY", 0)  # Windows would turn \n into \r\n
+        with writing(path, _KEPT):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | binary, 0o644)
         try:
             _lock(self._descriptor, path)
             self._end = self._scan()
@@ -159,20 +161,19 @@ class Journal(JournalState):
     def _write(self, line: bytes) -> None:
         """Append a line; one that does not fit whole is taken back."""
         written = 0
-        try:
-            while written < len(line):
-                written += os.write(self._descriptor, memoryview(line)[written:])
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._end)
-            raise write_error(error, self.path, _KEPT) from error
+        with writing(self.path, _KEPT):
+            try:
+                while written < len(line):
+                    written += os.write(self._descriptor, memoryview(line)[written:])
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self._end)
+                raise
         self._end += len(line)
 
     def _fsync(self) -> None:
-        try:
+        with writing(self.path, _KEPT):
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise write_error(error, self.path, _KEPT) from error
         self._unsynced = 0
         self._synced_at = time.monotonic()
 
@@ -238,14 +239,6 @@ class Journal(JournalState):
         self.entries.add(bytes.fromhex(record["key"]), record["index"], offset, record["ok"])
         if record["ok"]:
             self.lengths.add_record(record["answer"])
-
-
-def _open(path: Path) -> int:
-    try:
-        binary = getattr(os, "O_BINARY", 0)  # Windows would turn \n into \r\n
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | binary, 0o644)
-    except OSError as error:
-        raise write_error(error, path, _KEPT) from error
 
 
 def _lock(descriptor: int, path: Path) -> None:

@@ -3,9 +3,7 @@
 import contextlib
 import filecmp
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.batch.input.row import Row
@@ -13,30 +11,10 @@ from app.batch.input.source import Source, Stamp
 from app.batch.journal.journal import Journal
 from app.batch.journal.matching import Matcher
 from app.batch.output.records import OutputFormat, Record, RecordForm, Records
-from app.batch.output.wire import write_error
+from app.batch.output.wire import writing
+from app.batch.report.answer_lengths import Counts
 from app.openai.answer import Answer
 from runtimes.errors import RequestError
-
-
-@dataclass(slots=True)
-class Published:
-    """What the output holds. ``unfinished`` rows have neither an answer nor an error; ``errors``
-    counts the failed ones by their code."""
-
-    answered: int = 0
-    failed: int = 0
-    unfinished: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-
-    def count(self, answer: Answer | None) -> None:
-        """Count a row."""
-        if answer is None:
-            self.unfinished += 1
-        elif answer.error is not None:
-            self.failed += 1
-            self.errors[answer.error.code] += 1
-        else:
-            self.answered += 1
 
 
 def answers(
@@ -66,7 +44,7 @@ def publish(
     form: RecordForm,
     *,
     errors: bool = True,
-) -> Published:
+) -> Counts:
     """Write ``out`` from the journal, in place of an older one unless nothing changed; rows that
     failed only with ``errors``.
 
@@ -74,14 +52,14 @@ def publish(
     disk is full; the journal keeps every row in both cases.
     """
     journal.sync()
-    published = Published()
+    published = Counts()
 
     def records() -> Iterator[Record]:
         nonlocal published
-        published = Published()  # tables are written in two passes
+        published = Counts()  # tables are written in two passes
         for row, answer in answers(source, journal, errors=errors):
-            published.count(answer)
             if answer is not None:
+                published.finished(answer.error)
                 yield form.record(row, answer)
 
     kept = f"Every row is in {journal.path}"
@@ -102,16 +80,15 @@ def write_output(
     real = out.resolve()
     partial = real.with_name(real.name + ".partial")
     try:
-        format.write(partial, records)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        if check is not None:
-            check()
-        if not (real.exists() and filecmp.cmp(partial, real, shallow=False)):
-            os.replace(partial, real)
-            _sync_folder(real.parent)
-    except OSError as error:
-        raise write_error(error, out, kept) from error
+        with writing(out, kept):
+            format.write(partial, records)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            if check is not None:
+                check()
+            if not (real.exists() and filecmp.cmp(partial, real, shallow=False)):
+                os.replace(partial, real)
+                _sync_folder(real.parent)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -11,16 +11,16 @@ import contextlib
 import json
 import os
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 
 from app.batch.input.row import Row
 from app.batch.input.scan import InputScan
 from app.batch.input.source import Source
 from app.batch.journal.journal import Journal
-from app.batch.output.publish import Published, answers, check_unchanged, publish
+from app.batch.output.publish import answers, check_unchanged, publish
 from app.batch.output.records import RecordForm
-from app.batch.output.wire import dump_line, write_error
+from app.batch.output.wire import dump_line, writing
+from app.batch.report.answer_lengths import Counts
 from app.openai.answer import Answer
 
 
@@ -29,6 +29,7 @@ class UnorderedOutput:
 
     def __init__(self, out: Path, form: RecordForm, journal: Journal) -> None:
         self._out, self._form, self._journal = out, form, journal
+        self._kept = f"Every row is in {journal.path}"
         self._pending = bytearray()
 
     def put(self, row: Row, answer: Answer) -> None:
@@ -38,23 +39,23 @@ class UnorderedOutput:
     def flush(self) -> None:
         """Append what is safe in the journal. Raises OutOfMemoryError or RequestError."""
         if self._pending and self._journal.synced:
-            with self._errors(), self._out.open("ab") as file:
+            with writing(self._out, self._kept), self._out.open("ab") as file:
                 file.write(self._pending)
             self._pending.clear()
 
-    def settle(self, source: Source, found: InputScan, *, errors: bool) -> Published:
+    def settle(self, source: Source, found: InputScan, *, errors: bool) -> Counts:
         """Make the file hold exactly what the journal has for the rows of ``source``; rows that
         failed only with ``errors``. Raises OutOfMemoryError or RequestError, the latter before
         anything is written if the input is no longer what was ``found``."""
         self._pending.clear()
         check_unchanged(source, found.stamp)
-        published = Published()
-        with self._errors():
+        published = Counts()
+        with writing(self._out, self._kept):
             held = self._held(found.input_rows)
             agree = lines = 0
             for row, answer in answers(source, self._journal, errors=errors):
-                published.count(answer)
                 if answer is not None:
+                    published.finished(answer.error)
                     lines += 1
                     agree += held[row.index] == _hash(self._line(row, answer))
             check_unchanged(source, found.stamp)
@@ -99,14 +100,6 @@ class UnorderedOutput:
                     file.write(self._line(row, answer))
             file.flush()
             os.fsync(file.fileno())
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            kept = f"Every row is in {self._journal.path}"
-            raise write_error(error, self._out, kept) from error
 
 
 def _hash(line: bytes) -> int:

@@ -3,11 +3,12 @@
 import codecs
 import errno
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtimes.errors import IngotError, OutOfMemoryError, RequestError
+from runtimes.errors import OutOfMemoryError, RequestError
 
 # Making an encoder takes longer than most lines.
 _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -28,13 +29,18 @@ def exact_line(value: dict[str, Any]) -> bytes:
         return _ESCAPED.encode(value).encode("ascii") + b"\n"
 
 
-def write_error(error: OSError, path: Path, kept: str = "") -> IngotError:
-    """What is told when ``path`` cannot be written; ``kept`` says where the answers are."""
-    said = f"{path} cannot be written: {error.strerror or error}"
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return RequestError(said)
-    again = f". {kept}; make room and run the same command again" if kept else ""
-    return OutOfMemoryError(said + again)
+@contextmanager
+def writing(path: Path, kept: str = "") -> Iterator[None]:
+    """Raises OutOfMemoryError (also for a full disk) or RequestError where ``path`` cannot be
+    written; ``kept`` says where the answers are."""
+    try:
+        yield
+    except OSError as error:
+        said = f"{path} cannot be written: {error.strerror or error}"
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise RequestError(said) from error
+        again = f". {kept}; make room and run the same command again" if kept else ""
+        raise OutOfMemoryError(said + again) from error
 
 
 def _escapes(error: UnicodeError) -> tuple[str, int]:

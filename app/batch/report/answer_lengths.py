@@ -1,4 +1,5 @@
-"""How long answers are, from those that ended, those that were cut off and those still running.
+"""What became of rows, and how long answers are: from those that ended, those that were cut off
+and those still running.
 
 Short answers end first: the mean of what has ended says too little early on, and what runs says
 only how long it is at least. Both are used as in the statistics of survival: the estimate of Kaplan
@@ -12,6 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
+
+from app.openai.task import Problem
+from runtimes.request import Completion, FinishReason
 
 _PER_OCTAVE = 16  # bins: lengths within 4% of each other count as equal
 _TAIL = 0.5  # beyond what has ended, half of the answers stay below 2**_TAIL times that
@@ -42,6 +46,38 @@ class LengthCounts:
     def total(self) -> int:
         """All answers that were counted."""
         return self.ended.total() + self.cut.total()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of rows so far."""
+
+    answered: int = 0
+    failed: int = 0
+    running: int = 0
+    retried: int = 0
+    crashes: int = 0  # deaths of the worker process
+    prompt_tokens: int = 0  # tokens are of finished rows
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    errors: Counter[str] = field(default_factory=Counter)  # failures by their code
+    working: tuple[int, ...] = ()  # the indexes of the rows that have a slot
+    lengths: LengthCounts = field(default_factory=LengthCounts)  # of earlier runs too
+
+    def finished(self, problem: Problem | None, completions: Iterable[Completion] = ()) -> None:
+        """Count a row: why it failed, if it did, and what it was answered."""
+        if problem is None:
+            self.answered += 1
+        else:
+            self.failed += 1
+            self.errors[problem.code] += 1
+        for completion in completions:
+            self.prompt_tokens += completion.usage.prompt_tokens
+            self.cached_tokens += completion.usage.cached_tokens
+            for choice in completion.choices:
+                tokens = choice.usage.completion_tokens
+                self.completion_tokens += tokens
+                self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
 
 
 @dataclass(frozen=True, slots=True)

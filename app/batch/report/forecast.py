@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.batch.input.row import Row
+from app.batch.report.answer_lengths import Counts
 from app.batch.report.time_left import Left, Pace, Rest, time_left
-from app.batch.schedule.pool_engine import Counts, InFlightRow, PoolEngine
+from app.batch.schedule.pool_engine import InFlightRow, PoolEngine
 from runtimes.engine.metrics import EngineStats
 from runtimes.request import SamplingParams
 
@@ -20,30 +21,17 @@ class Begun:
     rows: int = 0
     characters: int = 0  # of their first prompts
     tokens: int = 0
-    squares: int = 0  # for the line through both
-    cross: int = 0
     answers: int = 0  # that they get
     most: int = 0  # tokens of all of these
 
     def add(self, row: Row, tokens: int, params: SamplingParams) -> None:
         """Count a row that is asked for the first time."""
-        characters, answers = row.task.characters, len(row.task.turns) - 1 + params.samples
+        answers = len(row.task.turns) - 1 + params.samples
         self.rows += 1
-        self.characters += characters
+        self.characters += row.task.characters
         self.tokens += tokens
-        self.squares += characters * characters
-        self.cross += characters * tokens
         self.answers += answers
         self.most += answers * params.max_tokens
-
-    def prompt_tokens(self, rows: int, characters: int) -> float:
-        """Of so many rows with so many characters together: each has some of the template's own."""
-        spread = self.rows * self.squares - self.characters**2
-        if spread <= 0:
-            return rows * self.tokens / max(1, self.rows)
-        each = max(0.0, (self.rows * self.cross - self.characters * self.tokens) / spread)
-        own = max(0.0, (self.tokens - each * self.characters) / self.rows)
-        return each * characters + own * rows
 
 
 class Forecast:
@@ -82,11 +70,11 @@ class Forecast:
         done = counts.answered + counts.failed
         rows = max(0, self._rows - done - len(working))
         each = begun.answers / begun.rows
-        later = sum(row.turns_left for row in working)
+        later = sum(len(row.input.task.turns) - len(row.completions) - 1 for row in working)
         characters = max(0, self._characters - begun.characters)
         # Rows that wait in an engine are begun, and have not been read.
         waiting = begun.rows - done - len(working)
-        unread = begun.prompt_tokens(max(0, self._rows - begun.rows), characters)
+        unread = characters * begun.tokens / max(1, begun.characters)
         unread += max(0, waiting) * begun.tokens / begun.rows
         found = stats.prompt_tokens + stats.cached_tokens
         computed = stats.prompt_tokens / found if found else 1.0

@@ -9,7 +9,7 @@ from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import LOST, told
 from app.batch.journal.state import read_state
 from app.batch.report.time_left import Left, left_json
-from app.figures import duration, rate
+from app.figures import duration, rate, rounded
 from runtimes.errors import RequestError
 
 
@@ -35,12 +35,9 @@ class Status:
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
-        values = {
-            name: round(value, 3) if isinstance(value, float) else value
-            for name, value in asdict(self).items()
-        }
+        values = asdict(self)
         del values["time_left"]
-        return values | left_json(self.time_left)
+        return rounded(values, 3) | left_json(self.time_left)
 
     def lines(self) -> list[str]:
         """For people."""

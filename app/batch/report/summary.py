@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from app.batch.output.wire import write_error
-from app.batch.report.engine_figures import EngineFigures
+from app.batch.output.wire import writing
+from app.batch.report.figures import EngineFigures
 from app.batch.settings import JobSettings
-from app.figures import duration, rate
+from app.figures import duration, rate, rounded
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError
 
@@ -58,7 +58,7 @@ class Summary:
         values = {**asdict(self), "output_tps": self.output_tps}
         values["engines"] = [engine.as_json() for engine in self.engines]
         del values["stats"]
-        return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
+        return rounded(values, 3)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -108,7 +108,7 @@ def report_of(
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "summary": summary.as_json(),
         "settings": settings.as_json(),
-        "engine": None if summary.stats is None else _rounded(asdict(summary.stats)),
+        "engine": None if summary.stats is None else rounded(asdict(summary.stats), 6),
         "machine": {
             "host": socket.gethostname(),
             "system": platform.platform(),
@@ -133,19 +133,8 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
     """Put the report in place in one step. Raises RequestError or OutOfMemoryError."""
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-        os.replace(partial, path)
-    except OSError as error:
+        with writing(path):
+            partial.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+            os.replace(partial, path)
+    finally:
         partial.unlink(missing_ok=True)
-        raise write_error(error, path) from error
-
-
-def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: round(value, 6)
-        if isinstance(value, float)
-        else _rounded(value)
-        if isinstance(value, dict)
-        else value
-        for name, value in values.items()
-    }

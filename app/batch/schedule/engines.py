@@ -27,7 +27,7 @@ from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit
 
-MOST_SLOTS = 16  # of each engine when nobody said
+_MOST_SLOTS = 16  # of each engine when nobody said
 # What the model may take of the free memory: prefixes that are kept for later, and whatever else
 # the machine does, need some too.
 _SHARE = 0.75
@@ -73,20 +73,23 @@ def local_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
             engine.close()
 
 
-def slots_for(choice: Choice, rows: int, *, fixed: bool, engines: int = 1) -> int:
+def slots_for(
+    choice: Choice, rows: int, *, fixed: bool, engines: int = 1, here: bool = True
+) -> int:
     """For each of ``engines``: as many as were asked for (``fixed``); else as many as planned, or
-    as fit, but together no more than rows."""
+    as fit if they run ``here``, but together no more than rows."""
     if fixed:
         return choice.settings.slots
     rows = -(-rows // engines)
-    if choice.planned:
-        return max(1, min(choice.settings.slots, rows))
+    if choice.planned or not here:
+        most = choice.settings.slots if choice.planned else _MOST_SLOTS
+        return max(1, min(most, rows))
     return default_slots(choice.file, choice.settings, rows, free_memory() // engines)
 
 
 def default_slots(model: ModelFile, settings: RunnerSettings, rows: int, free_bytes: int) -> int:
     """As many slots as there are rows, up to 16, as long as all of it fits ``free_bytes``."""
-    return max(1, largest_slots(model, settings, int(free_bytes * _SHARE), min(MOST_SLOTS, rows)))
+    return max(1, largest_slots(model, settings, int(free_bytes * _SHARE), min(_MOST_SLOTS, rows)))
 
 
 def free_memory() -> int:

@@ -21,9 +21,10 @@ from typing import Any
 
 from app.batch.input.row import Row
 from app.batch.interrupt import Interrupts
+from app.batch.report.answer_lengths import Counts
 from app.batch.report.forecast import Begun
 from app.batch.schedule.pending_rows import RowDispatcher
-from app.batch.schedule.pool_engine import Counts, EngineState, InFlightRow, PoolEngine
+from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.task import Problem
 from app.prompts import PromptStyle, PromptTooLongError, encode
@@ -114,9 +115,7 @@ class Job:
     def _drop_lost(self) -> None:
         """Take the rows of engines that cannot be used any more. Raises the last one's problem."""
         for member in self.members:
-            if member.state is EngineState.LOST and (member.rows or not member.told):
-                member.told = True
-                _log.warning("%s is left out from now on: %s", member.name, member.problem)
+            if member.state is EngineState.LOST:
                 orphans = list(member.rows.values())
                 member.cancel()
                 self._suspects.extend(row for row in orphans if row.alone)
@@ -315,7 +314,8 @@ class Job:
             # What a row says of its own answer fails that row alone, however many such rows there
             # are. An engine that cannot be used any more, such as a worker that dies at every
             # start, is no row's fault.
-            member.failures_in_a_row += not self._own_constraint(row)
+            constraint = self._asked(row.input).constraint
+            member.failures_in_a_row += constraint in (None, self._defaults.sampling.constraint)
             problem = member.usable()
             if member.failures_in_a_row >= _FAILURES_IN_A_ROW * member.most_slots:
                 problem = IngotError(f"every row fails ({reason}); the job ends here")
@@ -334,20 +334,16 @@ class Job:
             reason = f"not finished within {self._defaults.timeout_s:g} s (--row-timeout)"
         self._fail(row, member, Problem(code, reason), completion.text)
 
-    def _own_constraint(self, row: InFlightRow) -> bool:
-        own, job = row.input.task.sampling, self._defaults.sampling
-        return own is not None and own.constraint not in (None, job.constraint)
-
     def _fail(
         self, row: InFlightRow, member: PoolEngine, problem: Problem, partial: str = ""
     ) -> None:
-        self._count(row, member, problem.code)
+        self._count(row, member, problem)
         self._deliver(row.input, failure_of(problem, row.completions, partial))
 
-    def _count(self, row: InFlightRow, member: PoolEngine, error: str | None = None) -> None:
+    def _count(self, row: InFlightRow, member: PoolEngine, problem: Problem | None = None) -> None:
         """Count a finished row, for the job and for its engine."""
         for counts in (self.counts, member.counts):
-            counts.finished(row.completions, error)
+            counts.finished(problem, row.completions)
 
     def _give_up_waiting(self, member: PoolEngine) -> int:
         """Take back what has no slot yet, and say how many rows that is. Slots are given in order,

@@ -3,13 +3,13 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from app.batch.input.row import Row
-from app.batch.report.answer_lengths import LengthCounts
+from app.batch.report.answer_lengths import Counts
 from app.prompts import Encoder
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
@@ -53,38 +53,6 @@ class EngineState(StrEnum):
     LOST = "lost"  # it cannot be used any more in this job
 
 
-@dataclass(slots=True)
-class Counts:
-    """What the job has done so far."""
-
-    answered: int = 0
-    failed: int = 0
-    running: int = 0
-    retried: int = 0
-    crashes: int = 0  # deaths of the worker process
-    prompt_tokens: int = 0  # tokens are of finished rows
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    errors: Counter[str] = field(default_factory=Counter)  # failures by their code
-    working: tuple[int, ...] = ()  # the indexes of the rows that have a slot
-    lengths: LengthCounts = field(default_factory=LengthCounts)  # of earlier runs too
-
-    def finished(self, completions: Iterable[Completion], error: str | None = None) -> None:
-        """Count a row with what it was answered, and the code of its error if it failed."""
-        if error is None:
-            self.answered += 1
-        else:
-            self.failed += 1
-            self.errors[error] += 1
-        for completion in completions:
-            self.prompt_tokens += completion.usage.prompt_tokens
-            self.cached_tokens += completion.usage.cached_tokens
-            for choice in completion.choices:
-                tokens = choice.usage.completion_tokens
-                self.completion_tokens += tokens
-                self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
-
-
 @dataclass(slots=True, eq=False)
 class InFlightRow:
     """A row between its first turn and its last."""
@@ -110,11 +78,6 @@ class InFlightRow:
         return [(self.tokens[i], self.params.max_tokens) for i in range(self.params.samples)]
 
     @property
-    def turns_left(self) -> int:
-        """Turns behind this one."""
-        return len(self.input.task.turns) - len(self.completions) - 1
-
-    @property
     def rank(self) -> int:
         """Slots are given by this, then by age: a conversation that is under way continues before a
         new one starts."""
@@ -132,7 +95,6 @@ class PoolEngine:
         self.name, self.where = name, where
         self.state = EngineState.READY
         self.problem: IngotError | None = None  # why it is lost
-        self.told = False
         self.counts = Counts()
         self.rows: dict[str, InFlightRow] = {}  # in the order in which the rows were started
         self.reserved = False  # for suspects: it gets no other rows
@@ -172,8 +134,8 @@ class PoolEngine:
 
     def lose(self, problem: IngotError) -> None:
         """Use the engine no more in this job."""
-        self.problem = problem
-        self.state = EngineState.LOST
+        _log.warning("%s is left out from now on: %s", self.name, problem)
+        self.problem, self.state = problem, EngineState.LOST
 
     def revive(self, wake: Callable[[], None]) -> None:
         """Have the engine start its process again and answer a single token, on another thread;
@@ -188,8 +150,10 @@ class PoolEngine:
             except Exception as error:
                 _log.exception("%s cannot be used", self.name)
                 problem = IngotError(f"{self.name} cannot be used: {error}")
-            self.problem = problem
-            self.state = EngineState.READY if problem is None else EngineState.LOST
+            if problem is None:
+                self.state = EngineState.READY
+            else:
+                self.lose(problem)
             wake()
 
         threading.Thread(target=check, name="ingot-revive", daemon=True).start()

@@ -10,10 +10,9 @@ from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
 from app.batch.plan import Plan
 from app.batch.report.answer_lengths import LengthCounts
-from app.batch.report.engine_figures import figures_of
+from app.batch.report.figures import Snapshot, figures_of
 from app.batch.report.forecast import Forecast
 from app.batch.report.progress import Progress
-from app.batch.report.snapshot import Snapshot
 from app.batch.report.summary import Summary
 from app.batch.report.time_left import Left
 from app.batch.schedule.engines import local_engines

@@ -9,14 +9,14 @@ from typing import Any
 
 from app.batch.journal.state import JournalState
 from app.batch.watch.command import Command
-from app.batch.watch.rows import RowFigures, Rows
-from app.batch.watch.speeds import Speed, SpeedHistory
+from app.batch.watch.rows import Rows, Speed, SpeedHistory
+from app.openai.answer import Answer
 
 _BUCKET_S = 2.0
 # Of a log that was not followed for days, only the end is read: the journal has the rows.
 _LAST_EVENTS = 4 << 20
 _NOTES = 20
-_FIGURES_KEPT = 2000
+_ANSWERS_KEPT = 200
 
 
 class Tail:
@@ -72,7 +72,7 @@ class FollowedJournal(JournalState):
         self.speeds = SpeedHistory()
         self._bucket: tuple[int, int] | None = None
         self._tail = Tail(path)
-        self._figures = lru_cache(_FIGURES_KEPT)(self._read_figures)
+        self._answers = lru_cache(_ANSWERS_KEPT)(self._read_answer)
         super().__init__(path)
 
     @property
@@ -104,14 +104,14 @@ class FollowedJournal(JournalState):
             self.take(offset, line)
         return anew or bool(lines)
 
-    def figures(self, index: int) -> RowFigures | None:
-        """What a finished row took."""
+    def answer(self, index: int) -> Answer | None:
+        """What became of a row, once it is finished."""
         offset = self.rows.offset(index)
-        return None if offset is None else self._figures(index, offset)
+        return None if offset is None else self._answers(index, offset)
 
-    def _read_figures(self, index: int, offset: int) -> RowFigures | None:
+    def _read_answer(self, index: int, offset: int) -> Answer | None:
         record = self.record(index)
-        return None if record is None else RowFigures.of(record["answer"])
+        return None if record is None else Answer.from_json(record["answer"])
 
     def record(self, index: int) -> dict[str, Any] | None:
         """A row's last record; None if it has none, or it is not there any more."""
@@ -129,7 +129,7 @@ class FollowedJournal(JournalState):
     def _other_settings(self) -> None:
         super()._other_settings()
         self.rows.forget()
-        self._figures.cache_clear()
+        self._answers.cache_clear()
 
     def _run(self, record: dict[str, Any]) -> None:
         super()._run(record)
@@ -170,11 +170,6 @@ class EventFeed:
         self._journal = journal
         self._run_before = journal.run
         self._tail = Tail(path, last=_LAST_EVENTS)
-
-    @property
-    def draining(self) -> bool:
-        """Whether it starts nothing new."""
-        return bool(self.progress and self.progress.get("draining"))
 
     @property
     def run(self) -> dict[str, Any] | None:

@@ -16,9 +16,10 @@ from app.batch.watch.command import Command
 from app.batch.watch.follow import EventFeed, FollowedJournal
 from app.batch.watch.process import Child
 from app.batch.watch.records import Record
-from app.batch.watch.rows import RowFigures, Rows, RowState
+from app.batch.watch.rows import Rows, RowState
 from app.batch.watch.view import JobView, Phase, view_of
 from app.exitcodes import ExitCode
+from app.openai.answer import Answer
 from runtimes.errors import RequestError
 
 _SIGNALS_APART_S = 0.3  # two that come together may count as one
@@ -77,10 +78,10 @@ class Job:
                 said=self._last_words(),
             )
 
-    def figures(self, index: int) -> RowFigures | None:
-        """What a finished row took."""
+    def answer(self, index: int) -> Answer | None:
+        """What became of a row, once it is finished."""
         with self._lock:
-            return self.journal.figures(index)
+            return self.journal.answer(index)
 
     def state(self, index: int) -> RowState:
         """The state of a row."""
@@ -147,7 +148,7 @@ class Job:
         if alive:
             if self._stop:
                 return Phase.STOPPING
-            if self._signals or events.draining:
+            if self._signals or (events.progress or {}).get("draining"):
                 return Phase.PAUSING
             if events.begin is None:
                 return Phase.STARTING

@@ -1,17 +1,22 @@
 """The process of a job: started so that it outlives the one that started it, told apart from a
-process that got its number later, and asked to end by the signals of the command."""
+process that got its number later, and asked to end by the signals of the command. That of a dry
+run, which can be ended too."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.batch.watch.command import Command
+from app.exitcodes import ExitCode
+from runtimes.errors import RequestError
 from runtimes.machine import processes
 
-PLAIN = {"NO_COLOR": "1"}  # what is written to stderr is read
+_PLAIN = {"NO_COLOR": "1"}  # what is written to stderr is read
 _TAIL = 16_384  # bytes of stderr that are looked at
 _FRAME = " \t│╭╮╰╯─"
 
@@ -22,7 +27,7 @@ def start(arguments: Sequence[str], folder: Path, events: Path, errors: Path) ->
     with events.open("ab") as out, errors.open("ab") as err:
         process = processes.Child(
             *("-m", "app", *arguments),
-            environment=PLAIN,
+            environment=_PLAIN,
             outlives=True,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -59,6 +64,37 @@ class Child:
         unlike SIGINT no shell has it ignored from birth."""
         if self.alive:
             os.kill(self.pid, signal.SIGTERM)
+
+
+class DryRun:
+    """An `ingot batch --dry-run` at work."""
+
+    def __init__(self, command: Command) -> None:
+        """Start it. Raises OSError."""
+        head, *rest = command.arguments
+        self._errors = tempfile.NamedTemporaryFile(prefix="ingot-dry-run-")  # noqa: SIM115
+        self._process = processes.Child(
+            *("-m", "app", head, "--dry-run", *rest),
+            environment=_PLAIN,
+            cwd=command.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+
+    def lines(self) -> list[str]:
+        """Wait for it; what it found. Raises RequestError with what the command says."""
+        with self._process, self._errors:
+            out, _ = self._process.communicate()
+            said = last_words(Path(self._errors.name))
+        if self._process.returncode not in (ExitCode.DONE, ExitCode.ROWS_FAILED):
+            raise RequestError(said or "the dry run was ended")
+        return out.decode().splitlines()
+
+    def cancel(self) -> None:
+        """End it; ``lines`` raises then."""
+        self._process.kill()
 
 
 def last_words(errors: Path) -> str:

@@ -1,16 +1,15 @@
-"""The state of every row of a job, in nine bytes a row, and what a finished one took."""
+"""What is known of all rows of a job, in nine bytes a row, and its speeds over its whole time, in
+bounded memory."""
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Self
 
 import numpy as np
 
 _RECENT_KEPT = 500
-_TEXT = 200  # characters of an answer
 
 
 class RowState(IntEnum):
@@ -22,34 +21,6 @@ class RowState(IntEnum):
     EARLIER = 3  # answered by an earlier run
     FAILED = 4
     INVALID = 5  # never asked
-
-
-@dataclass(frozen=True, slots=True)
-class RowFigures:
-    """What a finished row took; rates are tokens a second. ``error`` is why there is no answer;
-    ``text`` how the answer begins."""
-
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    prefill_tps: float | None = None
-    decode_tps: float | None = None
-    error: str | None = None
-    text: str = ""
-
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Self:
-        """From the answer of a journal's record."""
-        if "error" in answer:
-            error = answer["error"]
-            return cls(error=f"{error.get('code', 'error')}: {error.get('message', '')}")
-        usage, timings = answer.get("usage", {}), answer.get("timings", {})
-        return cls(
-            usage.get("prompt_tokens"),
-            usage.get("completion_tokens"),
-            timings.get("prefill_tps"),
-            timings.get("decode_tps"),
-            text=" ".join(str(answer.get("response", ""))[:_TEXT].split()),
-        )
 
 
 class Rows:
@@ -148,3 +119,48 @@ class Rows:
         states = np.frombuffer(bytes(self._states), np.uint8)
         found: list[int] = np.flatnonzero(states >= state).tolist()
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens a second at a moment of the run (seconds since its begin)."""
+
+    at: float
+    prefill: float
+    decode: float
+
+
+class SpeedHistory:
+    """At most ``most`` points: when they are that many, each two become their mean, and from then
+    on twice as much time goes into a new one."""
+
+    def __init__(self, most: int = 512) -> None:
+        self._most = most
+        self._points: list[Speed] = []
+        self._open: list[Speed] = []
+        self._group = 1
+
+    def add(self, speed: Speed) -> None:
+        """A point that is later than the last one."""
+        self._open.append(speed)
+        if len(self._open) < self._group:
+            return
+        self._points.append(_mean(self._open))
+        self._open.clear()
+        if len(self._points) >= self._most:
+            pairs = zip(self._points[::2], self._points[1::2], strict=False)
+            self._points = [_mean([a, b]) for a, b in pairs]
+            self._group *= 2
+
+    def points(self) -> tuple[Speed, ...]:
+        """All of them in order."""
+        return (*self._points, _mean(self._open)) if self._open else tuple(self._points)
+
+
+def _mean(points: list[Speed]) -> Speed:
+    count = len(points)
+    return Speed(
+        points[-1].at,
+        sum(point.prefill for point in points) / count,
+        sum(point.decode for point in points) / count,
+    )

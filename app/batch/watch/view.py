@@ -8,9 +8,12 @@ from app.batch.journal.lines import LOST, told
 from app.batch.report.summary import Summary
 from app.batch.report.time_left import Left, left_of
 from app.batch.watch.follow import EventFeed, FollowedJournal
-from app.batch.watch.speeds import Speed
+from app.batch.watch.rows import Speed
 from app.figures import duration, rate
 
+# What only the process itself knows, as its events name it; and what of it ends with the process.
+_NOW = ("prefill_tps_now", "decode_tps_now", "memory_bytes")
+_MEASURED = ("running", "slots", "prefill_tps", "decode_tps", "kv_tokens", "kv_capacity", *_NOW)
 _KEPT = "every finished row is kept, and resuming computes none of them again"
 
 
@@ -52,13 +55,13 @@ class JobView:
     slots: int | None = None
     elapsed_s: float = 0.0
     left: Left | None = None
-    prefill_now: float | None = None
-    prefill: float | None = None
-    decode_now: float | None = None
-    decode: float | None = None
+    prefill_tps_now: float | None = None
+    prefill_tps: float | None = None
+    decode_tps_now: float | None = None
+    decode_tps: float | None = None
     kv_tokens: int | None = None
     kv_capacity: int | None = None
-    memory: int | None = None
+    memory_bytes: int | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
     part_read: float = 1.0  # of the journal
@@ -88,8 +91,8 @@ class JobView:
         if self.kv_capacity:
             used = 100 * (self.kv_tokens or 0) / self.kv_capacity
             parts.append(f"KV {self.kv_tokens or 0:,} ({used:.0f}%)")
-        if self.memory:
-            parts.append(f"memory {self.memory / 2**30:.2f} GiB")
+        if self.memory_bytes:
+            parts.append(f"memory {self.memory_bytes / 2**30:.2f} GiB")
         return " · ".join(parts)
 
 
@@ -128,8 +131,8 @@ def view_of(
             "prompt_tokens": journal.prompt_tokens,
             "output_tokens": journal.output_tokens,
             "speeds": journal.speeds.points(),
-            "decode": journal.output_tokens / elapsed,
-            "decode_now": journal.rates(now)[1] if phase.active else None,
+            "decode_tps": journal.output_tokens / elapsed,
+            "decode_tps_now": journal.rates(now)[1] if phase.active else None,
         }
     elif begin is not None:
         values |= {name: begin[name] for name in ("rows", "failed", "cached")}
@@ -137,10 +140,12 @@ def view_of(
     if phase.active:
         values["left"] = journal.left_at(now) if events is None else left_of(progress or {})
     if progress is not None and events is not None:
-        values |= _measured(progress, phase)
+        values |= {name: progress[name] for name in _MEASURED}
+        if not phase.active:
+            values |= dict.fromkeys(_NOW, None) | {"running": 0, "kv_tokens": 0}
         values["speeds"] = events.speeds.points()
     if end is not None:
-        values |= {"prefill": end["prefill_tps"], "decode": end["decode_tps"]}
+        values |= {name: end[name] for name in ("prefill_tps", "decode_tps")}
     return replace(empty, **values)
 
 
@@ -148,22 +153,6 @@ def _elapsed(journal: FollowedJournal, run: dict[str, Any], now: float | None) -
     """Seconds of the run, which ended with its last row if not ``now``."""
     begun = float(run["at"])
     return max((max(journal.last, begun) if now is None else now) - begun, 1e-3)
-
-
-def _measured(progress: dict[str, Any], phase: Phase) -> dict[str, Any]:
-    """What only the process itself knows."""
-    running = phase.active
-    return {
-        "running": progress["running"] if running else 0,
-        "slots": progress["slots"],
-        "prefill_now": progress["prefill_tps_now"] if running else None,
-        "prefill": progress["prefill_tps"],
-        "decode_now": progress["decode_tps_now"] if running else None,
-        "decode": progress["decode_tps"],
-        "kv_tokens": progress["kv_tokens"] if running else 0,
-        "kv_capacity": progress["kv_capacity"],
-        "memory": progress["memory_bytes"] if running else None,
-    }
 
 
 def _lines(

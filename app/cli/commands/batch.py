@@ -1,11 +1,21 @@
 """`ingot batch`: a file of prompts in, one record per row out, resumable at any moment."""
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app import console
 from app.batch.spec import WORDS, BatchSpec
 from app.cli.groups import with_groups
+from app.exitcodes import ExitCode
+from runtimes.errors import RequestError
+
+_OPTIONS = {"status": {"as_json"}, "merge": {"as_json", "fresh"}}
+_USAGE = {"status": "ingot batch status OUT", "merge": "ingot batch merge OUT PART..."}
+_ARGUMENTS = {"input", "output", "parts"}
 
 
 @with_groups
@@ -32,13 +42,53 @@ def batch(
     if command.obj is BatchSpec:  # app.cli.batch_arguments wants to know what was said, no more
         return spec
     if spec.input in WORDS:
-        from app.cli.commands.batch_words import subcommand
-
-        out, others = spec.output, parts or []
-        raise typer.Exit(subcommand(command, spec.input, out, others, as_json, replace=spec.fresh))
+        raise typer.Exit(_subcommand(command, spec, parts or [], as_json))
     from app.batch.run import run_batch
-    from runtimes.errors import RequestError
 
     if parts:
         raise RequestError(f"give one IN and one OUT; {parts[0]} is one too many")
     raise typer.Exit(run_batch(spec, as_json=as_json, quiet=quiet))
+
+
+def _subcommand(
+    context: typer.Context, spec: BatchSpec, parts: Sequence[str], as_json: bool
+) -> ExitCode:
+    """Do what the word in the place of IN says. It is taken before any file of that name is looked
+    for, so that what a command does never depends on which files there are; an option that has no
+    meaning here is refused: the word was most likely meant as a file."""
+    word, out = spec.input, spec.output
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and name not in _ARGUMENTS | _OPTIONS[word]:
+            raise RequestError(
+                f"`{_USAGE[word]}` has no such option; for a file named {word}, write ./{word}"
+            )
+    if out is None or (word == "merge") != bool(parts):
+        raise RequestError(f"usage: {_USAGE[word]} (for a file named {word}, write ./{word})")
+    return _status(out, as_json) if word == "status" else _merge(out, parts, as_json, spec.fresh)
+
+
+def _status(out: str, as_json: bool) -> ExitCode:
+    from app.batch.report.status import status_of
+
+    status = status_of(Path(out))
+    if as_json:
+        console.emit(json.dumps(status.as_json()) + "\n")
+    else:
+        console.emit("".join(f"{line}\n" for line in status.lines()))
+    return ExitCode.DONE
+
+
+def _merge(out: str, parts: Sequence[str], as_json: bool, replace: bool) -> ExitCode:
+    from app.batch.output.merge import merge
+
+    merged = merge(Path(out), [Path(part) for part in parts], replace=replace)
+    if as_json:
+        figures = {"rows": merged.rows, "failed": merged.failed, "parts": merged.parts}
+        console.emit(json.dumps(figures) + "\n")
+    else:
+        console.note(
+            f"{out}: {merged.rows:,} rows of {merged.parts} parts, {merged.failed:,} failed"
+        )
+    return ExitCode.ROWS_FAILED if merged.failed else ExitCode.DONE

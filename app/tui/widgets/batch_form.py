@@ -15,9 +15,9 @@ from textual.message import Message
 from textual.widgets import Button, Input, Static
 
 from app.batch.watch.command import Command, command_of
-from app.batch.watch.dry_run import DryRun
 from app.batch.watch.form import FIELDS, FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import Preview, preview
+from app.batch.watch.process import DryRun
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short
 from app.tui.screens.models import ModelsScreen

@@ -87,7 +87,7 @@ class BatchJob(Vertical):
         with self.app.batch_update():
             totals = totals_lines(replace(view, output=short(job.output)))
             self.query_one("#totals", Static).update("\n".join(totals))
-            self.query_one("#prefill").display = view.prefill is not None
+            self.query_one("#prefill").display = view.prefill_tps is not None
             for name in ("prefill", "decode"):
                 self._chart(name, [getattr(speed, name) for speed in view.speeds])
             self.query_one("#end", Static).update("\n".join(view.lines or view.notes[-1:]))
@@ -193,8 +193,8 @@ def totals_lines(view: JobView) -> list[str]:
         phase = f"reading the journal ({100 * view.part_read:.0f}%)"
     share = view.done / view.rows if view.rows else None
     speeds = (
-        _speed("prefill", view.prefill_now, view.prefill),
-        _speed("decode", view.decode_now, view.decode),
+        _speed("prefill", view.prefill_tps_now, view.prefill_tps),
+        _speed("decode", view.decode_tps_now, view.decode_tps),
     )
     known = ""
     if view.prompt_tokens:

@@ -5,10 +5,12 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from app.batch.watch.job import Job
-from app.batch.watch.rows import RowFigures, RowState
+from app.batch.watch.rows import RowState
 from app.figures import rate
+from app.openai.answer import Answer
 from app.tui.widgets.table import Column, Table
 
+_TEXT = 200  # characters of an answer
 _NAMES = {
     RowState.WAITING: "waiting",
     RowState.RUNNING: "running",
@@ -36,11 +38,11 @@ class BatchTable(Table[int]):
         columns: tuple[Column[int], ...] = (
             Column("row", lambda i: f"{i:,}", 8, right=True),
             Column("state", lambda i: _NAMES[self._state(i)], 7),
-            Column("prompt", lambda i: _count(self._figures(i).prompt_tokens), 6, right=True),
-            Column("answer", lambda i: _count(self._figures(i).output_tokens), 6, right=True),
-            Column("prefill", lambda i: _speed(self._figures(i).prefill_tps), 7, right=True),
-            Column("decode", lambda i: _speed(self._figures(i).decode_tps), 7, right=True),
-            Column("", lambda i: self._figures(i).error or self._figures(i).text),
+            Column("prompt", lambda i: _count(self._answer(i), "prompt_tokens"), 6, right=True),
+            Column("answer", lambda i: _count(self._answer(i), "completion_tokens"), 6, right=True),
+            Column("prefill", lambda i: _speed(self._answer(i), "prefill_tps"), 7, right=True),
+            Column("decode", lambda i: _speed(self._answer(i), "decode_tps"), 7, right=True),
+            Column("", lambda i: _text(self._answer(i))),
         )
         super().__init__(columns, key=lambda index: index, id=id)
         self.job: Job | None = None
@@ -48,16 +50,24 @@ class BatchTable(Table[int]):
     def _state(self, index: int) -> RowState:
         return RowState.WAITING if self.job is None else self.job.state(index)
 
-    def _figures(self, index: int) -> RowFigures:
-        return (self.job and self.job.figures(index)) or RowFigures()
+    def _answer(self, index: int) -> Answer:
+        return (self.job and self.job.answer(index)) or Answer()
 
     def is_bad(self, record: int) -> bool:
         return self._state(record) in (RowState.FAILED, RowState.INVALID)
 
 
-def _count(value: int | None) -> str:
+def _count(answer: Answer, name: str) -> str:
+    value = (answer.usage or {}).get(name)
     return "" if value is None else f"{value:,}"
 
 
-def _speed(value: float | None) -> str:
+def _speed(answer: Answer, name: str) -> str:
+    value = (answer.timings or {}).get(name)
     return "" if value is None else rate(value).removesuffix(" tok/s")
+
+
+def _text(answer: Answer) -> str:
+    if answer.error is not None:
+        return f"{answer.error.code}: {answer.error.message}"
+    return " ".join((answer.response or "")[:_TEXT].split())

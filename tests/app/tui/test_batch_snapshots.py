@@ -14,7 +14,7 @@ from app.batch.journal.journal import journal_path
 from app.batch.report.time_left import Left
 from app.batch.watch.job import Job
 from app.batch.watch.records import KnownJob
-from app.batch.watch.speeds import Speed
+from app.batch.watch.rows import Speed
 from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import (
@@ -47,13 +47,13 @@ class Frozen(Job):
         slots=2,
         elapsed_s=42.0,
         left=Left(60.0, 66.0, 72.0),
-        prefill_now=212.4,
-        prefill=1034.0,
-        decode_now=118.2,
-        decode=113.9,
+        prefill_tps_now=212.4,
+        prefill_tps=1034.0,
+        decode_tps_now=118.2,
+        decode_tps=113.9,
         kv_tokens=612,
         kv_capacity=2048,
-        memory=1_288_490_188,
+        memory_bytes=1_288_490_188,
         speeds=tuple(Speed(i, 200.0 + 40 * (i % 7), 90.0 + 5 * (i % 6)) for i in range(42)),
         notes=("questions.jsonl, line 31: the row has no 'prompt' or 'messages'",),
     )

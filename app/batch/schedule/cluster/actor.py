@@ -48,7 +48,7 @@ class EngineActor:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._engine: WorkerEngine | None = None
+        self._engine: WorkerEngine  # once it is loaded
 
     async def load(self) -> Loaded | IngotError:
         """Load the model, once."""
@@ -57,23 +57,18 @@ class EngineActor:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """What a method of the engine returns."""
-        return await _answer(lambda: getattr(self._loaded, method)(*arguments))
+        return await _answer(lambda: getattr(self._engine, method)(*arguments))
 
     async def ask(self, request: Request) -> Completion | IngotError:
         """Submit a request and wait for its end."""
         try:
-            return await self._loaded.submit(request)
+            return await self._engine.submit(request)
         except IngotError as error:
             return portable(error)
 
     async def cancel(self, request_id: str) -> None:
         """End a request."""
-        self._loaded.cancel(request_id)
-
-    @property
-    def _loaded(self) -> WorkerEngine:
-        assert self._engine is not None
-        return self._engine
+        self._engine.cancel(request_id)
 
     def _load(self) -> Loaded:
         import ray

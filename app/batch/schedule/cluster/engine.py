@@ -50,8 +50,8 @@ class RayEngine:
         self._closed = False
         self._coming: Any = None
         self._here: _Incarnation | None = None
-        self._loaded: Loaded | None = None
-        self._stats: EngineStats | None = None
+        self._loaded: Loaded  # by the last actor
+        self._stats: EngineStats
         self._asked: Future[Any] | None = None
         self._count = 0
         # Ray calls back on the thread that serves all of its own work: nothing may wait there.
@@ -60,17 +60,17 @@ class RayEngine:
     @property
     def model(self) -> ModelFile:
         """See RowEngine."""
-        return self._last.model
+        return self._loaded.model
 
     @property
     def context(self) -> int:
         """See RowEngine."""
-        return self._last.context
+        return self._loaded.context
 
     @property
     def slots(self) -> int:
         """See RowEngine."""
-        return self._last.slots
+        return self._loaded.slots
 
     @property
     def pid(self) -> int | None:
@@ -78,23 +78,31 @@ class RayEngine:
         here = self._here
         return None if here is None else here.number
 
-    @property
-    def _last(self) -> Loaded:
-        assert self._loaded is not None
-        return self._loaded
-
     def where(self) -> str:
         """The node of the last actor."""
-        return f"node {self._last.node}"
+        return f"node {self._loaded.node}"
 
     def begin(self) -> Any:
-        """Make the first actor; return a reference to what ``finish`` takes."""
-        self._coming = self._start()
-        return self._coming.load.remote()
+        """Make an actor; return a reference to what ``finish`` takes."""
+        with self._lock:
+            self._check_open()
+            self._coming = self._start()
+            return self._coming.load.remote()
 
-    def finish(self, answer: Loaded | IngotError) -> None:
-        """Take the first actor into use, or raise what is wrong with it."""
-        self._adopt(_checked(answer))
+    def finish(self, answer: Loaded | IngotError) -> _Incarnation:
+        """Take the actor into use, or raise what is wrong with it."""
+        loaded: Loaded = _checked(answer)
+        with self._lock:
+            self._check_open()
+            self._count += 1
+            here = self._here = _Incarnation(self._count, self._coming, loaded)
+            self._coming = None
+            self._loaded, self._stats, self._asked = loaded, loaded.stats, None
+            return here
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError("the engine is closed")
 
     def encode(self, text: str) -> list[int]:
         """See RowEngine. Raises WorkerError when the actor dies of it."""
@@ -108,7 +116,7 @@ class RayEngine:
 
     def submit(self, request: Request) -> Stream:
         """See RowEngine. Nothing streams: the completion comes whole."""
-        check_request(request, self.context, self._last.vocab_size)
+        check_request(request, self.context, self._loaded.vocab_size)
         here = self._here
         stream = Stream(request.id, self.cancel)
         in_flight = InFlightRequest(request, stream)
@@ -138,7 +146,6 @@ class RayEngine:
                 log.debug("%s: no fresh figures", self.name)
             except Exception as error:
                 log.debug("%s: no fresh figures: %s", self.name, error)
-        assert self._stats is not None
         return self._stats
 
     def close(self) -> None:
@@ -201,31 +208,14 @@ class RayEngine:
         ray.kill(here.actor)
 
     def _restarted(self) -> _Incarnation:
-        """A new actor, once it has loaded the model. Raises WorkerError when it is lost before,
-        ModelError and the like."""
+        """A new actor, once it has loaded the model. Raises WorkerError if it is lost before."""
         import ray
 
         with self._starting:
-            if self._here is not None:
-                return self._here
-            with self._lock:
-                if self._closed:
-                    raise RequestError("the engine is closed")
-                actor = self._coming = self._start()
             try:
-                return self._adopt(_checked(ray.get(actor.load.remote())))
+                return self._here or self.finish(ray.get(self.begin()))
             except ray.exceptions.RayActorError as error:
                 raise WorkerError(f"{self.name} was lost while it loaded: {error}") from error
-
-    def _adopt(self, loaded: Loaded) -> _Incarnation:
-        with self._lock:
-            if self._closed:
-                raise RequestError("the engine is closed")
-            self._count += 1
-            here = self._here = _Incarnation(self._count, self._coming, loaded)
-            self._coming = None
-            self._loaded, self._stats, self._asked = loaded, loaded.stats, None
-            return here
 
 
 def _checked(answer: Any) -> Any:

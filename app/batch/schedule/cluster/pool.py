@@ -14,7 +14,7 @@ from typing import Any
 from app.batch.plan import Plan
 from app.batch.schedule.cluster.actor import EngineActor, Order
 from app.batch.schedule.cluster.engine import RayEngine
-from app.batch.schedule.engines import MOST_SLOTS
+from app.batch.schedule.engines import slots_for
 from app.batch.schedule.pool_engine import PoolEngine
 from runtimes.errors import IngotError, RequestError
 
@@ -74,11 +74,14 @@ def cluster_engines(plan: Plan, rows: int) -> Iterator[list[PoolEngine]]:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         choice = plan.choice
         share = share_out(nodes, plan.engines, gpu=choice.settings.gpu_layers != 0)
+        # Whether that fits is for each node to say.
+        fixed = plan.spec.slots is not None
+        slots = slots_for(choice, rows, fixed=fixed, engines=share.count, here=False)
         order = Order(
             path=str(choice.file.path.absolute()),
             fingerprint=plan.settings.fingerprint,
             version=version("ingot"),
-            settings=replace(choice.settings, slots=_slots(plan, rows, share.count)),
+            settings=replace(choice.settings, slots=slots),
             scheduling=replace(choice.scheduling, max_stall_s=None),
             cpus=share.cpus,
         )
@@ -156,14 +159,6 @@ def _load(ray: Any, engines: Sequence[RayEngine]) -> None:
         if not done:
             there = len(engines) - len(waiting)
             log.warning("%d of %d engines are there; waiting for the cluster", there, len(engines))
-
-
-def _slots(plan: Plan, rows: int, count: int) -> int:
-    """What one engine runs together; whether it fits is for its node to say."""
-    if plan.spec.slots is not None:
-        return plan.choice.settings.slots
-    most = plan.choice.settings.slots if plan.choice.planned else MOST_SLOTS
-    return max(1, min(most, -(-rows // count)))
 
 
 def _places(nodes: Sequence[dict[str, Any]], cpus: int, by_gpu: bool) -> int:

@@ -18,8 +18,8 @@ import pytest
 from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
 from app.batch.plan import Plan
+from app.batch.report.figures import Snapshot
 from app.batch.report.progress import Progress
-from app.batch.report.snapshot import Snapshot
 from app.batch.report.summary import Summary
 from app.batch.runner import run_to_file
 from app.batch.schedule.cluster import pool

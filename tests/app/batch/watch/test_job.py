@@ -106,11 +106,13 @@ def test_a_job_is_told_from_begin_to_end(
     assert states == [RowState.DONE] * ROWS + [RowState.INVALID]
     assert job.list("failed") == [ROWS]
     for index in (0, ROWS - 1):
-        figures = job.figures(index)
-        assert figures is not None
-        assert figures.prompt_tokens
-        assert figures.prefill_tps
-        assert 1 <= (figures.output_tokens or 0) <= 16
+        answer = job.answer(index)
+        assert answer is not None
+        assert answer.usage is not None
+        assert answer.usage["prompt_tokens"]
+        assert answer.timings is not None
+        assert answer.timings["prefill_tps"]
+        assert 1 <= answer.usage["completion_tokens"] <= 16
     # The row as OUT has it.
     record = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[7])
     opened = open_row(job, 7)
@@ -199,7 +201,7 @@ def test_a_job_started_elsewhere_is_watched_and_its_death_told(
     view = job.view()
     assert not view.own
     assert view.slots is None
-    assert view.decode_now is not None
+    assert view.decode_tps_now is not None
     for action in (job.pause, job.stop):
         with pytest.raises(JobError, match="elsewhere"):
             action()

@@ -15,8 +15,7 @@ from app.batch.watch.follow import FollowedJournal, Tail
 from app.batch.watch.form import FormError, JobForm, check, suggested_output
 from app.batch.watch.preview import preview
 from app.batch.watch.process import last_words
-from app.batch.watch.rows import RowFigures, Rows, RowState
-from app.batch.watch.speeds import Speed, SpeedHistory
+from app.batch.watch.rows import Rows, RowState, Speed, SpeedHistory
 
 
 def test_rows_change_their_states() -> None:
@@ -32,8 +31,6 @@ def test_rows_change_their_states() -> None:
     assert states == [done, wait, failed, RowState.RUNNING, wait, RowState.INVALID]
     assert rows.live() == [3, 2, 0]
     assert list(rows.failed()) == [2, 5]
-    figures = RowFigures.of({"error": {"code": "timeout", "message": "late"}})
-    assert figures.error == "timeout: late"
     assert rows.offset(0) == 10
     assert rows.offset(1) is None
     rows.begin_run(keep_failures=False)
