@@ -13,8 +13,7 @@ from quantize.errors import CheckError, ToolError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, FileEntry, Quality, Speed, TokenParity
 from quantize.quality import built_child, float_child
-from quantize.quality.fidelity import require_quality
-from quantize.quality.reference import FloatReference, load_reference
+from quantize.quality.fidelity import FloatReference, load_reference, require_quality
 from quantize.quality.tasks import Question
 from quantize.quality.text import read_text
 from quantize.quality.tokens import compare_built, require_parity

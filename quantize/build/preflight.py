@@ -16,7 +16,7 @@ from quantize.lora.merge import merge_bytes
 from quantize.manifest import load_manifest
 from quantize.onnx.build import builder_may_know, require_builder
 from quantize.options import Options
-from quantize.quality.reference import reference_bytes
+from quantize.quality.fidelity import reference_bytes
 from quantize.quality.text import read_text
 from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe

@@ -11,7 +11,7 @@ from quantize.lora.merge import merged_source
 from quantize.manifest import FileEntry, Source
 from quantize.options import Options
 from quantize.progress.console import Reporter
-from quantize.quality.reference import FloatReference
+from quantize.quality.fidelity import FloatReference
 from quantize.quality.tasks import Question
 from quantize.quality.tokens import Reference, read_reference
 from quantize.recipes.recipe import Recipe

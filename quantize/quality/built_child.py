@@ -5,9 +5,8 @@ from pathlib import Path
 
 from quantize.children.child import report_progress
 from quantize.manifest import Fidelity, Quality, Speed
-from quantize.quality.fidelity import Floats, compare, joined, summed_up
+from quantize.quality.fidelity import FloatReference, Floats, compare, joined, record, summed_up
 from quantize.quality.peak import gpu_peak, peak_resident
-from quantize.quality.reference import FloatReference, record
 from quantize.quality.tasks import Question, grade
 from quantize.quality.text import Windows, cut, read_text
 from runtimes.engine.engine import Engine

@@ -1,18 +1,26 @@
-"""How far a file's next-token distributions are from the float model's, and how far they may be.
+"""The float model's next-token distributions on disk, a window at a time, and how far a file's are
+from them and may be.
 
-Positions are worked on in blocks, so that little memory is needed beside the logits themselves.
+Layout of the folder: ``reference.json`` (ids, text, figures), ``base.f16`` with the rows that
+`shifted` made, one for each scored position, and ``tops.i64`` with the likeliest ids.
+``reference.json`` is written last: a folder that has it is whole.
 """
 
+import dataclasses
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from quantize.errors import QualityError
+from quantize.errors import QualityError, ToolError
+from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, Perplexity
+from quantize.quality.text import Text, Windows
 from quantize.recipes.recipe import Recipe
 
 Floats = npt.NDArray[np.float32]
@@ -20,6 +28,7 @@ Halves = npt.NDArray[np.float16]
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_NAME, _BASE, _TOPS = "reference.json", "base.f16", "tops.i64"
 _FLOOR = np.float32(-65504.0)  # stands for minus infinity: exp() of it is 0, and 0 times it is 0
 _BLOCK = 2**22  # logits that are worked on at once
 
@@ -89,6 +98,79 @@ def perplexity(nll: Doubles) -> tuple[float, float]:
     log, error = mean(nll)
     value = math.exp(min(log, 700.0))  # beyond, a double ends
     return value, value * error
+
+
+def reference_bytes(vocab: int, tokens: int) -> int:
+    """Bytes on disk of the float model's distributions at ``tokens`` scored positions."""
+    return tokens * (2 * vocab + 8) + 16 * tokens + 4096  # rows and tops; the ids as text
+
+
+@dataclass(frozen=True, slots=True)
+class FloatReference:
+    """The float model's distributions over a text."""
+
+    folder: Path
+    windows: Windows
+    vocab: int
+    perplexity: Perplexity
+
+    def blocks(self) -> Iterator[tuple[Halves, Ints]]:
+        """Each window's rows of logits [scored, vocab], and their likeliest ids.
+
+        Raises ToolError when the files are shorter than they should be.
+        """
+        with (self.folder / _BASE).open("rb") as base, (self.folder / _TOPS).open("rb") as tops:
+            for targets in self.windows.targets:
+                rows = len(targets)
+                half = np.fromfile(base, np.float16, rows * self.vocab)
+                top = np.fromfile(tops, np.int64, rows)
+                if half.size != rows * self.vocab or top.size != rows:
+                    raise ToolError(
+                        f"{self.folder} is shorter than it was written; start the run again"
+                    )
+                yield half.reshape(rows, self.vocab), top
+
+
+def record(folder: Path, windows: Windows, text: Text, scored: Iterable[Floats]) -> None:
+    """Write a reference: ``scored`` gives for each window the logits [scored, vocab] of its scored
+    positions. Raises ToolError when the model gave no finite probabilities."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _NAME).unlink(missing_ok=True)
+    nll, vocab = [], 0
+    with (folder / _BASE).open("wb") as base, (folder / _TOPS).open("wb") as tops:
+        for targets, logits in zip(windows.targets, scored, strict=True):
+            vocab = logits.shape[1]
+            base.write(shifted(logits).data)
+            tops.write(logits.argmax(axis=1).astype(np.int64).data)
+            nll.append(negative_log_likelihood(logits, targets))
+    found = Perplexity(
+        *perplexity(np.concatenate(nll)),
+        tokens=windows.scored,
+        text=text.name,
+        text_sha256=text.sha256,
+        windows=len(windows.ids),
+    )
+    if not np.isfinite(found.value):
+        raise ToolError(
+            "the float model gives no finite probabilities on the text that files are measured"
+            " on: its weights are damaged, or its precision is too low for it"
+        )
+    written = dataclasses.asdict(FloatReference(folder, windows, vocab, found))
+    del written["folder"]
+    (folder / _NAME).write_text(json.dumps(written), encoding="utf-8")
+
+
+def load_reference(folder: Path) -> FloatReference:
+    """What ``record`` wrote to ``folder``. Raises ToolError when it is not there or damaged."""
+    try:
+        data = json.loads((folder / _NAME).read_text(encoding="utf-8"))
+        found = from_json(FloatReference, {**data, "folder": folder})
+        rows = (folder / _BASE).stat().st_size / 2 / found.vocab
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ToolError(f"{folder} holds no distributions of a float model ({error})") from error
+    if rows != found.windows.scored:
+        raise ToolError(f"{folder} is not whole: {rows:,.1f} of {found.windows.scored:,} positions")
+    return found
 
 
 def summed_up(scores: Scores, of: Perplexity) -> Fidelity:

@@ -14,8 +14,7 @@ from typing import Any
 
 from quantize.children.child import report_progress, report_step
 from quantize.manifest import Quality
-from quantize.quality.fidelity import Floats
-from quantize.quality.reference import record
+from quantize.quality.fidelity import Floats, record
 from quantize.quality.tasks import Question, grade
 from quantize.quality.text import cut, read_text
 from quantize.source import SourceModel

@@ -18,8 +18,7 @@ from quantize.manifest import Fidelity, Speed
 from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
 from quantize.quality import built_child, float_child
-from quantize.quality.fidelity import require_quality
-from quantize.quality.reference import FloatReference, load_reference
+from quantize.quality.fidelity import FloatReference, load_reference, require_quality
 from quantize.quality.text import WINDOW, read_text
 from quantize.recipes.choose import find_recipe
 from quantize.resolve import resolve

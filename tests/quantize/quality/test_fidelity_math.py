@@ -13,8 +13,16 @@ import pytest
 from quantize.errors import QualityError, ToolError, UsageError
 from quantize.manifest import Fidelity, Perplexity
 from quantize.options import DEFAULT_LIMIT
-from quantize.quality.fidelity import compare, mean, perplexity, require_quality, shifted
-from quantize.quality.reference import load_reference, record, reference_bytes
+from quantize.quality.fidelity import (
+    compare,
+    load_reference,
+    mean,
+    perplexity,
+    record,
+    reference_bytes,
+    require_quality,
+    shifted,
+)
 from quantize.quality.text import Text, cut, read_text
 from quantize.recipes.choose import find_recipe
 from quantize.recipes.recipe import Limits
