@@ -112,8 +112,7 @@ class Engine(EngineApi):
         return os.getpid()
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a plain text, with the BOS token if the model wants one. Raises RequestError once
-        the engine is closed."""
+        """See ``EngineApi.encode``; raises RequestError once the engine is closed."""
         with self._open_vocabulary():
             return self.tokenizer.encode(text, add_special=True, parse_special=True)
 

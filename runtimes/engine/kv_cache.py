@@ -191,11 +191,8 @@ class KvCache:
     # Prefixes
 
     def _find(self, wanted: Prefix, live: Mapping[int, Prefix], prefer: int | None = None) -> Match:
-        """The longest usable beginning of ``wanted``, the slot ``prefer`` before others as long.
-
-        ``live`` is what the slots of running sequences hold.
-        """
-        best = Match(0)
+        """The longest usable beginning of ``wanted``; ``live`` is what running sequences hold."""
+        best = Match(0)  # of several as long the first: the slot ``prefer``, if it is one
         slots = {**live, **self._retained}
         for slot, held in sorted(slots.items(), key=lambda item: item[0] != prefer):
             length = self._usable(wanted, held, best.length)
@@ -225,10 +222,7 @@ class KvCache:
         return length // self.chunk * self.chunk if self.capabilities.can_trim else 0
 
     def _restore(self, slot: int, match: Match) -> int:
-        """Make ``slot`` hold what was found; return its length.
-
-        What the slot held beyond that moves to the pool.
-        """
+        """Make ``slot`` hold what was found; what it held beyond that moves to the pool."""
         if match.entry is not None:
             self.pool.touch(match.entry)  # what comes in now pushes others out
         own = self._retained.pop(slot, None)
@@ -322,9 +316,7 @@ class KvCache:
         return []
 
     def _gap(self) -> tuple[Sequence, int] | None:
-        """The decoding sequence in the highest slot, and the lowest slot below it that has none;
-        None if the decoding sequences have the lowest slots.
-        """
+        """The decoding sequence in the highest slot, and the lowest slot below that has none."""
         decoding = [one for one in self._sequences if one and one.decoding]
         lowest = next((i for i, one in enumerate(decoding) if one.slot != i), len(decoding))
         return (decoding[-1], lowest) if lowest < len(decoding) else None

@@ -142,11 +142,7 @@ class Scheduler:
             sequence.started = sequence.started or now
 
     def _choose_prefill(self) -> dict[Sequence, int]:
-        """How many prompt tokens of which sequences go in now.
-
-        Slots are made ready on the way. One of which all but a token was cached decodes with the
-        others.
-        """
+        """How many prompt tokens of which sequences go in now; their slots are made ready."""
         running, capabilities = self.kv.running, self._capabilities
         waiting = [one for one in running if not one.decoding]
         if not waiting:
@@ -167,7 +163,7 @@ class Scheduler:
                 break
             if sequence.needs_prefix and not self.kv.reuse_prefix(sequence):
                 continue
-            if sequence.pending == 1:
+            if sequence.pending == 1:  # all but a token was cached: it decodes with the others
                 budget -= capabilities.mixed_batch
                 continue
             chunked = sequence.chunk > 1

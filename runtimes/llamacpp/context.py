@@ -87,11 +87,6 @@ def keeps_state(model: Any) -> bool:
     return bool(lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
-def keeps_every_token(model: Any) -> bool:
-    """Whether a slot can lose its tail: every layer still has the keys and values before it."""
-    return library().llama_model_n_swa(model) == 0 and not keeps_state(model)
-
-
 def mixes_experts(model: Any, model_file: ModelFile) -> bool:
     """Whether rows are sorted by experts, so that each has as many rows as happen to choose it."""
     key, room = f"{model_file.architecture}.expert_count".encode(), ctypes.create_string_buffer(32)

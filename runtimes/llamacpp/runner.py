@@ -11,7 +11,6 @@ import numpy as np
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.context import (
-    keeps_every_token,
     keeps_state,
     load_model,
     make_context,
@@ -83,7 +82,8 @@ class LlamaRunner:
             caches,
             length,
             unified=settings.unified_kv,
-            can_trim=keeps_every_token(model),
+            # Whether every layer still has the keys and values before a slot's tail.
+            can_trim=self._lib.llama_model_n_swa(model) == 0 and not keeps_state(model),
         )
         # Rows of logits that a call may ask for
         self._outputs = outputs_at_once(settings, caches)

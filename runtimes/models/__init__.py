@@ -1,2 +1,1 @@
-"""Model files on the disk: their headers, identity, and the memory that they will take. Running a
-model does not belong here."""
+"""Model files on the disk: their headers, identity, and the memory that they will take."""

@@ -99,9 +99,7 @@ def gib(count: int) -> str:
 
 
 def _advice(model: ModelFile, settings: RunnerSettings, available: int) -> list[str]:
-    """The largest settings that fit: usual steps where they are enough; else a smaller budget, or
-    fewer slots, a smaller context, smaller keys and values.
-    """
+    """The largest settings that fit; usual steps where these are enough."""
     slots, context, budget = settings.slots, settings.context, settings.kv_tokens
     step = _largest(model, settings, available, "batch", settings.batch)
     if step >= _BATCH:

@@ -97,9 +97,6 @@ class InPlaceSteps(Steps):
         return np.concatenate([self._decode(part).copy() for part in runs])
 
     def _decode(self, rows: Sequence[StepRow]) -> Logits:
-        """One token for each row. A hole in the range of slots is filled with a row that is thrown
-        away: it writes one position past what its slot holds, where the next real token will go.
-        """
         kv, slots = self._kv, [row.slot for row in rows]
         low, high = self._range(slots[0], slots[-1] + 1)
         self._ids[slots, 0] = [row.tokens[0] for row in rows]
@@ -108,6 +105,8 @@ class InPlaceSteps(Steps):
         kv.mask[slots, positions] = 1
         busy = set(slots)
         fillers = [slot for slot in range(low, high) if slot not in busy]
+        # Rows that are thrown away write one position past what their slots hold, where the next
+        # real token will go.
         for slot in fillers:
             self._ids[slot, 0] = 0
             self._positions[slot, 0] = kv.lengths[slot]

@@ -19,8 +19,6 @@ _KEPT = 64  # compiled constraints
 class GrammarMatcher:
     """How far one row is in its constraint. Made by ``GrammarCompiler``."""
 
-    __slots__ = ("_bits", "_matcher", "_size", "error")
-
     def __init__(self, matcher: Any, size: int) -> None:
         self._matcher = matcher
         self._size = size

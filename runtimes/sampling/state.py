@@ -108,17 +108,12 @@ class SamplerState:
 
 
 class _Counts:
-    """How often each token seen came in the output; 0 for one that only the prompt holds.
-
-    Arrays beside the index, because building them anew at every step would cost as much as all the
-    rest of a step's sampling behind a long prompt.
-    """
-
-    __slots__ = ("_counts", "_ids", "_index")
+    """How often each token seen came in the output; 0 for one that only the prompt holds."""
 
     def __init__(self, prompt: Iterable[int]) -> None:
         self._index = {token: i for i, token in enumerate(dict.fromkeys(prompt))}
         size = max(64, 2 * len(self._index))
+        # Made anew at every step, they would cost as much as all the rest of its sampling.
         self._ids = np.zeros(size, np.int64)
         self._ids[: len(self._index)] = list(self._index)
         self._counts = np.zeros(size, np.float32)

@@ -146,10 +146,7 @@ def _edge(weights: Floats, share: float, total: float) -> tuple[np.float32, int]
 
 
 def _around_edge(weights: Floats, mass: float, tail: float) -> tuple[float, int, Floats]:
-    """Weights with the nucleus's edge very probably among them; sum and number of all larger ones.
-
-    ``mass`` is that of the nucleus, ``tail`` what lies outside.
-    """
+    """Sum and number of the weights above a part that very probably has the nucleus's edge; it."""
     size = len(weights)
     mask = SCRATCH.fit(size).mask[:size]
     # The weights below this together weigh less than the tail: the edge is not among them.
