@@ -7,16 +7,23 @@ has it; the keys are written to that terminal.
 
 import bisect
 import json
+import os
+import random
 import re
+import select
+import struct
+import sys
 import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.bench.harness import BenchOptions, Result, Samples, in_turn
-from app.bench.terminal import Ran, run_in_terminal
 from runtimes.errors import IngotError
+from runtimes.machine.processes import Child
 
 RATE = 200.0  # tokens per second of the recorded stream
 KEYS = 5.0  # a second
@@ -24,6 +31,11 @@ _WHILE_LEAVING = 1
 _PROMPT = "Tell me a long story about a river, and leave nothing out."
 _MESSAGES = 1000
 _DECODE = re.compile(r"decode ([\d,.]+) tok/s \((\d+) tokens\)")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_LAST = 4000  # bytes of output that are kept
+_LIMIT_S = 900.0
+_SIZE = (40, 120)  # rows and columns
 
 
 def tui(path: Path, options: BenchOptions) -> Result:
@@ -115,12 +127,22 @@ def _latencies_ms(sent: list[float], seen: list[list[float]]) -> list[float]:
     return found
 
 
-def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any], Ran]:
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What became of a program in a terminal that nobody looks at: its exit code, the monotonic
+    times of keys pressed, and the end of its output without escape sequences."""
+
+    code: int
+    keys: list[float]
+    last: str
+
+
+def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any], _Ran]:
     """What the child wrote down, and how it ran."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         words = ("app.tui.measure", job, out, *arguments)
-        ran = run_in_terminal(*words, keys_per_s=keys, ready=Path(f"{out}.ready"))
+        ran = _run_in_terminal(*words, keys_per_s=keys, ready=Path(f"{out}.ready"))
         if ran.code != 0 or not out.is_file():
             raise IngotError(f"the app ended with exit code {ran.code}: {ran.last}")
         return json.loads(out.read_text(encoding="utf-8")), ran
@@ -134,8 +156,67 @@ def _by_app(path: Path, tokens: int, _: int) -> tuple[float, float]:
 
 def _by_command(path: Path, tokens: int, _: int) -> tuple[float, float]:
     """Decode speed that `ingot run` tells for the same prompt, its answer drawn on a terminal."""
-    ran = run_in_terminal("app", "run", path, _PROMPT, "--max-tokens", tokens, "--temperature", "0")
+    ran = _run_in_terminal(
+        "app", "run", path, _PROMPT, "--max-tokens", tokens, "--temperature", "0"
+    )
     found = _DECODE.search(ran.last.replace("\r", "").replace("\n", " "))
     if ran.code != 0 or found is None:
         raise IngotError(f"`ingot run` ended with exit code {ran.code}: {ran.last}")
     return float(found[1].replace(",", "")), 0.0
+
+
+def _run_in_terminal(*module: object, keys_per_s: float = 0.0, ready: Path | None = None) -> _Ran:
+    """Run ``python -m module ...`` until it ends, pressing letters at about ``keys_per_s`` while
+    there is a file ``ready``. The program is killed when it has not ended after 15 minutes.
+
+    Raises IngotError on Windows.
+    """
+    terminal, its_end = _open()
+    child = Child(
+        *("-m", *module),
+        environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        start_new_session=True,
+    )
+    os.close(its_end)
+    draw = random.Random(0)
+    pressed: list[float] = []
+    last = b""
+    limit, due = time.monotonic() + _LIMIT_S, 0.0
+    pause = 0.002 if keys_per_s else 0.1
+    try:
+        while time.monotonic() < limit:
+            if select.select([terminal], [], [], pause)[0]:
+                try:
+                    data = os.read(terminal, 1 << 16)
+                except OSError:  # its end is closed
+                    break
+                if not data:
+                    break
+                last = (last + data)[-_LAST:]
+            if keys_per_s and ready is not None and time.monotonic() >= due and ready.exists():
+                key = _LETTERS[len(pressed) % len(_LETTERS)]
+                pressed.append(time.monotonic())
+                os.write(terminal, key.encode())
+                due = time.monotonic() + draw.uniform(0.5, 1.5) / keys_per_s
+    finally:
+        if time.monotonic() >= limit:
+            child.kill()
+        os.close(terminal)
+        child.wait()
+    return _Ran(child.returncode, pressed, _ESCAPES.sub("", last.decode(errors="replace")))
+
+
+def _open() -> tuple[int, int]:
+    """A terminal and the end that a program has of it. Raises IngotError on Windows."""
+    if sys.platform != "win32":
+        import fcntl
+        import pty
+        import termios
+
+        ends = pty.openpty()
+        fcntl.ioctl(ends[0], termios.TIOCSWINSZ, struct.pack("HHHH", *_SIZE, 0, 0))
+        return ends
+    raise IngotError("this measurement needs a terminal of its own, which Windows does not have")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.machine import cgroup
 from runtimes.machine.hardware import memory_now
 
 log = logging.getLogger(__name__)
@@ -18,11 +19,10 @@ _MEASURE_S = 0.25
 
 def buffer_bytes() -> int:
     """Twice the last-level cache, 256 MiB at least; less where that would fill the memory."""
-    try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text(encoding="ascii")
-        cache = int(text.strip().removesuffix("K")) << 10
-    except (OSError, ValueError):
-        cache = 0
+    size = cgroup.kernel_text(Path("/sys/devices/system/cpu/cpu0/cache/index3/size")).removesuffix(
+        "K"
+    )
+    cache = int(size) << 10 if size.isdigit() else 0
     return min(max(_BUFFER, 2 * cache), memory_now()[1] // 8)
 
 

@@ -15,11 +15,7 @@ def groups(controller: str, root: Path = ROOT) -> list[Path]:
 
     Within a container its own group is the top one, whatever /proc says of it.
     """
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return []
-    for line in lines:
+    for line in kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controller in controllers.split(","):
@@ -33,10 +29,12 @@ def processors(root: Path = ROOT) -> float | None:
     """How many processors' time the process may use; None without a quota."""
     quotas = []
     for group in groups("", root):
-        quota, _, period = _text(group / "cpu.max").partition(" ")
+        quota, _, period = kernel_text(group / "cpu.max").partition(" ")
         quotas.append((quota, period))
     for group in groups("cpu", root):
-        quotas.append((_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")))
+        quotas.append(
+            (kernel_text(group / "cpu.cfs_quota_us"), kernel_text(group / "cpu.cfs_period_us"))
+        )
     found = [int(quota) / int(period) for quota, period in quotas if _positive(quota, period)]
     return min(found, default=None)
 
@@ -52,7 +50,7 @@ def memory(root: Path = ROOT) -> list[tuple[int, int]]:
         ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
         for group in groups(controller, root):
-            limit, usage = _text(group / most), _text(group / used)
+            limit, usage = kernel_text(group / most), kernel_text(group / used)
             if _positive(limit) and usage.isdigit():
                 left = int(limit) - int(usage) + _file_pages(group, prefix)
                 found.append((int(limit), min(max(left, 0), int(limit))))
@@ -61,7 +59,7 @@ def memory(root: Path = ROOT) -> list[tuple[int, int]]:
 
 def _file_pages(group: Path, prefix: str) -> int:
     wanted = {f"{prefix}active_file", f"{prefix}inactive_file"}
-    pairs = (line.split(" ") for line in _text(group / "memory.stat").splitlines())
+    pairs = (line.split(" ") for line in kernel_text(group / "memory.stat").splitlines())
     return sum(int(pair[1]) for pair in pairs if pair[0] in wanted)
 
 
@@ -69,8 +67,9 @@ def _positive(*numbers: str) -> bool:
     return all(number.isdigit() and int(number) > 0 for number in numbers)
 
 
-def _text(path: Path) -> str:
+def kernel_text(path: Path) -> str:
+    """What a small file of the kernel says; empty where there is none, or none that is text."""
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runtimes.machine import cgroup
+
 _SYSTEM = Path("/sys/devices/system")
 
 
@@ -30,11 +32,13 @@ def cores(system: Path = _SYSTEM) -> tuple[Core, ...]:
     node_of = {
         cpu: int(folder.name.removeprefix("node"))
         for folder in system.glob("node/node[0-9]*")
-        for cpu in parse_list(_read(folder / "cpulist"))
+        for cpu in parse_list(cgroup.kernel_text(folder / "cpulist"))
     }
     found = set()
     for cpu in allowed:
-        siblings = parse_list(_read(system / f"cpu/cpu{cpu}/topology/thread_siblings_list"))
+        siblings = parse_list(
+            cgroup.kernel_text(system / f"cpu/cpu{cpu}/topology/thread_siblings_list")
+        )
         shared = tuple(sorted(set(siblings) & allowed)) or (cpu,)
         found.add(Core(shared, node_of.get(cpu, 0)))
     return tuple(sorted(found, key=lambda core: (core.node, core.cpus)))
@@ -58,10 +62,3 @@ def parse_list(text: str) -> list[int]:
     except ValueError:
         return []
     return numbers
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return ""

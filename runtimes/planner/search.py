@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -66,9 +66,12 @@ class _Search:
         rows = self._task.base_rows
         for candidate in found:
             sample = Round()
-            with self._trial(candidate, rows) as trial:
-                if trial and self._sample(trial, candidate, [rows], sample):
-                    self._screened[candidate] = sample
+            try:
+                with self._load(candidate, rows) as trial:
+                    sample.measure(trial, candidate, [rows])
+                self._screened[candidate] = sample
+            except TrialError as error:
+                self._fail(candidate, error)
         self._require_one()
 
     def compare(self) -> None:
@@ -83,9 +86,10 @@ class _Search:
             trials: dict[Candidate, Trial] = {}
             for candidate in self._final:
                 slots = max(self._rows(candidate))
-                trial = stack.enter_context(self._trial(candidate, slots))
-                if trial is not None:
-                    trials[candidate] = trial
+                try:
+                    trials[candidate] = stack.enter_context(self._load(candidate, slots))
+                except TrialError as error:
+                    self._fail(candidate, error)
             self._race(trials)
         self._require_one()
 
@@ -111,7 +115,10 @@ class _Search:
         self._rounds.append(Round())
         for candidate in dict.fromkeys(candidate for candidate, _ in left):
             counts = [rows for own, rows in left if own == candidate]
-            if not self._sample(trials[candidate], candidate, counts, self._rounds[-1]):
+            try:
+                self._rounds[-1].measure(trials[candidate], candidate, counts)
+            except TrialError as error:
+                self._fail(candidate, error)
                 left = [who for who in left if who[0] != candidate]
         return left
 
@@ -158,32 +165,14 @@ class _Search:
         fit = candidate.slots_that_fit(self._task, max(self._task.row_counts))
         return Measured(candidate, figures_of(candidate, rounds), fit)
 
-    @contextlib.contextmanager
-    def _trial(self, candidate: Candidate, slots: int) -> Iterator[Trial | None]:
-        """The loaded candidate; None when it does not load, which is noted."""
+    def _load(self, candidate: Candidate, slots: int) -> Trial:
+        """Raises TrialError when it does not load."""
         asked = candidate.settings
         layout = " unified" if asked.unified_kv else ""
         self._progress(f"trying {candidate.model.path.name}{layout} on {asked.threads} threads")
         batch = self._task.overrides.batch or asked.batch
-        try:
-            trial = Trial(
-                candidate.model.path, replace(asked, slots=slots, context=CONTEXT, batch=batch)
-            )
-        except TrialError as error:
-            self._fail(candidate, error)
-            yield None
-            return
-        with trial:
-            yield trial
-
-    def _sample(self, trial: Trial, candidate: Candidate, counts: list[int], into: Round) -> bool:
-        """A sample with each number of rows; False when the trial has died, which is noted."""
-        try:
-            into.measure(trial, candidate, counts)
-        except TrialError as error:
-            self._fail(candidate, error)
-            return False
-        return True
+        sized = replace(asked, slots=slots, context=CONTEXT, batch=batch)
+        return Trial(candidate.model.path, sized)
 
     def _fail(self, candidate: Candidate, error: TrialError) -> None:
         """Forget a candidate that died: none of its figures counts."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from runtimes.machine.cgroup import ROOT, groups
+from runtimes.machine.cgroup import ROOT, groups, kernel_text
 from runtimes.machine.processes import ending, import_failure
 
 _LINE_SHOWN = 300
@@ -139,8 +139,5 @@ def oom_kills(root: Path = ROOT) -> int | None:
 
 
 def _count(path: Path) -> int | None:
-    try:
-        found = re.search(r"^oom_kill (\d+)$", path.read_text(encoding="ascii"), re.MULTILINE)
-    except (OSError, ValueError):
-        return None
+    found = re.search(r"^oom_kill (\d+)$", kernel_text(path), re.MULTILINE)
     return int(found[1]) if found else None

@@ -10,14 +10,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from subprocess import PIPE
 from typing import IO, Any
 
 from runtimes.machine.processes import Child
 from runtimes.worker.death import Cause, Death, OomDetector, explain
-from runtimes.worker.load_monitor import is_stopped
+from runtimes.worker.watchdog import is_stopped
 from runtimes.worker.wire import Load, Ready, Refused, Sender, receive
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class WorkerProcess:
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._popen: Child | None = None
         try:
-            with _interrupts_held(), _on_processors(place.cpus):
+            with _starting(place.cpus):
                 self._popen = Child(
                     *("-m", "runtimes.worker.child"),
                     environment=place.environment,
@@ -148,32 +148,18 @@ def _thread(target: Callable[..., None], name: str, *arguments: object) -> threa
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """The child starts with Ctrl-C blocked, until it has decided to ignore it."""
-    if sys.platform != "win32":
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    else:
-        yield
+def _starting(cpus: tuple[int, ...]) -> Iterator[None]:
+    """A child that is started here has Ctrl-C blocked, until it has decided to ignore it.
 
-
-@contextmanager
-def _on_processors(cpus: tuple[int, ...]) -> Iterator[None]:
-    """The child runs there from its first instruction on, so that libraries which count processors
-    while they are loaded count the right ones.
-
-    Linux keeps the affinity by thread, so that no other thread of this process is moved. Where
-    there is none, nothing happens.
+    It runs on these processors from its first instruction on, so that libraries which count them
+    while they are loaded count the right ones. Linux keeps the affinity by thread, so that no other
+    thread of this process is moved. Where there is none, nothing happens.
     """
-    if sys.platform == "linux" and cpus:
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cpus)
-        try:
-            yield
-        finally:
-            os.sched_setaffinity(0, before)
-    else:
+    with ExitStack() as undo:
+        if sys.platform != "win32":
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+            undo.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        if sys.platform == "linux" and cpus:
+            undo.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+            os.sched_setaffinity(0, cpus)
         yield

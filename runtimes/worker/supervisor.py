@@ -19,9 +19,9 @@ from runtimes.request import FinishReason
 from runtimes.settings import SchedulerSettings
 from runtimes.worker.death import Cause, Death
 from runtimes.worker.in_flight import InFlight, fail
-from runtimes.worker.load_monitor import LoadMonitor
 from runtimes.worker.process import Placement, WorkerProcess
 from runtimes.worker.recovery import Recovery
+from runtimes.worker.watchdog import LoadMonitor
 from runtimes.worker.wire import Call, Cancel, Close, Load, Ready, Refused, Submit
 
 log = logging.getLogger(__name__)

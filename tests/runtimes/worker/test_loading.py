@@ -22,10 +22,10 @@ from runtimes.machine.selftest import ensure
 from runtimes.machine.state_file import load_state
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
-from runtimes.worker import load_monitor
+from runtimes.worker import watchdog
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.fallback import STATE
-from runtimes.worker.load_monitor import LoadMonitor
+from runtimes.worker.watchdog import LoadMonitor
 
 SETTINGS = RunnerSettings(slots=2, context=64, threads=1)
 
@@ -75,7 +75,7 @@ def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
 
 
 def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
-    monkeypatch.setattr(load_monitor, "_COMPUTING", 2)
+    monkeypatch.setattr(watchdog, "_COMPUTING", 2)
 
     def watch(program: str, seconds: float) -> str | None:
         """What is wrong with it, as soon as something is."""
