@@ -28,8 +28,8 @@ def ensure_built(shape: str) -> Path:
         return built
     # A process of its own each: torch must not stay in the one that takes times.
     program = (
-        "import sys, pathlib; from quantize.source.synthetic import SHAPES, make_random_model; "
-        "make_random_model(pathlib.Path(sys.argv[1]), SHAPES[sys.argv[2]])"
+        "import sys, pathlib; from quantize.source.synthetic import make_random_model; "
+        "make_random_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
     )
     shutil.rmtree(folder, ignore_errors=True)
     _run("-c", program, folder, shape, what=f"making the model {shape}")

@@ -10,11 +10,12 @@ from quantize.disk import free_space, human
 from quantize.errors import DiskFullError, SourceError, UsageError
 from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrixfile import is_matrix
-from quantize.gguf.overrides import check_overrides
+from quantize.gguf.quantize import check_overrides
 from quantize.hub.push import require_push
-from quantize.lora.merge import merge_bytes
+from quantize.lora.adapter import merge_bytes
 from quantize.manifest import load_manifest
-from quantize.onnx.build import builder_may_know, require_builder
+from quantize.onnx.build import builder_may_know
+from quantize.onnx.builder import builder_folder
 from quantize.options import Options
 from quantize.quality.fidelity import reference_bytes
 from quantize.quality.text import read_text
@@ -154,7 +155,7 @@ def require_sense(options: Options) -> None:
         )
     formats = {recipe.format for recipe in options.recipes}
     if "onnx" in formats:
-        require_builder()
+        builder_folder()
     if "gguf" in formats:
         converter_folder()
 

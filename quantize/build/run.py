@@ -7,7 +7,7 @@ from typing import Any
 
 from quantize.build.workspace import Workspace
 from quantize.children.process import run_child
-from quantize.lora.merge import merged_source
+from quantize.lora.adapter import merged_source
 from quantize.manifest import FileEntry, Source
 from quantize.options import Options
 from quantize.progress.console import Reporter

@@ -28,12 +28,8 @@ def export_f16(
 def _convert(
     converter: Path, model: Path, out: Path, reference: Reference, work: Path
 ) -> str | None:
-    """Runs in a child process: what the user should know.
-
-    The converter recognises pre-tokenizers by a hash over published vocabularies. Where it does not
-    know the hash, the vocabulary alone is written with each candidate, and the one whose tokens are
-    nearest to the original's is taken; the first without a difference ends the search.
-    """
+    """Runs in a child process: what the user should know. Where the converter does not know the
+    hash of the vocabulary, the candidate whose tokens are nearest to the original's is taken."""
     report_step("loading the converter")
     run = load_converter(converter)
     try:

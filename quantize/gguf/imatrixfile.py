@@ -4,6 +4,7 @@ Formats: ``IMatrixCollector::save_imatrix`` and ``save_imatrix_legacy`` of llama
 tools/imatrix/imatrix.cpp, ``common_imatrix_load`` of common/imatrix-loader.cpp.
 """
 
+import io
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -144,19 +145,17 @@ def _tensor(data: npt.NDArray[np.uint8], header: GgufHeader, info: TensorInfo) -
 
 
 def _read_legacy(data: bytes) -> ImportanceMatrix:
-    """Little-endian: entries, each with name, calls, and means times calls; then the number of
-    chunks and the text's name, which may be missing."""
-    at = 0
+    """Entries of name, calls, and means times calls; chunks and the text's name may be missing."""
+    stream = io.BytesIO(data)
 
     def take(count: int) -> bytes:
-        nonlocal at
-        if count < 0 or at + count > len(data):
+        taken = stream.read(max(count, 0))
+        if len(taken) != count:
             raise ValueError("it ends too early")
-        at += count
-        return data[at - count : at]
+        return taken
 
     def number() -> int:
-        return int(struct.unpack("<i", take(4))[0])
+        return int.from_bytes(take(4), "little", signed=True)
 
     count = number()
     if not 0 < count <= _MOST_ENTRIES:
@@ -166,13 +165,12 @@ def _read_legacy(data: bytes) -> ImportanceMatrix:
         length = number()
         if not 0 < length <= _LONGEST_NAME:
             raise ValueError(f"a tensor's name is {length} bytes long")
-        name = take(length).decode()
-        calls, values = number(), number()
+        name, calls, values = take(length).decode(), number(), number()
         if values < 1:
             raise ValueError(f"{name} has {values} values")
         sums = np.frombuffer(take(4 * values), "<f4").astype(np.float32)
         # No calls: the values are the means themselves.
         entries[name] = Entry(sums[None], np.array([max(calls, 1)], np.float32))
-    chunks = number() if at < len(data) else 0
-    text = take(number()).decode(errors="replace") if at < len(data) else ""
+    chunks = number() if stream.tell() < len(data) else 0
+    text = take(number()).decode(errors="replace") if stream.tell() < len(data) else ""
     return ImportanceMatrix(entries, text, max(chunks, 0))

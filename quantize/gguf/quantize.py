@@ -1,6 +1,8 @@
-"""Half-precision GGUF file to a smaller type, by llama.cpp's own quantizer."""
+"""Half-precision GGUF file to a smaller type, by llama.cpp's own quantizer; single tensors to types
+of their own."""
 
 import ctypes
+import difflib
 import re
 import shutil
 import sys
@@ -14,14 +16,14 @@ import numpy as np
 
 from quantize.children.child import report_progress
 from quantize.children.process import run_child
+from quantize.errors import UsageError
 from quantize.gguf.imatrixfile import read_matrix
-from quantize.gguf.overrides import TYPES, kept_otherwise, resolve_overrides
 from quantize.progress.console import SILENT, Reporter
 from quantize.recipes.bits import gguf_bits
 from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe
 from runtimes.errors import ModelError
-from runtimes.models.gguf import read_header
+from runtimes.models.gguf import TENSOR_TYPES, GgufHeader, read_header
 
 _F16 = 1  # both the llama_ftype and the ggml_type
 _ERROR = 4  # ggml_log_level of ggml.h
@@ -29,6 +31,17 @@ _FALLBACK = re.compile(
     r"not divisible by\s+(\d+) \(required for type\s+(\w+)\).*?falling back to\s+(\w+)", re.DOTALL
 )
 _STEP = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]")
+# What llama.cpp converts weights to (`ggml_quantize_chunk` of ggml.c), by the numbers of ggml_type.
+_NOT_FOR_WEIGHTS = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+TYPES: dict[str, int] = {
+    name.lower(): number
+    for number, (name, _, _) in TENSOR_TYPES.items()
+    if name not in _NOT_FOR_WEIGHTS
+}
+# `tensor_requires_imatrix` of llama.cpp's src/llama-quant.cpp, which asks for none for the
+# embedding and the output.
+_NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}
+_NEVER_NEED = {"token_embd.weight", "per_layer_token_embd.weight", "output.weight"}
 
 
 def quantize_gguf(
@@ -48,7 +61,7 @@ def quantize_gguf(
     """
     require_matrix([recipe], imatrix)
     header = read_header(source)
-    asked = resolve_overrides(overrides or {}, header, has_matrix=imatrix is not None)
+    asked = _resolve(overrides or {}, header, has_matrix=imatrix is not None)
     notes: list[str] = []
     if recipe.is_float and asked:
         notes = [f"{recipe.name} is not quantized, single tensors neither"]
@@ -61,7 +74,7 @@ def quantize_gguf(
     fallbacks = run_child(call, f"quantizing to {recipe.name}", work, progress)
     made = read_header(out)
     notes += [f"{told}; the file has {gguf_bits(made):.1f} bits a weight" for told in fallbacks]
-    return [*notes, *kept_otherwise(asked, made)] if asked else notes
+    return [*notes, *_kept_otherwise(asked, made)] if asked else notes
 
 
 def _copy(source: Path, out: Path, work: Path) -> None:
@@ -132,4 +145,59 @@ def _fallbacks(log: str) -> list[str]:
     return [
         f"{found.total()} of {total[1]} tensors have rows that are not a multiple of {blocks}"
         f" weights, as the type wanted for them needs, and were stored in a larger one: {stored}"
+    ]
+
+
+def check_overrides(overrides: Mapping[str, str]) -> None:
+    """Raise UsageError for a pattern that is no regular expression, or an unknown type."""
+    for pattern, kind in overrides.items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UsageError(
+                f"the tensor pattern {pattern!r} is not a regular expression: {error}"
+            ) from error
+        if kind.lower() not in TYPES:
+            near = difflib.get_close_matches(kind.lower(), TYPES, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(TYPES)}"
+            raise UsageError(f"unknown tensor type {kind!r} for {pattern!r}: {hint}")
+
+
+def _resolve(
+    overrides: Mapping[str, str], header: GgufHeader, *, has_matrix: bool
+) -> dict[str, str]:
+    """Tensor names and the types asked for them: of the first pattern that is found in a name."""
+    check_overrides(overrides)
+    # Tensors without rows are never quantized.
+    names = [info.name for info in header.tensors if len(info.shape) > 1]
+    chosen: dict[str, str] = {}
+    for pattern, kind in overrides.items():
+        found = [name for name in names if re.search(pattern, name)]
+        if not found:
+            example = ", ".join(names[:3])
+            raise UsageError(
+                f"the tensor pattern {pattern!r} fits no tensor of this model; they are called"
+                f" {example} ..."
+            )
+        for name in found:
+            chosen.setdefault(name, kind.lower())
+    for name, kind in chosen.items():
+        if kind in _NEEDS_MATRIX and name not in _NEVER_NEED and not has_matrix:
+            raise UsageError(
+                f"{name} cannot be made {kind} without an importance matrix: give --imatrix"
+            )
+    return chosen
+
+
+def _kept_otherwise(asked: Mapping[str, str], header: GgufHeader) -> list[str]:
+    """What the user should know of tensors that llama.cpp gave another type than ``asked``."""
+    made = {info.name: info.type_name.lower() for info in header.tensors}
+    other = [name for name, kind in asked.items() if made[name] != kind]
+    if not other:
+        return []
+    first = other[0]
+    return [
+        f"{len(other)} of {len(asked)} tensors with a type of their own did not get it, such as"
+        f" {first}: {made[first]} instead of {asked[first]} (llama.cpp keeps some tensors as they"
+        " are, and 256-weight blocks do not fit every row)"
     ]

@@ -1,8 +1,11 @@
 """Upload what a run has published to a repository on the hub."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quantize.disk import human
 from quantize.errors import UsageError
@@ -12,14 +15,17 @@ from quantize.hub.names import HubName, parse_hub_name
 from quantize.manifest import NAME, entry_path, load_manifest
 from quantize.progress.console import Reporter
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
 _BESIDE = (NAME, "README.md", "report.html", "report.png")
 
 
 def require_push(repo: str) -> None:
     """Find out before hours of work whether ``repo`` could be pushed to: its name, and a token that
     the hub accepts. Raises UsageError or HubError."""
-    with _explained(hub := Hub(), _name(repo)):
-        hub.api().whoami()
+    with _writing(repo) as (_, api):
+        api.whoami()
 
 
 def push(folder: Path, repo: str, progress: Reporter) -> str:
@@ -32,11 +38,9 @@ def push(folder: Path, repo: str, progress: Reporter) -> str:
     hub has already are not sent again. Raises UsageError, HubError, or ModelError for a manifest
     that lists a file which is not there.
     """
-    name, hub = _name(repo), Hub()
-    wanted = _files(folder)
-    size = sum(path.stat().st_size for path in wanted.values())
-    with _explained(hub, name):
-        api = hub.api()
+    with _writing(repo) as (name, api):
+        wanted = _files(folder)
+        size = sum(path.stat().st_size for path in wanted.values())
         fresh = not api.repo_exists(name.repo)
         if fresh:
             api.create_repo(name.repo, private=True, exist_ok=True)
@@ -62,33 +66,28 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _name(repo: str) -> HubName:
-    name = parse_hub_name(repo)
-    if name is None or "@" in repo:
-        raise UsageError(f"--push takes ORG/NAME, not {repo!r}")
-    if not Hub().has_token:
-        raise UsageError(
-            "--push needs a token that may write: set HF_TOKEN, or run `hf auth login` once"
-        )
-    return name
-
-
 @contextmanager
-def _explained(hub: Hub, name: HubName) -> Iterator[None]:
+def _writing(repo: str) -> Iterator[tuple[HubName, HfApi]]:
+    """Errors inside say what the user can do."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
+    name, hub = parse_hub_name(repo), Hub()
+    if name is None or "@" in repo:
+        raise UsageError(f"--push takes ORG/NAME, not {repo!r}")
+    if not hub.has_token:
+        raise UsageError(
+            "--push needs a token that may write: set HF_TOKEN, or run `hf auth login` once"
+        )
     try:
-        yield
+        yield name, hub.api()
     except OfflineModeIsEnabled as error:
         raise HubError("HF_HUB_OFFLINE forbids an upload: unset it") from error
-    except HfHubHTTPError as error:
-        if error.response.status_code == 403:
+    except (HfHubHTTPError, httpx2.TransportError) as error:
+        if isinstance(error, HfHubHTTPError) and error.response.status_code == 403:
             raise HubError(
                 f"the token may not write to {name}: create one with write access to it"
             ) from error
-        raise hub.explain(error, name) from error
-    except httpx2.TransportError as error:
         raise hub.explain(error, name) from error
     except ValueError as error:  # the model card's header, or the storage's answer
         raise HubError(f"{name}: the hub does not take the upload: {error}") from error

@@ -1,28 +1,44 @@
-"""A LoRA adapter: found, compared with its base model, and identified."""
+"""A LoRA adapter: found, compared with its base model, identified, and merged into it by peft."""
 
 import dataclasses
 import hashlib
+import logging
 import re
+import shutil
+import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from quantize.children.process import run_child
 from quantize.errors import SourceError, UsageError
 from quantize.hub.client import Hub
 from quantize.hub.names import parse_hub_name
 from quantize.hub.store import Store
 from quantize.manifest import Source
+from quantize.options import SourceOptions
 from quantize.progress.console import Reporter
-from quantize.source.files import TOKENIZERS, Tensor, read_json, read_tensors, small_files
+from quantize.source.files import (
+    EVALUATION,
+    GRADED,
+    TOKENIZERS,
+    Tensor,
+    read_json,
+    read_tensors,
+    small_files,
+)
 from quantize.source.model import SourceModel
+from quantize.source.open import open_folder
+from quantize.stages.stages import Stages, stage_key, versions
 from quantize.stages.verify import digest
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TOKENIZER_FILES = frozenset(name for names in TOKENIZERS for name in names)
 # peft's names: base_model.model.<module>.lora_A.weight; lora_embedding_A for embeddings.
-_ADAPTED = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
+_ADAPTED = re.compile(r"base_model\.model\.(.+?)\.lora_(\w+)(?:\..+)?")
 _LAYER = re.compile(r"\b(?:layers|h|blocks)\.\d+\.")
-_FROM_LAYER = re.compile(r"\b(?:layers|h|blocks)\.\d+\..*")
+_LOST = "missing adapter keys"  # peft's words when weights of the adapter found no place
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +49,6 @@ class Adapter:
     folder: Path
     config: dict[str, Any]
     tensors: dict[str, Tensor]
-
-    @property
-    def base(self) -> str:
-        """The model that it says it was trained on."""
-        return str(self.config.get("base_model_name_or_path") or "another model")
 
     @property
     def embedding_rows(self) -> int | None:
@@ -80,17 +91,15 @@ def require_match(adapter: Adapter, source: SourceModel) -> None:
     """Raise SourceError when the adapter's matrices do not fit the model's. Headers only: this
     takes milliseconds, loading the model may take minutes. Modules that go by another name in the
     file than in memory are left to the child's check."""
-    base: dict[str, Tensor] = {}
-    for path in source.weights:
-        base.update(read_tensors(path))
+    base = {name: t for path in source.weights for name, t in read_tensors(path).items()}
     ends = {_end(name): tensor for name, tensor in base.items()}
     layers = {match[0] for name in base if (match := _LAYER.search(name))}
     refusal = f"the adapter {adapter.folder} does not fit {source.name}"
-    made_for = f"it was made for {adapter.base}"
+    made_for = f"it was made for {adapter.config.get('base_model_name_or_path') or 'another model'}"
     checked = 0
     for name, tensor in adapter.tensors.items():
         match = _ADAPTED.fullmatch(name)
-        if match is None:
+        if match is None or match[2] not in ("A", "B"):
             continue
         module, side = match[1], match[2]
         target = base.get(f"{module}.weight") or ends.get(_end(f"{module}.weight"))
@@ -112,6 +121,13 @@ def require_match(adapter: Adapter, source: SourceModel) -> None:
         raise SourceError(f"{refusal}: it has no matrix for any of its modules; {made_for}")
 
 
+def _end(name: str) -> str:
+    """A tensor's name from its layer on, or its last two parts: what stands before differs between
+    a file and the loaded model."""
+    match = _LAYER.search(name)
+    return name[match.start() :] if match else ".".join(name.split(".")[-2:])
+
+
 def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter) -> Source:
     """What ``base`` with the adapter ``lora`` is identified by, before anything is merged.
 
@@ -129,8 +145,93 @@ def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter)
     return dataclasses.replace(found, hash=whole.hexdigest(), lora=adapter.name)
 
 
-def _end(name: str) -> str:
-    """A tensor's name from its layer on, or its last two parts: what stands before differs between
-    a file and the loaded model."""
-    match = _FROM_LAYER.search(name)
-    return match[0] if match else ".".join(name.split(".")[-2:])
+def merged_source(
+    base: SourceModel,
+    lora: str,
+    fingerprint: Source,
+    stages: Stages,
+    work: Path,
+    progress: Reporter,
+) -> SourceModel:
+    """``base`` with the adapter merged, as a stage: a folder of the model's name."""
+
+    def make(folder: Path) -> None:
+        merge_lora(base, open_adapter(lora, progress), folder / base.name, work, progress)
+
+    inputs = {"source": dataclasses.asdict(fingerprint), "tools": versions(["gguf"])}
+    stage = stages.run("merge", stage_key("merge", inputs), make)
+    if stage.reused:
+        progress.note("the adapter was merged by an earlier run")
+    return _merged(base, fingerprint.lora, stage.folder / base.name)
+
+
+def merge_lora(
+    base: SourceModel, adapter: Adapter, out: Path, work: Path, progress: Reporter
+) -> SourceModel:
+    """Write ``base`` with ``adapter`` merged to the new folder ``out``; that model.
+
+    The merged weights have the base's types. A tokenizer that came with the adapter takes the place
+    of the base's when its embedding was trained too. Raises SourceError, ToolError,
+    OutOfMemoryError or DiskFullError.
+    """
+    require_match(adapter, base)
+    out.mkdir(parents=True)
+    with progress.stage(f"merging the adapter {adapter.folder.resolve().name}"):
+        run_child(partial(_merge, base, adapter, out), "merging the adapter", work, torch=True)
+    # Tokenizer, graded questions and evaluation text of the base. config.json is the merged model's
+    # own: an adapter may have enlarged the vocabulary, and then the tokenizer is its.
+    files = [*small_files(base.folder), base.folder / GRADED, base.folder / EVALUATION]
+    if base.trust_remote_code:
+        files += base.folder.glob("*.py")
+    if adapter.embedding_rows is not None and (adapter.folder / "tokenizer.json").is_file():
+        files += small_files(adapter.folder)
+    for path in files:
+        if path.name != "config.json" and path.is_file():
+            shutil.copyfile(path, out / path.name)
+    return _merged(base, adapter.name, out)
+
+
+def merge_bytes(source: SourceModel) -> int:
+    """Bytes that the merged folder takes at most."""
+    return int(source.bytes * 1.01) + 64_000_000
+
+
+def _merged(base: SourceModel, lora: str | None, folder: Path) -> SourceModel:
+    options = SourceOptions(str(folder), trust_remote_code=base.trust_remote_code)
+    return dataclasses.replace(
+        open_folder(folder, options, Reporter()),
+        name=base.name,
+        revision=base.revision,
+        lora=lora,
+        beside=base.beside,
+    )
+
+
+def _merge(base: SourceModel, adapter: Adapter, out: Path) -> None:
+    """Runs in a child process: the merged model in the folder ``out``, in the types of ``base``."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        base.folder, dtype="auto", trust_remote_code=base.trust_remote_code
+    )
+    rows = adapter.embedding_rows
+    if rows is not None and rows != model.get_input_embeddings().weight.shape[0]:
+        logging.info("the adapter has a vocabulary of %d", rows)
+        model.resize_token_embeddings(rows, mean_resizing=False)
+    modules = {name for name, _ in model.named_modules()}
+    for name in adapter.tensors:  # peft would leave those of other modules out silently
+        if (match := _ADAPTED.fullmatch(name)) and match[1] not in modules:
+            raise SourceError(f"the adapter does not fit this model, which has no {match[1]}")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            combined = PeftModel.from_pretrained(model, adapter.folder)
+        except (ValueError, RuntimeError, KeyError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise SourceError(f"the adapter does not fit this model: {first}") from error
+    lost = [str(item.message) for item in said if _LOST in str(item.message)]
+    if lost:
+        raise SourceError(f"the adapter does not fit this model: {lost[0][:300]}")
+    # Weights that would become NaN are refused.
+    combined.merge_and_unload(safe_merge=True).save_pretrained(out)

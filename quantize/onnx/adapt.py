@@ -1,13 +1,14 @@
 """What a built graph gets that its maker does not give it: an embedding table in 8 bits, and logits
 of the positions that are asked for. Only child processes call what is here."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantize.onnx.graphfile import Inserter, add_constant
+from quantize.onnx.graphfile import NAME, Inserter, add_constant, save_graph
 from runtimes.onnx.graph_file import LOGITS_FROM, PRUNED
 
 EMBEDDING = "/model/embed_tokens/Gather"  # the builder's names
@@ -15,6 +16,16 @@ HEAD = "/lm_head/MatMul"
 _BLOCK = 32
 _ZERO = 128  # both MatMulNBits and GatherBlockQuantized store 8-bit weights as unsigned
 _END = int(np.iinfo(np.int64).max)
+
+
+def adapt(folder: Path, *, shrink: bool, tied: bool) -> list[str]:
+    """Rewrite the builder's graph in ``folder``, with `shrink_embedding` if asked to ``shrink``;
+    returns what the user should know."""
+    model = ir.load(folder / NAME)
+    notes = shrink_embedding(model.graph, tied=tied) if shrink else []
+    select_rows(model.graph)
+    save_graph(model, folder / NAME, data=bool(notes))
+    return notes
 
 
 def shrink_embedding(graph: Any, *, tied: bool) -> list[str]:

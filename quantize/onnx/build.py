@@ -1,6 +1,5 @@
 """Hugging Face folder to an ONNX folder that our runner and onnxruntime-genai load."""
 
-import importlib.util
 import shutil
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -8,8 +7,8 @@ from pathlib import Path
 
 from quantize.children.process import run_child
 from quantize.errors import UsageError
-from quantize.onnx.builder import build_graph
-from quantize.onnx.optimum.route import build_with_optimum
+from quantize.onnx.builder import build_graph, builder_folder
+from quantize.onnx.optimum.export import build_with_optimum
 from quantize.options import Target
 from quantize.progress.console import SILENT, Reporter
 from quantize.recipes.recipe import Recipe
@@ -32,15 +31,6 @@ class OnnxBuild:
     runs_here: bool = True
 
 
-def require_builder() -> None:
-    """Raise RuntimeMissingError when onnxruntime-genai is not installed."""
-    if importlib.util.find_spec("onnxruntime_genai") is None:
-        raise RuntimeMissingError(
-            "ONNX files are made with onnxruntime-genai, which is not installed; use --to gguf, or"
-            " install it with: pip install 'ingot[cpu,quantize]'"
-        )
-
-
 def build_onnx(
     source: SourceModel,
     recipe: Recipe,
@@ -58,15 +48,15 @@ def build_onnx(
     Raises UsageError where the recipe does not fit the target, and what `run_child` and
     `optimum_overlay` raise.
     """
-    exports = exports or work
     out = work / recipe.name
+    make = partial(_build, source, target, progress, exports or work)
     if recipe.precision != _W8A8:
-        return _build(source, recipe, out, target, progress, exports)
+        return make(recipe, out)
     if target == "cuda":
         raise UsageError(f"{recipe.name} is for processors; take another recipe for cuda")
     # The float graph first, then its matrix products with 8-bit weights and activations.
     whole = work / f"{recipe.name}-fp32"
-    made = _build(source, replace(recipe, precision="fp32"), whole, target, progress, exports)
+    made = make(replace(recipe, precision="fp32"), whole)
     shutil.rmtree(out, ignore_errors=True)
     call = partial(_rewrite_w8a8, whole, out, calibration)
     notes = run_child(call, f"building {recipe.name}", work, progress)
@@ -76,11 +66,11 @@ def build_onnx(
 
 def _build(
     source: SourceModel,
-    recipe: Recipe,
-    out: Path,
     target: Target,
     progress: Reporter,
     exports: Path,
+    recipe: Recipe,
+    out: Path,
 ) -> OnnxBuild:
     shutil.rmtree(out, ignore_errors=True)
     notes = None
@@ -99,15 +89,13 @@ def _build(
 
 
 def builder_may_know(architecture: str) -> bool:
-    """Whether the builder's source, a chain of comparisons with names, has this one.
-
-    Loading it to hear that it does not takes seconds.
-    """
-    spec = importlib.util.find_spec("onnxruntime_genai")
-    if spec is None or spec.origin is None:
+    """Whether the builder's source, a chain of comparisons with names, has this one: loading it to
+    hear that it does not takes seconds."""
+    try:
+        chain = builder_folder() / "builder.py"
+    except RuntimeMissingError:
         return False
-    chain = Path(spec.origin).parent / "models" / "builder.py"
-    return not chain.is_file() or f'"{architecture}"' in chain.read_text(encoding="utf-8")
+    return f'"{architecture}"' in chain.read_text(encoding="utf-8")
 
 
 def _rewrite_w8a8(fp32: Path, out: Path, calibration: Path | None) -> list[str]:

@@ -13,6 +13,7 @@ from quantize.children.child import report_step
 from quantize.options import Target
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
+from runtimes.errors import RuntimeMissingError
 from runtimes.machine.cpu import allowed_cpus
 
 _PIECE = 1 << 18  # weights: a dozen arrays of this size stay in a processor's cache
@@ -41,32 +42,28 @@ def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) 
         return None
     finally:
         shutil.rmtree(cache, ignore_errors=True)
-    return _finish(out, whole=recipe.precision == "fp32", target=target, tied=tied)
-
-
-def _finish(out: Path, *, whole: bool, target: str, tied: bool) -> list[str]:
-    """The embedding table in 8 bits unless the file stays ``whole``, and logits of the positions
-    that are asked for."""
-    import onnx_ir as ir
-
-    from quantize.onnx.adapt import select_rows, shrink_embedding
-    from quantize.onnx.graphfile import NAME, save_graph
+    from quantize.onnx.adapt import adapt
 
     report_step("storing the embedding and rewriting the graph")
-    graph = ir.load(out / NAME)
     # CUDA's kernels take tables of 4 bits only.
-    notes = [] if whole or target == "cuda" else shrink_embedding(graph.graph, tied=tied)
-    select_rows(graph.graph)
-    save_graph(graph, out / NAME, data=bool(notes))
-    return notes
+    shrink = recipe.precision != "fp32" and target != "cuda"
+    return adapt(out, shrink=shrink, tied=tied)
+
+
+def builder_folder() -> Path:
+    """Where the builder's sources are. Raises RuntimeMissingError when it is not installed."""
+    spec = importlib.util.find_spec("onnxruntime_genai")
+    if spec is None or spec.origin is None:
+        raise RuntimeMissingError(
+            "ONNX files are made with onnxruntime-genai, which is not installed; use --to gguf, or"
+            " install it with: pip install 'ingot[cpu,quantize]'"
+        )
+    return Path(spec.origin).parent / "models"
 
 
 def _load_builder() -> Any:
     """The builder's module, imported as its own command line does it."""
-    spec = importlib.util.find_spec("onnxruntime_genai")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("onnxruntime-genai is not installed")
-    sys.path.append(str(Path(spec.origin).parent / "models"))
+    sys.path.append(str(builder_folder()))
     import builder  # type: ignore[import-not-found]
     from builders.base import Model  # type: ignore[import-not-found]
 
@@ -93,12 +90,8 @@ def _recognise_lm_head_by_identity(model: Any) -> None:
 
 
 def _flatten_rope(config: Any) -> None:
-    """Give Gemma 3's configuration the form that the builder reads.
-
-    transformers 5 keeps one set of rotary parameters for each kind of layer in ``rope_parameters``;
-    the builder wants the global layers' set there and the local ones' base beside it, as
-    transformers 4 had it.
-    """
+    """Gemma 3's rotary parameters as transformers 4 had them: the builder wants the global layers'
+    set in ``rope_parameters`` and the local ones' base beside it."""
     rope = getattr(config, "rope_parameters", None) or {}
     full, local = rope.get("full_attention"), rope.get("sliding_attention")
     if config.model_type in ("gemma3", "gemma3_text") and full and local:
@@ -108,11 +101,8 @@ def _flatten_rope(config: Any) -> None:
 
 
 def _name_windowed_layers(config: Any) -> None:
-    """Say which layers a sliding window is for, where the configuration leaves it to the class.
-
-    The builder goes by ``layer_types`` alone. Mistral and Phi-3 have none: all their layers have
-    the window, and without this the graph would attend to everything.
-    """
+    """The builder goes by ``layer_types`` alone. Mistral and Phi-3 have none: all their layers have
+    the window, and without this the graph would attend to everything."""
     window = getattr(config, "sliding_window", None)
     if (
         window

@@ -41,28 +41,27 @@ _NORMS = {
 
 @dataclass(slots=True)
 class Smoothing:
-    """Factors by node name: ``norms`` divide a norm's weight, ``columns`` a product's output
-    channels, ``rows`` multiply a product's input channels. Empty: nothing is smoothed."""
+    """Factors by node name: ``makers`` divide a norm's weight or a product's output channels,
+    ``readers`` multiply a product's input channels. Empty: nothing is smoothed."""
 
-    norms: dict[str, Floats] = field(default_factory=dict)
-    columns: dict[str, Floats] = field(default_factory=dict)
-    rows: dict[str, Floats] = field(default_factory=dict)
+    makers: dict[str, Floats] = field(default_factory=dict)
+    readers: dict[str, Floats] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def scaled(self, name: str, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The weight [inputs, outputs] of the product ``name`` with its factors."""
-        if name in self.rows:
-            weight = weight * self.rows[name][:, None]
-        if name in self.columns:
-            weight = weight / self.columns[name]
+        if name in self.readers:
+            weight = weight * self.readers[name][:, None]
+        if name in self.makers:
+            weight = weight / self.makers[name]
         return weight
 
     def fold_norms(self, graph: Any, file: DataFile) -> None:
         """Divide the norms' weights and biases in ``graph``."""
         for node in graph:
-            if node.name in self.norms:
+            if node.op_type in _NORMS and node.name in self.makers:
                 for value in _norm_constants(node):
-                    divided = value.const_value.numpy() / self.norms[node.name]
+                    divided = value.const_value.numpy() / self.makers[node.name]
                     value.const_value = file.tensor(value.name, divided.astype(np.float32))
 
 
@@ -72,7 +71,6 @@ class _Site:
 
     activation: Any
     maker: Any
-    is_norm: bool
     readers: tuple[Any, ...]
 
 
@@ -92,8 +90,8 @@ def measure_smoothing(fp32: Path, calibration: Path) -> Smoothing:
         weights = [np.abs(node.inputs[1].const_value.numpy()).max(axis=1) for node in site.readers]
         w = np.maximum(np.maximum.reduce(weights), _FLOOR)
         factor = (np.maximum(x, _FLOOR) ** _ALPHA / w ** (1 - _ALPHA)).astype(np.float32)
-        (smoothing.norms if site.is_norm else smoothing.columns)[site.maker.name] = factor
-        smoothing.rows |= {node.name: factor for node in site.readers}
+        smoothing.makers[site.maker.name] = factor
+        smoothing.readers |= {node.name: factor for node in site.readers}
     smoothing.notes.append(f"activations smoothed with alpha {_ALPHA:g} from {calibration.name}")
     return smoothing
 
@@ -110,7 +108,7 @@ def _sites(graph: Any) -> Iterator[_Site]:
         readers = tuple(use.node for use in value.uses())
         plain = all(use.idx == 0 for use in value.uses()) and not value.is_graph_output()
         if maker is not None and readers and plain and all(map(_is_product, readers)):
-            yield _Site(value, maker, node.op_type in _NORMS, readers)
+            yield _Site(value, maker, readers)
 
 
 def _gated(node: Any) -> Any | None:

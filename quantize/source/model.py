@@ -21,18 +21,14 @@ class SourceModel:
     architecture: str
     weights: tuple[Path, ...]
     parameters: int  # the number of weights
-    name: str = ""  # what built files are named after
+    name: str  # what built files are named after
+    beside: Path  # the folder that outputs go into by default
     # A Hugging Face folder, or one GGUF file of floating point weights.
     kind: Literal["hf", "gguf"] = "hf"
     revision: str | None = None  # the commit of a model from the hub
     trust_remote_code: bool = False
     bytes: int = 0  # of the weights on disk
     lora: str | None = None  # the adapter that has been merged
-    beside: Path | None = None  # the folder that outputs go into by default
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            object.__setattr__(self, "name", self.folder.resolve().name)
 
     @property
     def graded(self) -> Path | None:
@@ -50,8 +46,7 @@ class SourceModel:
     def default_out(self) -> Path:
         """Where built files go unless the user says: beside the model's folder, or, for a model
         that was downloaded, in the current folder."""
-        beside = self.beside or self.folder.resolve().parent
-        return beside / f"{self.name}-built"
+        return self.beside / f"{self.name}-built"
 
     def fingerprint(self) -> Source:
         """Name and hash: two sources with the same hash give the same files.

@@ -40,8 +40,9 @@ def open_source(options: SourceOptions | str, progress: Reporter = SILENT) -> So
     """
     options = SourceOptions(options) if isinstance(options, str) else options
     path = Path(options.model)
+    if path.exists() and options.revision is not None:
+        raise UsageError(f"{path} is on this disk; a revision belongs to a model on the hub")
     if path.is_dir():
-        _require_no_revision(options)
         if not (path / CONFIG).is_file() and (found := gguf_files(path)):
             raise UsageError(
                 f"{path} has no {CONFIG}: it is not a Hugging Face model folder. To build from a"
@@ -49,7 +50,6 @@ def open_source(options: SourceOptions | str, progress: Reporter = SILENT) -> So
             )
         return open_folder(path, options, progress)
     if path.is_file():
-        _require_no_revision(options)
         if path.suffix.lower() == ".gguf":
             return open_gguf(path)
         raise UsageError(
@@ -64,13 +64,6 @@ def open_source(options: SourceOptions | str, progress: Reporter = SILENT) -> So
         raise UsageError(f"{error}. Nor is there a folder {path}") from error
     source = open_folder(folder, options, progress)
     return replace(source, revision=commit, beside=Path.cwd())
-
-
-def _require_no_revision(options: SourceOptions) -> None:
-    if options.revision is not None:
-        raise UsageError(
-            f"{options.model} is on this disk; a revision belongs to a model on the hub"
-        )
 
 
 def open_folder(folder: Path, options: SourceOptions, progress: Reporter) -> SourceModel:
@@ -123,13 +116,12 @@ def _weight_files(folder: Path) -> tuple[tuple[Path, ...], set[str]]:
     if (folder / SINGLE).is_file():
         return (folder / SINGLE,), set()
     others = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
-    hint = (
-        f" ({others[0]} is in pickle form, which can run code; --allow-pickle converts it with"
-        " torch's safe loader)"
-        if others
-        else ""
+    if not others:
+        raise SourceError(f"{folder} has no {SINGLE}")
+    raise SourceError(
+        f"{folder} has no {SINGLE} ({others[0]} is in pickle form, which can run code;"
+        " --allow-pickle converts it with torch's safe loader)"
     )
-    raise SourceError(f"{folder} has no {SINGLE}{hint}")
 
 
 def open_gguf(path: Path) -> SourceModel:

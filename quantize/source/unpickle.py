@@ -65,9 +65,7 @@ def converted(folder: Path, progress: Reporter) -> Path:
 
 
 def _convert(files: Sequence[Path], out: Path) -> None:
-    """Runs in a child process: write one safetensors file for each of ``files`` to the folder
-    ``out``, with an index when there are several. Raises SourceError when one holds anything but
-    tensors.
+    """Runs in a child process: one safetensors file for each of ``files``, and their index.
 
     ``weights_only`` lets torch's unpickler make tensors and plain containers, nothing else. Tensors
     that share memory (tied weights) are written once, under the name that comes first.

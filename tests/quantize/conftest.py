@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quantize.source.synthetic import make_random_model
-from tests.quantize.shapes import SHAPES
+from tests.quantize.shapes import SHAPES, make_random_model
 
 _PATIENCE = 2400  # seconds; a busy machine may take ten times as long as an idle one
 LIMIT = 256  # tokens that a measured build is compared on

@@ -1,14 +1,86 @@
-"""Shapes of small random models: architectures that no committed model covers."""
+"""Small random models: architectures that no committed model covers."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantize.source.synthetic import SPECIAL, Shape, training_lines
+from quantize.source.synthetic import CHAT_TEMPLATE, SPECIAL, byte_level, training_lines
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An architecture by its transformers class and the arguments of its configuration."""
+
+    config: str
+    model: str
+    settings: dict[str, Any]
+    tokenizer: Callable[[dict[str, Any]], Tokenizer] = byte_level
+    tokenizer_class: str = "PreTrainedTokenizerFast"
+    add_bos: bool = False
+    vocab: int = 1024
+    dtype: str = "float32"
+    # Large enough that next-token distributions have a shape that rounding can disturb.
+    std: float = 0.08
+
+
+def make_random_model(out: Path, shape: Shape, *, seed: int = 0, **overrides: Any) -> Path:
+    """Write a model of ``shape`` to the folder ``out`` and return it.
+
+    ``overrides`` replace settings of the configuration. The same arguments give the same files.
+    """
+    import torch
+    import transformers
+
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer_size = _write_tokenizer(out, shape)
+    settings = {**shape.settings, "vocab_size": max(shape.vocab, tokenizer_size), **overrides}
+    settings.update(bos_token_id=0, eos_token_id=2, pad_token_id=0)
+    torch.manual_seed(seed)
+    config = getattr(transformers, shape.config)(**settings)
+    dtype = getattr(torch, shape.dtype)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        model = getattr(transformers, shape.model)(config)
+    finally:
+        torch.set_default_dtype(previous)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                weight.normal_(0.0, shape.std)
+            elif "norm" in name or ".ln_" in name:
+                # Away from the identity, so that a wrong offset shows.
+                weight.add_(torch.empty_like(weight).uniform_(-0.2, 0.2))
+            else:
+                weight.normal_(0.0, shape.std)
+    model.save_pretrained(out)
+    return out
+
+
+def _write_tokenizer(out: Path, shape: Shape) -> int:
+    """Train and save tokenizer.json with its configuration; returns the number of ids."""
+    limit = min(shape.vocab, 8000)
+    tokenizer = shape.tokenizer({"vocab_size": limit, "show_progress": False})
+    tokenizer.save(str(out / "tokenizer.json"))
+    config = {
+        "tokenizer_class": shape.tokenizer_class,
+        "bos_token": SPECIAL[0],
+        "eos_token": SPECIAL[2],
+        "pad_token": SPECIAL[0],
+        "add_bos_token": shape.add_bos,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 512,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    return int(tokenizer.get_vocab_size(with_added_tokens=True))
 
 
 def byte_fallback(options: dict[str, Any]) -> Tokenizer:

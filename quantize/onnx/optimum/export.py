@@ -1,22 +1,62 @@
-"""Runs in a child process with the overlay's packages: optimum's exporter."""
+"""A model to an ONNX folder by optimum's exporter: its float graph, then what we make of it."""
 
 import importlib
 import json
+import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from quantize.children.process import run_child
+from quantize.errors import SourceError
+from quantize.onnx.optimum.finish import finish
+from quantize.onnx.optimum.overlay import optimum_overlay, overlay_key
+from quantize.progress.console import Reporter
+from quantize.recipes.recipe import Recipe
+from quantize.source import SourceModel
 
 # Neither the tokenizer, which transformers 4 may be unable to read, nor anything that is no part of
 # the model.
 _WANTED = ("generation_config.json", "*.safetensors", "*.safetensors.index.json")
 
 
-def export(overlay: Path, model: Path, out: Path, *, code: bool) -> str | None:
-    """Export the Hugging Face folder ``model`` in 32 bits into the folder ``out``.
+def build_with_optimum(
+    source: SourceModel, recipe: Recipe, out: Path, progress: Reporter, exports: Path
+) -> list[str]:
+    """Build the folder ``out``; returns what the user should know, the reason for this route first.
 
-    ``overlay`` is the folder of `optimum_overlay`; ``code`` trusts the model's. Returns None, or
-    why optimum cannot do it.
+    The float export is kept in ``exports`` for the next recipe.
+    """
+    name = source.architecture
+    made, record = exports / "optimum-fp32", exports / "optimum-fp32.json"
+    identity = json.dumps({"source": source.fingerprint().hash, "overlay": overlay_key()})
+    # The record comes once the export has been compared with the original.
+    fresh = not record.is_file() or record.read_text(encoding="utf-8") != identity
+    if fresh:
+        record.unlink(missing_ok=True)
+        shutil.rmtree(made, ignore_errors=True)
+        overlay = optimum_overlay(progress)
+        with progress.stage(f"exporting {name} by optimum"):
+            call = partial(_export, overlay, source.folder, made, code=source.trust_remote_code)
+            refused = run_child(call, "exporting by optimum", exports)
+        if refused:
+            raise SourceError(
+                f"neither onnxruntime-genai's builder nor optimum knows {name}; use --to gguf\n"
+                f"  {refused}"
+            )
+    finishing = partial(finish, source, made, out, recipe, check=fresh)
+    notes = run_child(finishing, f"building {recipe.name}", out.parent, torch=True)
+    record.write_text(identity, encoding="utf-8")
+    return [f"exported by optimum: onnxruntime-genai's builder does not know {name}", *notes]
+
+
+def _export(overlay: Path, model: Path, out: Path, *, code: bool) -> str | None:
+    """Runs in a child process: export the Hugging Face folder ``model`` in 32 bits into ``out``;
+    why optimum cannot do it, if so.
+
+    ``overlay`` is the folder of `optimum_overlay`; ``code`` trusts the model's.
     """
     sys.path.insert(0, str(overlay))  # in front of the transformers that all else here uses
     importlib.invalidate_caches()

@@ -54,12 +54,8 @@ def finish(
 
 
 def _require_agreement(source: SourceModel, graph: Path, decoder: dict[str, Any]) -> None:
-    """Raise CheckError when ``graph`` computes something else than the original.
-
-    An export through another version of transformers can be wrong without a word: a setting that it
-    does not know, a weight that it does not find. Compared in 32 bits over random tokens, one after
-    the other in memory.
-    """
+    """An export through another version of transformers can be wrong without a word: a setting that
+    it does not know, a weight that it does not find."""
     import torch
     from transformers import AutoModelForCausalLM
 

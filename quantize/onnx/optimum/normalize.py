@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantize.onnx.adapt import EMBEDDING, HEAD
 from quantize.onnx.graphfile import Inserter, add_constant
 from runtimes.errors import ModelError
 
@@ -40,13 +41,12 @@ def normalize(model: Any) -> bool:
             if weight is not None and weight.ndim == 2:
                 name = f"{node.name}.weight"
                 node.replace_input_with(1, add_constant(graph, name, weight.copy()))
-    head.name = "/lm_head/MatMul"
-    table = next(
-        (node for node in graph if node.op_type == "Gather" and _rows(node.inputs[0]) == rows), None
-    )
+    head.name = HEAD
+    lookups = (node for node in graph if node.op_type == "Gather")
+    table = next((node for node in lookups if _rows(node.inputs[0]) == rows), None)
     if table is None:
         raise ModelError("the exported graph has no embedding table")
-    table.name = "/model/embed_tokens/Gather"
+    table.name = EMBEDDING
     weight, entries = _constant(head.inputs[1]), _constant(table.inputs[0])
     assert weight is not None
     assert entries is not None
@@ -58,29 +58,24 @@ def sensitive(graph: Any, layers: int) -> list[str]:
     """Multiplications that a 4-bit file keeps in 8 bits: the output layer, and the values' and last
     feed-forward ones of the layers that llama.cpp's `use_more_bits` picks (llama-quant.cpp): the
     first and the last eighth, and each third between them."""
-    names = []
-    for node in graph:
-        if node.op_type != "MatMul":
-            continue
-        layer = _LAYER.search(node.name)
-        if node.name == "/lm_head/MatMul" or (
-            layer and _SENSITIVE.search(node.name) and _more_bits(int(layer[1]), layers)
-        ):
-            names.append(node.name)
-    return names
+    eighth = layers / 8
+
+    def keeps_more(name: str) -> bool:
+        found = _LAYER.search(name)
+        if found is None or not _SENSITIVE.search(name):
+            return name == HEAD
+        layer = int(found[1])
+        return layer < eighth or layer >= 7 * eighth or (layer - round(eighth)) % 3 == 2
+
+    return [node.name for node in graph if node.op_type == "MatMul" and keeps_more(node.name)]
 
 
 def graph_output(graph: Any, name: str) -> Any:
     """The graph's output of that name; raises ModelError."""
-    for value in graph.outputs:
-        if value.name == name:
-            return value
-    raise ModelError(f"the exported graph has no output {name!r}")
-
-
-def _more_bits(layer: int, layers: int) -> bool:
-    eighth = layers / 8
-    return layer < eighth or layer >= 7 * eighth or (layer - round(eighth)) % 3 == 2
+    found = next((value for value in graph.outputs if value.name == name), None)
+    if found is None:
+        raise ModelError(f"the exported graph has no output {name!r}")
+    return found
 
 
 def _output_layer(graph: Any) -> Any:

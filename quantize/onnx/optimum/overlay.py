@@ -16,9 +16,11 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from quantize.children.process import last_lines
+from quantize.disk import sha256_of
 from quantize.errors import DiskFullError, ToolError
 from quantize.progress.console import Reporter
-from runtimes.errors import RuntimeMissingError
+from runtimes.errors import IngotError, RuntimeMissingError
 from runtimes.machine.locks import Lock, another_run
 from runtimes.machine.processes import Child
 from runtimes.paths import cache_dir
@@ -27,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 _RECORD = "ingot-overlay.json"
-_TAIL = 6  # lines of pip's output that an error shows
 _NO_NETWORK = ("connection", "resolve", "timed out", "retries", "no matching distribution", "proxy")
 
 
@@ -43,15 +44,14 @@ def optimum_overlay(progress: Reporter) -> Path:
         return target
     root.mkdir(parents=True, exist_ok=True)
     with _alone(root, progress):
-        if is_whole(target):  # another run was faster
-            return target
-        for stale in root.glob(".install-*"):  # we hold the lock, so whoever made it is dead
-            shutil.rmtree(stale, ignore_errors=True)
-        if target.exists():
-            progress.note(f"optimum's exporter in {target} is damaged: installing it again")
-            shutil.rmtree(target)
-        with progress.stage("installing optimum's exporter, once per machine"):
-            _install(root, target, progress)
+        if not is_whole(target):  # another run was not faster
+            for stale in root.glob(".install-*"):  # we hold the lock: whoever made it is dead
+                shutil.rmtree(stale, ignore_errors=True)
+            if target.exists():
+                progress.note(f"optimum's exporter in {target} is damaged: installing it again")
+                shutil.rmtree(target)
+            with progress.stage("installing optimum's exporter, once per machine"):
+                _install(root, target, progress)
     return target
 
 
@@ -86,53 +86,44 @@ def _tree_hash(folder: Path) -> str:
     for path in sorted(folder.rglob("*")):
         if path.suffix == ".pyc" or path.name == _RECORD or not path.is_file():
             continue
-        digest.update(f"{path.relative_to(folder)}\0".encode())
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+        digest.update(f"{path.relative_to(folder)}\0".encode() + bytes.fromhex(sha256_of(path)))
     return digest.hexdigest()
 
 
 def _install(root: Path, target: Path, progress: Reporter) -> None:
+    """The pinned wheels and nothing that they ask for: that is pinned too, or shared."""
+    requirements = REQUIREMENTS.read_text()
     with tempfile.TemporaryDirectory(prefix=".install-", dir=root) as scratch:
         made = Path(scratch) / "packages"
-        _pip(made, Path(scratch), progress)
-        record = {"sha256": _tree_hash(made), "requirements": REQUIREMENTS.read_text()}
+        command = [
+            *("-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
+            *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-compile"),
+            *("--progress-bar", "off", "--target", str(made), "-r", str(REQUIREMENTS)),
+        ]
+        environment = {"TMPDIR": scratch, "PYTHONUNBUFFERED": "1"}
+        lines: list[str] = []
+        with Child(
+            *command, environment=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process:
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    lines.append(line.decode(errors="replace").rstrip())
+                    logger.debug("pip: %s", lines[-1])
+                    seen = sum(line.startswith("Collecting") for line in lines)
+                    progress.advance(max(0, seen - 1), requirements.count("=="), "packages")
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode != 0:
+            raise _failure(lines)
+        record = {"sha256": _tree_hash(made), "requirements": requirements}
         (made / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         os.replace(made, target)
 
 
-def _pip(made: Path, scratch: Path, progress: Reporter) -> None:
-    """Install the pinned wheels and nothing that they ask for: that is pinned too, or shared."""
-    count = sum("==" in line for line in REQUIREMENTS.read_text().splitlines())
-    command = [
-        *("-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
-        *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-compile"),
-        *("--progress-bar", "off", "--target", str(made), "-r", str(REQUIREMENTS)),
-    ]
-    environment = {"TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
-    lines: list[str] = []
-    with Child(
-        *command, environment=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
-        try:
-            assert process.stdout is not None
-            seen = 0
-            for line in process.stdout:
-                lines.append(line.decode(errors="replace").rstrip())
-                logger.debug("pip: %s", lines[-1])
-                if lines[-1].startswith("Collecting"):
-                    progress.advance(seen, count, "packages")
-                    seen += 1
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode != 0:
-        raise _failure(lines)
-
-
 def _failure(lines: list[str]) -> Exception:
     text = "\n".join(lines)
-    tail = "\n".join(f"  {line}" for line in [line for line in lines if line][-_TAIL:])
     if "No space left on device" in text or "Disk quota exceeded" in text:
         return DiskFullError(f"the disk of {cache_dir()} is full: optimum's exporter takes 80 MB")
     if "No module named pip" in text:
@@ -140,14 +131,17 @@ def _failure(lines: list[str]) -> Exception:
             "optimum's exporter is installed with pip, which this Python has not: run"
             f" {sys.executable} -m ensurepip, or use --to gguf"
         )
+    kind: type[IngotError] = ToolError
+    why = "optimum's exporter could not be installed"
     if "DO NOT MATCH THE HASHES" in text:
-        return ToolError(
+        why = (
             "a package of optimum's exporter is not the one that was tested, so it was not"
-            f" installed. Check the package index that pip uses, or use --to gguf\n{tail}"
+            " installed. Check the package index that pip uses, or use --to gguf"
         )
-    if any(sign in text.lower() for sign in _NO_NETWORK):
-        return RuntimeMissingError(
+    elif any(sign in text.lower() for sign in _NO_NETWORK):
+        kind = RuntimeMissingError
+        why = (
             "optimum's exporter could not be downloaded. It is needed once per machine: connect it"
-            f" to a package index and run this again, or use --to gguf\n{tail}"
+            " to a package index and run this again, or use --to gguf"
         )
-    return ToolError(f"optimum's exporter could not be installed\n{tail}")
+    return kind(f"{why}\n{last_lines(text)}")

@@ -275,6 +275,7 @@ FORECAST = Forecast(
     SourceModel(
         *(Path("/models/river-7b"), "LlamaForCausalLM", (), 6_738_000_000),
         name="river-7b",
+        beside=Path("/models"),
         bytes=13_476_000_000,
     ),
     Path("/models/river-7b-built"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quantize.options import Target
 from quantize.source import SourceModel
-from quantize.source.synthetic import Shape
+from tests.quantize.shapes import Shape
 
 
 def gguf(models: dict[Path, Path], pre: dict[Path, str], type: str = "q8_0") -> None:
@@ -46,7 +46,7 @@ def originals(models: dict[Path, Path], tokens: list[int]) -> None:
 def make(folder: Path, shapes: dict[str, Shape], tokens: list[int], scored: list[str]) -> None:
     """Random models of ``shapes`` (by name) in ``folder``, as GGUF
     files in half precision too; transformers' log-probabilities of those that are ``scored``."""
-    from quantize.source.synthetic import make_random_model
+    from tests.quantize.shapes import make_random_model
 
     for name, shape in shapes.items():
         make_random_model(folder / name, shape)

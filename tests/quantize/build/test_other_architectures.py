@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from quantize.children.process import run_child
-from quantize.source.synthetic import Shape
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
@@ -27,6 +26,7 @@ from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.quantize.build import builds_child
+from tests.quantize.shapes import Shape
 from tests.runtimes.engine.gates import held
 from tests.runtimes.ties import near_ties
 

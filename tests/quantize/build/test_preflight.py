@@ -19,7 +19,9 @@ BILLION = 1_000_000_000
 
 def _source(parameters: int, tmp_path: Path) -> SourceModel:
     (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 50000}}')
-    return SourceModel(tmp_path, "LlamaForCausalLM", (), parameters, bytes=2 * parameters)
+    return SourceModel(
+        tmp_path, "LlamaForCausalLM", (), parameters, "model", tmp_path, bytes=2 * parameters
+    )
 
 
 def _options(*, measure: bool = False, lora: str | None = None) -> Options:

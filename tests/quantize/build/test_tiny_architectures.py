@@ -24,7 +24,7 @@ from quantize.manifest import load_manifest
 from quantize.onnx.build import OnnxBuild, build_onnx
 from quantize.recipes.recipe import RECIPES
 from quantize.source import SourceModel
-from quantize.source.synthetic import byte_level, make_random_model
+from quantize.source.synthetic import byte_level
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.models.modelfile import ModelFile
@@ -34,7 +34,7 @@ from runtimes.runner import Logits, StepPlan, StepRow
 from runtimes.settings import RunnerSettings
 from tests.quantize.build import builds_child
 from tests.quantize.conftest import run_quantize
-from tests.quantize.shapes import SHAPES
+from tests.quantize.shapes import SHAPES, make_random_model
 
 # The first two go through optimum: one by the whole command, in two files, one by the step alone.
 EXPORTED = ("gpt2", "gpt_neox")
@@ -83,7 +83,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tiny]:
 
     def model(arch: str) -> SourceModel:
         folder = sources[arch]
-        return SourceModel(folder, SHAPES[arch].model, (folder / "model.safetensors",), 1)
+        weights = (folder / "model.safetensors",)
+        return SourceModel(folder, SHAPES[arch].model, weights, 1, arch, root)
 
     def child(function: Callable[..., None], *arguments: object) -> None:
         run_child(partial(function, *arguments), what=function.__name__, work=root)

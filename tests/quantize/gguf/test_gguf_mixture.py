@@ -15,9 +15,8 @@ from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.quality.tokens import Reference
 from quantize.recipes.choose import find_recipe
-from quantize.source.synthetic import Shape, make_random_model
 from runtimes.models.gguf import read_header
-from tests.quantize.shapes import byte_fallback
+from tests.quantize.shapes import Shape, byte_fallback, make_random_model
 
 _USED = 2  # experts for each token
 _MIXTRAL = Shape(

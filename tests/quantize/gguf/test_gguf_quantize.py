@@ -13,8 +13,7 @@ import pytest
 
 from quantize.errors import ToolError, UsageError
 from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix, write_matrix
-from quantize.gguf.overrides import check_overrides
-from quantize.gguf.quantize import quantize_gguf
+from quantize.gguf.quantize import check_overrides, quantize_gguf
 from quantize.recipes.choose import find_recipe
 from quantize.recipes.recipe import RECIPES
 from runtimes.engine.loading import load_runner

@@ -23,12 +23,11 @@ from quantize.quality.text import WINDOW, read_text
 from quantize.recipes.choose import find_recipe
 from quantize.resolve import resolve
 from quantize.source import open_source
-from quantize.source.synthetic import make_random_model
 from runtimes.engine.engine import Engine
 from runtimes.models.gguf import read_header
 from runtimes.planner.measure import prefill_tps
 from runtimes.settings import RunnerSettings
-from tests.quantize.shapes import SHAPES
+from tests.quantize.shapes import SHAPES, make_random_model
 
 LIMIT = 600
 
