@@ -167,7 +167,7 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
         assert state_of(screen) is State.DONE
         told = text_of(screen, "#files")
         assert "1 of 1 file ready" in told
-        assert "q4_0  done: 2.8 MB" in told
+        assert "q4_0  done" in told  # no size if the file was there before the second stop
         assert "✓ quantizing to q4_0" in text_of(screen, "#stages")
         table = screen.query_one(FileTable)
         await wait_until(lambda: screen.focused is table)
