@@ -41,10 +41,15 @@ class Screen:
         return self._file.fileno()
 
 
+def in_browser() -> bool:
+    """Whether textual-serve started this process to draw on one of its pages."""
+    return "web_driver" in os.environ.get("TEXTUAL_DRIVER", "")
+
+
 def driver() -> type[Driver] | None:
-    """What draws on stdout; None where Textual's own does (Windows)."""
+    """What draws on stdout; None where Textual's own does (Windows, a browser)."""
     found: type[Driver] | None = None
-    if sys.platform != "win32":
+    if sys.platform != "win32" and not in_browser():
         from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
         from textual.drivers.linux_driver import LinuxDriver
 

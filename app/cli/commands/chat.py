@@ -1,5 +1,6 @@
 """`ingot chat`: the terminal app."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -38,6 +39,13 @@ def chat(
         bool,
         typer.Option("--no-mouse", help="Do not capture the mouse: the terminal can select text."),
     ] = False,
+    web: Annotated[
+        bool,
+        typer.Option("--web", help="Show the app in a browser on this machine instead."),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --web: 0 takes a free one.")
+    ] = 8022,
 ) -> None:
     """Talk with a model; compare files, run batch jobs and quantize, all in the terminal.
 
@@ -50,12 +58,17 @@ def chat(
         raise RequestError("--resume is the last chat, --chat another one; give one of them")
     if raw and system is not None:
         raise RequestError("--system needs the chat template, which --raw leaves out")
-    missing = terminal.problem()
+    in_browser = terminal.in_browser()
+    if web and not in_browser:
+        _serve(port)
+        return
+    missing = None if in_browser else terminal.problem()
     if missing is not None:
         name = model or "MODEL"
         raise RequestError(
             f"`ingot chat` draws on a terminal, but {missing}. Without one:\n"
             f'  ingot run {name} "What is ...?"              one answer on stdout\n'
+            f"  ingot chat {name} --web                      the app in a browser\n"
             f"  ingot batch IN OUT --model {name}            a file of prompts"
         )
 
@@ -68,3 +81,13 @@ def chat(
     code = run(start, mouse=not no_mouse)
     if code:
         raise typer.Exit(code)
+
+
+def _serve(port: int) -> None:
+    from runtimes.errors import RequestError
+
+    try:
+        from app.tui import web
+    except ImportError:
+        raise RequestError("--web needs textual-serve: `pip install 'ingot[web]'`") from None
+    web.serve(sys.argv[1:], port)
