@@ -87,7 +87,8 @@ def _listen(port: int) -> socket.socket:
         listening.bind((HOST, port))
     except OSError as error:
         listening.close()
-        raise RequestError(f"port {port} of {HOST}: {error.strerror}; --port names another") from None
+        told = f"port {port} of {HOST}: {error.strerror}; --port names another"
+        raise RequestError(told) from None
     return listening
 
 

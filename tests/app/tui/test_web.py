@@ -1,0 +1,112 @@
+"""`ingot chat --web`: the app in a browser, and who is let in."""
+
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from runtimes.machine.processes import child_environment, python
+from tests.app.tui import chromium
+from tests.support import until, wait_until
+
+QUESTION = "What is the capital of France?"
+
+
+class Served:
+    """The running command, and the address that it shows."""
+
+    def __init__(self, log: Path, *arguments: object) -> None:
+        self._log = log
+        with log.open("w") as file:
+            self.process = subprocess.Popen(
+                python("-m", "app", "chat", *arguments, "--web", "--port", 0),
+                stderr=file,
+                stdin=subprocess.DEVNULL,
+                env=child_environment(),
+            )
+        found = until(lambda: re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", log.read_text()))
+        assert found is not None
+        self.address = found[0]
+        self.root = self.address.split("?")[0]
+
+    def apps(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@pytest.fixture
+def served(home: Path, tmp_path: Path, pebble_built: Path) -> Iterator[Served]:
+    made = Served(tmp_path / "served.log", pebble_built)
+    yield made
+    made.process.send_signal(signal.SIGTERM)
+    assert made.process.wait(60) == 0
+
+
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="Chromium is not installed")
+async def test_a_question_is_answered_in_a_real_browser(served: Served, tmp_path: Path) -> None:
+    async with chromium.page(served.address, tmp_path / "profile") as page:
+        await wait_until(lambda: "q4_k_m" in page.received)  # the model is loaded
+        assert await page.look("location.href") == served.root  # the token is out of sight
+        await page.look("document.querySelector('.xterm-helper-textarea').focus()")
+        await page.type(QUESTION)
+        await page.enter()
+        await wait_until(lambda: "capital of France is Paris" in page.received)
+        assert await page.look("document.body.classList.contains('-first-byte')")
+        assert served.apps()
+    await wait_until(lambda: not served.apps())  # the app ends with its page
+
+
+async def test_nobody_gets_in_without_the_token(served: Served) -> None:
+    jar = aiohttp.CookieJar(unsafe=True)  # of an address without a name, too
+    async with aiohttp.ClientSession(cookie_jar=jar) as browser:
+
+        async def status(address: str, **headers: str) -> int:
+            async with browser.get(address, headers=headers) as answer:
+                return answer.status
+
+        for path in ("", "ws", "static/js/textual.js", "download/1", "?token=", "?token=wrong"):
+            assert await status(served.root + path) == 403, path
+        assert await status(served.address, Host="example.org") == 403
+        assert await status(served.address) == 200  # and the cookie is there from now on
+        assert await status(served.root) == 200
+        assert await status(served.root + "static/js/textual.js") == 200
+        assert await status(served.root, Host="example.org") == 403
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+            await browser.ws_connect(served.root + "ws", origin="http://example.org")
+        async with browser.get(served.root) as answer:
+            assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    assert not served.apps()
+
+
+def test_a_port_that_is_taken(home: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = subprocess.run(
+            python("-m", "app", "chat", "--web", "--port", port),
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+        )
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == f"ingot: port {port} of 127.0.0.1: Address already in use; --port names another\n"
+    )
+
+
+def test_what_is_missing_is_named(home: Path) -> None:
+    code = "import sys; sys.modules['textual_serve'] = None; import app.__main__ as m; m.main()"
+    done = subprocess.run(
+        python("-c", f"{code}", "chat", "--web"),
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+    )
+    assert "--web needs textual-serve: `pip install 'ingot[web]'`" in done.stderr
