@@ -27,12 +27,12 @@ from app.config.settings import ConfigError
 from app.config.writing import set_value
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
-from app.tui import keys, modes, nocolor, terminal
+from app.tui import keys, modes, nocolor, terminal, theme
 from app.tui.help import HelpScreen, commands
 from app.tui.keys import key
-from app.tui.screens.dialogs import ConfirmScreen
+from app.tui.screens.dialogs import ConfirmScreen, ThemeScreen
 from app.tui.services import Services, Start, open_services
-from app.tui.settings import INGOT, problems
+from app.tui.settings import problems
 from runtimes.errors import IngotError
 from runtimes.paths import state_dir
 
@@ -74,7 +74,6 @@ class IngotApp(App[None]):
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")
         self._pressed = self._interrupted_at = 0  # keys and pastes, all and until ctrl+c
-        self._chosen_theme: str | None = None  # None until the settings' one is shown
 
     def on_load(self) -> None:
         """Keys are mapped before any screen tells of them."""
@@ -82,10 +81,10 @@ class IngotApp(App[None]):
 
     def on_mount(self) -> None:
         config = self.services.config
-        self.register_theme(INGOT)
-        wanted = config.theme or INGOT.name
-        self.theme = wanted if wanted in self.available_themes else INGOT.name
-        self._chosen_theme = self.theme
+        for own in theme.OWN:
+            self.register_theme(own)
+        wanted = config.theme or theme.INGOT.name
+        self.theme = wanted if wanted in self.available_themes else theme.INGOT.name
         self._warn_of([*self.services.warnings, *problems(config)])
         self.screen_change_signal.subscribe(self, lambda _: self._check_room())
         if not self.is_headless:
@@ -247,10 +246,18 @@ class IngotApp(App[None]):
         theirs = super().get_line_filters()
         return [one for one in theirs if not isinstance(one, Monochrome | NoColor)]
 
-    def watch_theme(self, name: str) -> None:
-        if self._chosen_theme not in (None, name):
-            self._chosen_theme = name
-            self.remember("theme", name)
+    def get_css_variables(self) -> dict[str, str]:
+        self.theme_variables = theme.legible(super().get_css_variables())
+        return self.theme_variables
+
+    def action_change_theme(self) -> None:
+        """Show the themes, and keep the one that is picked."""
+
+        def picked(name: str | None) -> None:
+            if name is not None:
+                self.remember("theme", name)
+
+        self.push_screen(ThemeScreen(sorted(self.available_themes), self.theme), picked)
 
     def remember(self, key: str, value: Any) -> None:
         """Change a setting, now and in the user's file."""

@@ -44,7 +44,7 @@ def chat(
         typer.Option("--web", help="Show the app in a browser on this machine instead."),
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --web: 0 takes a free one.")
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="With --web; 0 takes a free one.")
     ] = 8022,
 ) -> None:
     """Talk with a model; compare files, run batch jobs and quantize, all in the terminal.

@@ -119,6 +119,28 @@ class CopyChoice(PickScreen[str]):
         super().__init__("Copy", shown)
 
 
+class ThemeScreen(PickScreen[str]):
+    """The app in each theme while the cursor is on its name; as it was when none is picked."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", id="theme.leave")]
+    HINT = "enter keeps it · esc back"
+
+    def __init__(self, names: Sequence[str], now: str) -> None:
+        super().__init__("Theme", [(Content(name), name) for name in names])
+        self._names, self._now = names, now
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).highlighted = self._names.index(self._now)
+
+    @on(OptionList.OptionHighlighted)
+    def _show(self, event: OptionList.OptionHighlighted) -> None:
+        self.app.theme = self._names[event.option_index]
+
+    def action_leave(self) -> None:
+        self.app.theme = self._now
+        self.dismiss(None)
+
+
 class OverflowScreen(PickScreen[WayOut]):
     """Before the context would overflow: what to leave out, and what each choice leaves. None when
     nothing is to be sent. ``budget`` is that of the prompt as it is."""

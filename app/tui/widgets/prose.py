@@ -14,6 +14,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme, highlight
 
+from app.tui.theme import CodeTheme
 from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.segments import settled
 from app.tui.widgets.text_lines import TextLines, shown
@@ -169,7 +170,7 @@ class CodeBlock(TextLines):
         if not self.language or len(self.text) > _MOST:
             return
         self._asked = time.monotonic()
-        theme = ANSIDarkHighlightTheme if self.app.native_ansi_color else HighlightTheme
+        theme = ANSIDarkHighlightTheme if self.app.native_ansi_color else CodeTheme
         work = partial(self._style_lines, "\n".join(self.lines), theme)
         self.run_worker(work, thread=True, exclusive=True, group="highlight", exit_on_error=False)
 

@@ -40,7 +40,7 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         overflow-x: hidden;
         & > .table--head { text-style: bold; }
         & > .table--cursor { text-style: reverse; }
-        & > .table--bad { color: $error; }
+        & > .table--bad { color: $text-error; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -9,7 +9,6 @@ from typing import Any
 
 import psutil
 import pytest
-from textual.widgets import OptionList
 
 from app.chat.host import HostState
 from app.chat.store.records import Role, State
@@ -20,6 +19,7 @@ from app.tui.app import IngotApp, TooSmall
 from app.tui.help import HelpScreen, groups
 from app.tui.modes import MODES
 from app.tui.screens.chat import ChatScreen
+from app.tui.screens.dialogs import ThemeScreen
 from app.tui.services import Start, open_services
 from app.tui.widgets.model_table import ModelTable
 from tests.app.tui.chat_app import shown
@@ -286,21 +286,17 @@ async def test_many_wrong_settings_leave_the_screen_readable(home: Path) -> None
 async def test_a_theme_from_the_palette_is_remembered(bare: Any, home: Path) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         assert bare.theme == "ingot"
-        assert not (home / "config" / "config.toml").exists()
         await pilot.press("ctrl+p", *"theme")
         await searched(bare)
         await pilot.press("enter")
-        await pilot.pause()
-        await pilot.press(*"gruv")
-        await searched(bare)
-        await wait_until(lambda: bare.screen.query_one(OptionList).option_count == 1)
-        await pilot.press("enter")
-        await wait_until(lambda: bare.theme == "gruvbox")
-    assert 'theme = "gruvbox"' in (home / "config" / "config.toml").read_text()
+        await wait_until(lambda: isinstance(bare.screen, ThemeScreen))
+        await pilot.press("home", "enter")
+        await wait_until(lambda: bare.theme == "ansi-dark")
+    assert 'theme = "ansi-dark"' in (home / "config" / "config.toml").read_text()
     with open_services(Start()) as services:
         again = type(bare)(services)
         async with again.run_test(size=(80, 24)):
-            assert again.theme == "gruvbox"
+            assert again.theme == "ansi-dark"
 
 
 async def test_the_palette_has_every_command_with_its_key(chat_app: IngotApp) -> None:

@@ -1,0 +1,130 @@
+"""How the app looks: its own two themes, and text that can be read in every theme.
+
+A style sheet names what something means, by Textual's own variables: ``$text`` and ``$text-muted``
+for text, ``$text-primary`` for what is active, ``$text-success``, ``$text-warning`` and
+``$text-error`` for done, waiting and failed, ``$border`` and ``$border-blurred`` around panels, on
+``$background``, ``$surface`` (dialogs) or ``$panel`` (bars).
+"""
+
+import re
+
+from textual.color import Color
+from textual.highlight import HighlightTheme
+from textual.theme import Theme
+
+CONTRAST = 4.5  # WCAG 2.2, 1.4.3: of text against what is behind it
+_TEXT = (
+    *("foreground", "text-muted", "text-primary", "text-secondary", "text-accent"),
+    *("text-success", "text-warning", "text-error", "link-color"),
+    *(f"markdown-h{level}-color" for level in range(1, 7)),
+)
+_TEXT_ON = {  # what stands on a background of its own
+    "footer-foreground": "footer-background",
+    "footer-key-foreground": "footer-background",
+    "footer-description-foreground": "footer-background",
+    "block-cursor-foreground": "block-cursor-background",
+    "input-cursor-foreground": "input-cursor-background",
+    "text-on-primary": "primary",
+    "text-on-error": "error",
+}
+_FOCUS = 0.05  # how much of the text's colour Textual mixes into a line that has the focus
+
+# Molten metal on slate, and on paper. Textual's themes can be chosen as well.
+INGOT = Theme(
+    name="ingot",
+    primary="#E8A33D",
+    secondary="#8FA3B8",
+    accent="#F2C572",
+    warning="#E3B341",
+    error="#E5534B",
+    success="#57AB5A",
+    foreground="#D7DEE6",
+    background="#11161C",
+    surface="#181F27",
+    panel="#222C36",
+    variables={
+        "footer-key-foreground": "#E8A33D",
+        "input-selection-background": "#E8A33D 30%",
+        "block-cursor-background": "#E8A33D",
+        "block-cursor-foreground": "#11161C",
+        "button-color-foreground": "#11161C",
+        "border-blurred": "#4A5866",
+    },
+)
+INGOT_LIGHT = Theme(
+    name="ingot-light",
+    dark=False,
+    primary="#9A5B00",
+    secondary="#4A5F75",
+    accent="#7A4A05",
+    warning="#8A6100",
+    error="#B3261E",
+    success="#22692B",
+    foreground="#1E252C",
+    background="#FBF9F5",
+    surface="#F3EFE8",
+    panel="#E8E2D8",
+    variables={
+        "footer-key-foreground": "#8A5200",
+        "input-selection-background": "#E8A33D 40%",
+        "block-cursor-background": "#8A5200",
+        "block-cursor-foreground": "#FFFFFF",
+        "button-color-foreground": "#FFFFFF",
+        "border-blurred": "#B9AE9D",
+    },
+)
+OWN = (INGOT, INGOT_LIGHT)
+
+
+class CodeTheme(HighlightTheme):
+    """Textual's colours of code at their full strength."""
+
+    STYLES = {  # noqa: RUF012 -- as Textual declares it
+        kind: re.sub(r" \d+%", "", style.replace("$text 60%", "$text-muted"))
+        for kind, style in HighlightTheme.STYLES.items()
+    }
+
+
+def legible(variables: dict[str, str]) -> dict[str, str]:
+    """A theme's CSS variables, in which each colour of text has the contrast on all that text
+    stands on. Themes of the terminal's own colours, which nobody here knows, are as they were."""
+    variables = {"text-on-primary": "auto", "text-on-error": "auto", **variables}
+    paper = Color.parse(variables["background"])
+    if paper.ansi is not None:
+        return variables
+    ink = Color.parse(variables["foreground"])
+    behind = [Color.parse(variables[name]) for name in ("background", "surface", "panel")]
+    behind += [one.blend(ink, _FOCUS) for one in behind]
+    changed = {name: _readable(variables[name], behind) for name in _TEXT if name in variables}
+    for name, under in _TEXT_ON.items():
+        changed[name] = _readable(variables[name], [Color.parse(variables[under])])
+    return {**variables, **changed}
+
+
+def _readable(value: str, behind: list[Color]) -> str:
+    """A colour of text, moved towards black or white as far as it must be."""
+    ink = max((Color(0, 0, 0), Color(255, 255, 255)), key=lambda ink: contrast(ink, behind[0]))
+    if value.startswith("auto"):  # black or white, such as "auto 60%"
+        share = float(value.removeprefix("auto").strip(" %") or 100) / 100
+        colour = behind[0].blend(ink, share)
+    else:
+        colour = Color.parse(value)
+    for step in range(21):
+        moved = colour.blend(ink, step / 20, alpha=1.0)
+        if all(contrast(moved, under) > CONTRAST + 0.1 for under in behind):
+            return moved.hex
+    return ink.hex
+
+
+def contrast(one: Color, other: Color) -> float:
+    """The contrast ratio of two opaque colours, 1 to 21, as WCAG 2.2 defines it."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: Color) -> float:
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in colour.normalized
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,105 @@
+"""Text that can be read, in every theme that can be chosen."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.color import ColorType
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES
+
+from app.chat.store import Store
+from app.config.settings import Config
+from app.monitor.monitor import Monitor
+from app.tui import theme
+from app.tui.app import IngotApp
+from app.tui.measure import RecordedEngine, RecordedHost
+from app.tui.screens.dialogs import ThemeScreen
+from app.tui.services import Services, Start
+from tests.app.tui.chat_app import ANSWER, add_turn, shown
+from tests.support import wait_until
+
+THEMES = [*theme.OWN, *(one for one in BUILTIN_THEMES.values() if not one.ansi)]
+KEYS = ("f2", "f3", "f4", "f5", "f6", "f1")
+
+
+@pytest.fixture
+def app(home: Path) -> IngotApp:
+    host = RecordedHost(RecordedEngine([], 1))
+    host.label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
+    store = Store.open()
+    chat = store.new_chat().id
+    add_turn(store, chat, None, "Tell me of a *boat*.", ANSWER)
+    return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))
+
+
+def faint(app: IngotApp) -> list[tuple[str, float]]:
+    """What is drawn now with less contrast than text needs; of a panel only its box counts, for
+    what is behind it is dimmed."""
+    found = []
+    seen = next((box.region for box in app.screen.query(".box")), app.screen.region)
+    for strip in app.screen._compositor.render_strips()[seen.y : seen.bottom]:
+        for text, style, _ in strip.crop(seen.x, seen.right):
+            # One letter may be the cursor's, a block in the colours of what it stands on.
+            if len(text) == 1 or style is None or not any(map(str.isalnum, text)):
+                continue
+            ink, behind = style.color, style.bgcolor
+            if style.reverse:
+                ink, behind = behind, ink
+            if ink is None or behind is None or ink.type is not ColorType.TRUECOLOR:
+                continue
+            ratio = theme.contrast(Color.from_rich_color(ink), Color.from_rich_color(behind))
+            if ratio < theme.CONTRAST:
+                found.append((text.strip(), round(ratio, 2)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ratio"),
+    [("#000000", "#ffffff", 21.0), ("#777777", "#ffffff", 4.48), ("#ff0000", "#0000ff", 2.15)],
+)
+def test_contrast_is_that_of_wcag(one: str, other: str, ratio: float) -> None:
+    assert round(theme.contrast(Color.parse(one), Color.parse(other)), 2) == ratio
+    assert round(theme.contrast(Color.parse(other), Color.parse(one)), 2) == ratio
+
+
+def test_what_is_readable_stays_as_it_is() -> None:
+    for own in theme.OWN:
+        made = {**own.to_color_system().generate(), **own.variables}
+        legible = theme.legible(made)
+        for name in ("foreground", "text-primary", "text-success", "text-error", "text-warning"):
+            assert Color.parse(legible[name]).rgb == Color.parse(made[name]).rgb, (own.name, name)
+
+
+async def test_all_that_is_drawn_can_be_read(app: IngotApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(app)
+        told = {}
+        for name in KEYS:
+            await pilot.press(name)
+            await pilot.pause()
+            for one in THEMES:
+                app.theme = one.name
+                await pilot.pause()
+                if bad := faint(app):
+                    told[name, one.name] = bad
+        assert not told
+
+
+async def test_themes_are_shown_before_one_is_picked(bare: Any, home: Path) -> None:
+    settings = home / "config" / "config.toml"
+    async with bare.run_test(size=(80, 24)) as pilot:
+        await pilot.press("f12")
+        await wait_until(lambda: isinstance(bare.screen, ThemeScreen))
+        await pilot.press("down")
+        await wait_until(lambda: bare.theme == "ingot-light")
+        await pilot.press("escape")
+        await wait_until(lambda: not isinstance(bare.screen, ThemeScreen))
+        assert bare.theme == "ingot"
+        assert not settings.exists()
+        await pilot.press("f12")
+        await wait_until(lambda: isinstance(bare.screen, ThemeScreen))
+        await pilot.press("down", "enter")
+        await wait_until(settings.exists)
+        assert bare.theme == "ingot-light"
+        assert 'theme = "ingot-light"' in settings.read_text()
