@@ -16,7 +16,7 @@ class Raw:
     """What a reader found."""
 
     line: int  # from 1: lines of a text file, rows of a Parquet file, files of a folder
-    fields: Mapping[str, Any] = field(default_factory=dict)  # all that could be read
+    fields: Mapping[str, Any] = field(default_factory=dict)  # what was read, as JSON has it
     problem: Problem | None = None
 
 

@@ -72,7 +72,7 @@ def test_what_is_readable_stays_as_it_is() -> None:
 
 
 async def test_all_that_is_drawn_can_be_read(app: IngotApp) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await shown(app)
         told = {}
         for name in KEYS:
