@@ -8,7 +8,6 @@ holds the token, which a cookie replaces at once. A request needs the cookie, th
 import os
 import secrets
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -76,13 +75,13 @@ class BrowserServer(Server):
 
     def serve(self, debug: bool = False) -> None:
         """Answer until ctrl+c or SIGTERM."""
-        signal.signal(signal.SIGTERM, lambda *_: self.request_exit())
         web.run_app(self._make_app(), sock=self._socket, print=None)
 
 
 def _listen(port: int) -> socket.socket:
     listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sys.platform != "win32":  # where it would take the port away from another program
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
     except OSError as error:

@@ -43,7 +43,7 @@ class Served:
 def served(home: Path, tmp_path: Path, pebble_built: Path) -> Iterator[Served]:
     made = Served(tmp_path / "served.log", pebble_built)
     yield made
-    made.process.send_signal(signal.SIGTERM)
+    made.process.send_signal(signal.SIGINT)
     assert made.process.wait(60) == 0
 
 
