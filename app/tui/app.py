@@ -246,6 +246,9 @@ class IngotApp(App[None]):
         theirs = super().get_line_filters()
         return [one for one in theirs if not isinstance(one, Monochrome | NoColor)]
 
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme.tokens(plain=nocolor.wanted())
+
     def get_css_variables(self) -> dict[str, str]:
         self.theme_variables = theme.legible(super().get_css_variables())
         return self.theme_variables

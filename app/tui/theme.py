@@ -1,9 +1,10 @@
-"""How the app looks: its own two themes, and text that can be read in every theme.
+"""How the app looks: its own two themes, its tokens, and text that can be read in every theme.
 
 A style sheet names what something means, by Textual's own variables: ``$text`` and ``$text-muted``
 for text, ``$text-primary`` for what is active, ``$text-success``, ``$text-warning`` and
 ``$text-error`` for done, waiting and failed, ``$border`` and ``$border-blurred`` around panels, on
-``$background``, ``$surface`` (dialogs) or ``$panel`` (bars).
+``$background``, ``$surface`` (dialogs) or ``$panel`` (bars). What is no colour is one of the
+``tokens`` below. The classes that all screens share, such as ``pane``, are in app.tcss.
 """
 
 import re
@@ -27,6 +28,15 @@ _TEXT_ON = {  # what stands on a background of its own
     "text-on-primary": "primary",
     "text-on-error": "error",
 }
+_TOKENS = {
+    "frame": "round",  # border: $frame $border-blurred
+    "frame-focus": "round",  # border: $frame-focus $border, of what has the focus
+    "gap": "1",  # columns between panels, lines between groups
+    "pad": "0 1",  # padding within a panel
+    "pad-dialog": "1 2",  # padding within a dialog
+    "column": "100",  # the widest that text runs
+}
+_PLAIN = {"frame-focus": "heavy"}  # where the colour of a border cannot tell
 _FOCUS = 0.05  # how much of the text's colour Textual mixes into a line that has the focus
 
 # Molten metal on slate, and on paper. Textual's themes can be chosen as well.
@@ -49,6 +59,10 @@ INGOT = Theme(
         "block-cursor-foreground": "#11161C",
         "button-color-foreground": "#11161C",
         "border-blurred": "#4A5866",
+        "text-primary": "#E8A33D",
+        "text-success": "#6CC070",
+        "text-warning": "#E6D35C",
+        "text-error": "#F48079",
     },
 )
 INGOT_LIGHT = Theme(
@@ -71,6 +85,10 @@ INGOT_LIGHT = Theme(
         "block-cursor-foreground": "#FFFFFF",
         "button-color-foreground": "#FFFFFF",
         "border-blurred": "#B9AE9D",
+        "text-primary": "#844E00",
+        "text-success": "#1F6428",
+        "text-warning": "#655600",
+        "text-error": "#A82018",
     },
 )
 OWN = (INGOT, INGOT_LIGHT)
@@ -83,6 +101,11 @@ class CodeTheme(HighlightTheme):
         kind: re.sub(r" \d+%", "", style.replace("$text 60%", "$text-muted"))
         for kind, style in HighlightTheme.STYLES.items()
     }
+
+
+def tokens(*, plain: bool = False) -> dict[str, str]:
+    """The variables that are no colours; ``plain``: colours are not to be seen."""
+    return {**_TOKENS, **_PLAIN} if plain else _TOKENS
 
 
 def legible(variables: dict[str, str]) -> dict[str, str]:
