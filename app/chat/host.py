@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.contexts import SavedContexts
 from app.models.planning import Choice, choose
+from app.models.quality import FileQuality, file_quality, quality_text
 from app.options import ModelOptions, PlanOptions
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import load_manifest
@@ -78,6 +79,7 @@ class EngineHost:
         self.model: str | None = None
         self.label = ""
         self.details = ""
+        self.measured = FileQuality()
         self.error: str | None = None
 
     @property
@@ -98,6 +100,12 @@ class EngineHost:
     def plain(self) -> bool:
         """Whether the loaded model is sent text as it is: then it continues what one says."""
         return self.raw or (self._engine is not None and self._engine.model.chat_template is None)
+
+    @property
+    def quality(self) -> str:
+        """What the loaded file stores for a weight and what that costs, such as "4.6 bits · KL
+        0.041"; empty while nothing is loaded, or nothing is known."""
+        return quality_text(self.measured)
 
     def load(
         self,
@@ -153,11 +161,12 @@ class EngineHost:
         # This also starts the thread, which takes time on a busy machine.
         stats = self._fetcher.submit(engine.stats).result()
         again, label = _again(model, options, choice), label_of(choice.file)
-        details = details_of(choice, gpu=engine.gpu)
+        details, measured = details_of(choice, gpu=engine.gpu), quality_at(choice.file.path)
         with self._lock:
             if wish == self._wish:
                 self._stats, self._asked = stats, time.monotonic()
                 self.choice, self.model, self.label, self.details = choice, again, label, details
+                self.measured = measured
                 # Last, since those who read take no lock: where there is an engine, it has a name.
                 self._engine = engine
                 self._loads = False
@@ -185,6 +194,7 @@ class EngineHost:
             engine, self._engine, self._stats = self._engine, None, None
             choice, last, self._last = self.choice, self._last, None
             self.choice, self.model, self.label, self.details = None, None, "", ""
+            self.measured = FileQuality()
             self._recalled.clear()
         if engine is not None:
             if self._contexts is not None and choice is not None and last is not None:
@@ -280,6 +290,17 @@ def label_of(file: ModelFile) -> str:
     if kind and file.path.is_file():
         return f"{file.name[: kind.start()]} · {kind[1].lower()}"
     return file.name
+
+
+def quality_at(path: Path) -> FileQuality:
+    """What is known of the model file there; nothing of one that cannot be looked at."""
+    from app.models.catalog import entry_of
+
+    try:
+        return file_quality(entry_of(path))
+    except (IngotError, OSError) as error:
+        log.info("nothing is known of the quality of %s: %s", path, error)
+        return FileQuality()
 
 
 def details_of(choice: Choice, *, gpu: bool) -> str:

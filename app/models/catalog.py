@@ -52,6 +52,15 @@ def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
     return sorted(listed, key=lambda e: (e.name.lower(), e.model, e.bytes or 0, e.recipe))
 
 
+def entry_of(path: Path) -> Entry:
+    """What is known of one file that can be loaded, wherever it is."""
+    found: Iterable[Entry] = _at(path, ())
+    if path.resolve().is_relative_to(library.library_dir().resolve()):
+        found = (entry for model in library.models() for entry in _pulled(model, ()))
+    same = (entry for entry in found if entry.path.resolve() == path.resolve())
+    return next(same, None) or _loose(path, ())
+
+
 def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
     """The models at ``path``; none when there is none."""
     try:

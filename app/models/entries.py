@@ -153,13 +153,6 @@ def speed_of(entry: Entry) -> str:
     return "" if entry.decode_tps is None else rate(entry.decode_tps).removesuffix(" tok/s")
 
 
-def quality_of(entry: Entry) -> str:
-    """The share of right answers, or of positions with the original's likeliest token ("same")."""
-    if entry.quality is not None:
-        return f"{entry.quality.task_accuracy:.1%}"
-    return f"same {entry.fidelity.same_top:.0%}" if entry.fidelity is not None else ""
-
-
 def state_of(entry: Entry, fit: Fit | None) -> str:
     """Whether it can be loaded: "fits", "too big", "broken", or empty while that is not known."""
     if entry.broken:

@@ -15,6 +15,7 @@ from textual.widgets import Input, Static
 from app.models import library
 from app.models.catalog import catalog
 from app.models.entries import Entry, Origin, details, fit, size_of
+from app.models.quality import with_bits
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.screens.pull import PullScreen
 from app.tui.widgets.model_table import ModelTable
@@ -94,7 +95,8 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         for entry in entries:
             if not entry.broken:
                 try:
-                    table.note(entry, await asyncio.to_thread(fit, entry))
+                    found = await asyncio.to_thread(fit, entry)
+                    table.note(await asyncio.to_thread(with_bits, entry), found)
                 except IngotError as error:
                     table.note(replace(entry, broken=str(error)), None)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from rich.text import Text
 
-from app.models.entries import Entry, Fit, quality_of, size_of, speed_of, state_of, type_of
+from app.models.entries import Entry, Fit, size_of, speed_of, state_of, type_of
+from app.models.quality import quality_of, quality_order
 from app.tui.widgets.table import Column, Table
 
 # The figures' best first, unknown last; the catalog's order decides ties.
@@ -13,7 +14,7 @@ _KEYS: dict[str, Callable[[Entry], Any]] = {
     "name": lambda entry: 0,
     "size": lambda entry: float("inf") if entry.bytes is None else entry.bytes,
     "speed": lambda entry: -(entry.decode_tps or 0.0),
-    "quality": lambda entry: -(entry.quality.task_accuracy if entry.quality else 0.0),
+    "quality": quality_order,
 }
 ORDERS = tuple(_KEYS)
 
@@ -28,7 +29,7 @@ class ModelTable(Table[Entry]):
             Column("Type", type_of, 13),
             Column("Size", size_of, 7, right=True),
             Column("tok/s", speed_of, 7, right=True),
-            Column("Quality", quality_of, 8, right=True),
+            Column("Quality", quality_of, 9, right=True),
             Column("Memory", lambda entry: state_of(entry, self.fit_of(entry)), 7),
         )
         super().__init__(columns, key=lambda entry: entry.key, id=id)

@@ -13,20 +13,27 @@ import pytest
 
 from app.compare.run import first_choice
 from app.models import library
-from app.models.catalog import catalog
+from app.models.catalog import catalog, entry_of
 from app.models.entries import (
     Entry,
     Origin,
     details,
     fit,
-    quality_of,
     size_of,
     speed_of,
     state_of,
     type_of,
 )
+from app.models.quality import (
+    FileQuality,
+    file_quality,
+    quality_of,
+    quality_order,
+    quality_text,
+    with_bits,
+)
 from app.models.resolve import model_file, note_loaded, note_used, recently_used
-from quantize.manifest import Quality, Speed, load_manifest, write_manifest
+from quantize.manifest import Fidelity, Perplexity, Quality, Speed, load_manifest, write_manifest
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner import known
@@ -74,17 +81,63 @@ def test_a_folder_that_quantize_wrote(built: Path):
     assert "MB" in size_of(four)
 
 
-def test_figures_of_the_manifest(built: Path):
+def fidelity(kl: float) -> Fidelity:
+    return Fidelity(Perplexity(9.5, 0.1, 1000, "text", ""), kl, 0.001, 0.2, 0.93)
+
+
+def measured(built: Path, recipe: str, **figures: object) -> None:
+    """Let the manifest say these figures of one of its files."""
     manifest = load_manifest(built)
-    entry = manifest.entry("q8_0")
+    entry = manifest.entry(recipe)
     assert entry is not None
-    write_manifest(built, manifest.with_entry(replace(entry, quality=Quality(0.875, 16))))
+    write_manifest(built, manifest.with_entry(replace(entry, **figures)))  # type: ignore[arg-type]
+
+
+def test_figures_of_the_manifest(built: Path):
+    measured(built, "q8_0", quality=Quality(0.875, 16), fidelity=None)
     found = by_recipe(catalog([built]))["q8_0"]
     assert quality_of(found) == "87.5%"
     assert any("87.5% of 16 answers right" in line for line in details(found, None))
+    near = replace(found, fidelity=fidelity(0.0412))
+    assert quality_of(near) == "KL 0.041"
     unmeasured = replace(found, speed=None, quality=None, fidelity=None, parity=None)
     assert (speed_of(unmeasured), quality_of(unmeasured)) == ("", "")
     assert "`ingot plan` does it" in "\n".join(details(unmeasured, None))
+    ordered = sorted([unmeasured, found, replace(found, fidelity=fidelity(0.5)), near],
+                     key=quality_order)  # fmt: skip
+    assert [quality_of(one) for one in ordered] == ["KL 0.041", "KL 0.500", "87.5%", ""]
+
+
+def test_the_quality_of_one_file(built: Path, tmp_path: Path):
+    measured(built, "q8_0", quality=None, fidelity=fidelity(0.0412), bits_per_weight=8.516)
+    path = built / "pebble-q8_0.gguf"
+    found = file_quality(entry_of(path))
+    size = path.stat().st_size
+    assert found == FileQuality(size, 8.516, kl=0.0412, same_top=0.93, accuracy=None)
+    assert quality_text(found) == "8.5 bits · KL 0.041"
+
+    # By itself: the same bits, read from the file, and nothing measured.
+    alone = Path(shutil.copy(path, tmp_path / "alone.gguf"))
+    loose = file_quality(entry_of(alone))
+    assert loose.bits == pytest.approx(8.516, abs=0.01)
+    assert (loose.bytes, quality_text(loose)) == (size, "8.5 bits")
+    assert type_of(with_bits(entry_of(alone))) == "gguf 8.5 bits"
+
+    # Another file in its place: what was measured is not said of it.
+    with path.open("ab") as file:
+        file.write(b"more")
+    assert quality_text(file_quality(entry_of(path))) == "8.5 bits"
+
+
+def test_the_quality_of_a_pulled_file(built: Path):
+    measured(built, "q8_0", quality=None, fidelity=fidelity(0.0021), bits_per_weight=8.516)
+    model = library.Model("org/pebble-GGUF")
+    shutil.copytree(built, model.folder)
+    file = model.folder / "pebble-q8_0.gguf"
+    sizes = {file.name: file.stat().st_size}
+    kept = library.Kept("q8_0", "gguf", file.name, "c", sizes, {})
+    library.write(replace(model, builds=(kept,)))
+    assert quality_text(file_quality(entry_of(file))) == "8.5 bits · KL 0.0021"
 
 
 def test_a_speed_from_a_busy_machine_says_so(built: Path):
