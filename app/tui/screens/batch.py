@@ -80,7 +80,7 @@ class BatchScreen(Occupied, Screen[None]):
         try:
             started = await asyncio.to_thread(start_job, event.command)
         except (IngotError, OSError) as error:
-            form.refuse(error)
+            form.explain(error)
             return
         form.say([])
         self.show(started)

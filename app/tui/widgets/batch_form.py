@@ -21,7 +21,7 @@ from app.batch.watch.process import DryRun
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.form import Check, Form, line, path_line
+from app.tui.widgets.form import Check, Form, path_line, text_field
 from runtimes.errors import IngotError
 
 _PATHS = ("input", "output", "model", "template")
@@ -66,10 +66,10 @@ class BatchForm(Form):
     def compose(self) -> ComposeResult:
         for name in _PATHS:
             yield path_line(FIELDS[name]["label"], FIELDS[name]["placeholder"], name, "")
-        for wide, names in _LINES:
-            yield line(
-                *((n, FIELDS[n]["label"], FIELDS[n]["placeholder"]) for n in names), wide=wide
-            )
+        for _, names in _LINES:
+            with Horizontal(classes="form-line"):
+                for n in names:
+                    yield text_field(n, FIELDS[n]["label"], FIELDS[n]["placeholder"])
         with Horizontal(classes="form-line"):
             yield Check(_FRESH, value=False, id="fresh")
             yield Button("Start", variant="primary", compact=True, id="start")
@@ -89,7 +89,7 @@ class BatchForm(Form):
         text = "\n".join(lines)
         said.update(f"✗ {text}" if error else text)
 
-    def refuse(self, error: Exception) -> None:
+    def explain(self, error: Exception) -> None:
         """Say what is wrong, where the cursor then is."""
         text, named = str(error), []
         for name, (option, label) in _OPTIONS.items():
@@ -134,7 +134,7 @@ class BatchForm(Form):
         try:
             self.post_message(self.Checked(await asyncio.to_thread(check, self.form, Path.cwd())))
         except (IngotError, OSError) as error:
-            self.refuse(error)
+            self.explain(error)
 
     @work(exit_on_error=False, exclusive=True, group="dry-run")
     async def action_dry_run(self) -> None:
@@ -144,7 +144,7 @@ class BatchForm(Form):
             run = DryRun(await asyncio.to_thread(check, self.form, Path.cwd()))
             self.say(await asyncio.to_thread(run.lines))
         except (IngotError, OSError) as error:
-            self.refuse(error)
+            self.explain(error)
         finally:
             if run is not None:
                 run.cancel()

@@ -1,16 +1,22 @@
-"""Forms and their fields: lines of texts, paths with completion, and boxes to tick."""
+"""Forms and their fields: lines of text, paths with completion, boxes to tick; in groups, with what
+is wrong under the field that has it.
+
+A form yields ``Group``s of ``Field``s, and a ``FieldHelp`` where the help of the field with the
+focus is to stand. ``Form.refuse`` marks a field; the mark goes as soon as its value changes.
+"""
 
 import asyncio
 from abc import abstractmethod
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Checkbox, Input, Label
+from textual.widgets import Checkbox, Input, Label, Select, Static
 
 from app.chat.attachments import complete_path
 
@@ -47,22 +53,6 @@ class PathLine(Input):
             self.screen.focus_next()
 
 
-def path_line(label: str, placeholder: str, name: str, suffix: str | None = None) -> Horizontal:
-    """A label and a line for a path; see ``_Paths`` for ``suffix``."""
-    entry = PathLine(placeholder=placeholder, id=name, compact=True, suggester=_Paths(suffix))
-    return Horizontal(Label(label), entry, classes="form-line form-path")
-
-
-def line(*fields: tuple[str, str, str], wide: int) -> Horizontal:
-    """Fields beside each other, each with its name, label and placeholder; the first label takes
-    ``wide`` columns."""
-    parts: list[Widget] = []
-    for name, label, placeholder in fields:
-        parts.append(Label(label if parts else label.ljust(wide)))
-        parts.append(Input(placeholder=placeholder, id=name, compact=True))
-    return Horizontal(*parts, classes="form-line")
-
-
 class Check(Checkbox):
     """``[x] text``: what is ticked can be seen without colour. Space, enter or a click toggle."""
 
@@ -79,8 +69,78 @@ class Check(Checkbox):
         super().watch_value()
 
 
+class Field(Vertical):
+    """A label, where one types or chooses, and under that what is wrong with it. A click on the
+    label goes there too. ``about`` is its help, in one line."""
+
+    def __init__(self, label: str, entry: Widget, about: str = "") -> None:
+        super().__init__()
+        self.label, self.entry, self.about = label, entry, about
+        self.error = ""
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield Label(self.label, classes="field-label", markup=False)
+            yield self.entry
+        yield Static(classes="field-error", markup=False)
+
+    def refuse(self, error: str) -> None:
+        """Say what is wrong; nothing when ``error`` is empty."""
+        self.error = error
+        self.set_class(bool(error), "-wrong")
+        self.query_one(".field-error", Static).update(f"✗ {error}" if error else "")
+
+    @on(Input.Changed)
+    @on(Checkbox.Changed)
+    @on(Select.Changed)
+    def _mended(self) -> None:
+        if self.error:
+            self.refuse("")
+
+    @on(events.Click, ".field-label")
+    def _go(self) -> None:
+        self.entry.focus()
+
+
+def text_field(name: str, label: str, placeholder: str = "", about: str = "") -> Field:
+    """For a text or a number."""
+    return Field(label, Input(placeholder=placeholder, id=name, compact=True), about)
+
+
+def path_field(
+    name: str, label: str, placeholder: str = "", about: str = "", suffix: str | None = None
+) -> Field:
+    """For a path; see ``_Paths`` for ``suffix``."""
+    entry = PathLine(placeholder=placeholder, id=name, compact=True, suggester=_Paths(suffix))
+    return Field(label, entry, about)
+
+
+def path_line(label: str, placeholder: str, name: str, suffix: str | None = None) -> Field:
+    """``path_field`` without help."""
+    return path_field(name, label, placeholder, suffix=suffix)
+
+
+class Group(Vertical):
+    """Fields that belong together, in a border with a title."""
+
+    def __init__(self, title: str, *fields: Widget, id: str | None = None) -> None:
+        super().__init__(*fields, id=id, classes="pane")
+        self.border_title = title
+
+
+class FieldHelp(Static):
+    """One line: the help of the field that has the focus."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+
+
 class Form(Vertical):
-    """Lines and boxes; ``look`` is called once the user pauses."""
+    """Fields and boxes; ``look`` is called once the user pauses."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+l", "next_error", "Next error", id="form.next_error"),
+    ]
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -109,3 +169,47 @@ class Form(Vertical):
     @on(Input.Submitted)
     def _submitted(self) -> None:
         self.screen.focus_next()
+
+    # What is wrong
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """What is wrong with each field that is, by its name, in the order of the form."""
+        return {str(f.entry.id): f.error for f in self.query(Field) if f.error}
+
+    def refuse(self, name: str, error: str) -> None:
+        """Say under a field what is wrong with it; nothing when ``error`` is empty."""
+        field = next(f for f in self.query(Field) if f.entry.id == name)
+        if field.error != error:
+            field.refuse(error)
+            self.refresh_bindings()
+
+    def refuse_all(self, errors: dict[str, str]) -> None:
+        """These are wrong, and no others."""
+        for field in self.query(Field):
+            self.refuse(str(field.entry.id), errors.get(str(field.entry.id), ""))
+
+    def action_next_error(self) -> None:
+        """Go to the next field with an error, from the one that has the focus."""
+        names = [str(field.entry.id) for field in self.query(Field)]
+        focused = self.screen.focused
+        at = names.index(str(focused.id)) + 1 if focused and focused.id in names else 0
+        wrong = self.errors
+        found = next((name for name in names[at:] + names[:at] if name in wrong), None)
+        if found is not None:
+            self.query_one(f"#{found}").focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return bool(self.errors) if action == "next_error" else True
+
+    @on(Input.Changed)
+    @on(Checkbox.Changed)
+    @on(Select.Changed)
+    def _mended(self) -> None:
+        self.refresh_bindings()
+
+    @on(events.DescendantFocus)
+    def _help(self, event: events.DescendantFocus) -> None:
+        field = next((n for n in event.widget.ancestors if isinstance(n, Field)), None)
+        for line in self.query(FieldHelp):
+            line.update(field.about if field else "")

@@ -256,7 +256,7 @@ async def test_files_and_models_are_chosen(app: BatchApp, pebble_built: Path) ->
 async def test_what_is_wrong_is_told_by_the_names_of_the_form(app: BatchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         form = screen_of(app).query_one(BatchForm)
-        form.refuse(RequestError("--max-tokens 900 does not fit; see --maximum and --choice"))
+        form.explain(RequestError("--max-tokens 900 does not fit; see --maximum and --choice"))
         await pilot.pause()
         told = "✗ “Max tokens” 900 does not fit; see --maximum and “Choices”"
         assert said(screen_of(app), "said") == told

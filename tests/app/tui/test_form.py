@@ -1,0 +1,93 @@
+"""The form that all screens with fields share: what is wrong stands under its field."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.widgets import Footer
+
+from app.tui import widgets
+from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
+
+
+class Order(Form):
+    looked = 0
+
+    def compose(self) -> ComposeResult:
+        yield Group(
+            "Goods",
+            path_field("what", "What", about="a file"),
+            text_field("count", "Count", about="a whole number"),
+            Field("", Check("Wrapped", value=False, id="wrapped")),
+        )
+        yield FieldHelp()
+
+    async def look(self) -> None:
+        self.looked += 1
+        self.refuse_all({} if self.text_of("count").isdecimal() else {"count": "no number"})
+
+
+class Orders(App[None]):
+    CSS_PATH: ClassVar[list[Path]] = [Path(widgets.__file__).with_name("form.tcss")]  # type: ignore[assignment]
+
+    def compose(self) -> ComposeResult:
+        yield Order()
+        yield Footer()
+
+
+def shown(form: Form, name: str) -> str:
+    field = next(f for f in form.query(Field) if f.entry.id == name)
+    error = field.query_one(".field-error")
+    return str(error.render()) if error.display else ""
+
+
+async def test_an_error_stands_under_its_field_until_the_value_changes() -> None:
+    app = Orders()
+    async with app.run_test(size=(60, 12)) as pilot:
+        form = app.query_one(Order)
+        assert not form.errors
+        assert "ctrl+l" not in app.screen.active_bindings
+        form.refuse_all({"count": "how many?", "wrapped": "not today"})
+        await pilot.pause()
+        assert shown(form, "count") == "✗ how many?"
+        count, error = app.query_one("#count"), form.query(".field-error")[1]
+        assert (error.region.y, error.content_region.x) == (count.region.y + 1, count.region.x)
+        # The key goes from one to the next, and round.
+        for name in ("count", "wrapped", "count"):
+            await pilot.press("ctrl+l")
+            assert app.focused is app.query_one(f"#{name}")
+        await pilot.press("3")
+        await pilot.pause()
+        assert (shown(form, "count"), list(form.errors)) == ("", ["wrapped"])
+        await pilot.click("#wrapped")
+        await pilot.pause()
+        assert not form.errors
+        assert "ctrl+l" not in app.screen.active_bindings
+
+
+async def test_the_help_is_that_of_the_field_with_the_cursor() -> None:
+    app = Orders()
+    async with app.run_test(size=(60, 12)) as pilot:
+        form = app.query_one(Order)
+        assert str(app.query_one(FieldHelp).content) == "a file"
+        # A click on the label goes to its field.
+        label = form.query(Field)[1].query_one(".field-label")
+        await pilot.click(label)
+        assert app.focused is app.query_one("#count")
+        await pilot.pause()
+        assert str(app.query_one(FieldHelp).content) == "a whole number"
+        assert app.query_one("#what").region.x == app.query_one("#count").region.x
+        assert app.query_one("#what").region.x == app.query_one("#wrapped").region.x
+
+
+async def test_a_form_looks_once_the_user_pauses() -> None:
+    app = Orders()
+    async with app.run_test(size=(60, 12)) as pilot:
+        form = app.query_one(Order)
+        form.fill(count="many")
+        form.look_later(0.01)
+        form.look_later(0.01)
+        while not form.looked:
+            await pilot.pause(0.01)
+        await app.workers.wait_for_complete()
+        assert (form.looked, form.errors) == (1, {"count": "no number"})
