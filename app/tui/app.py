@@ -13,10 +13,11 @@ from typing import Any, ClassVar, cast
 
 from textual import events, work
 from textual.app import App, SystemCommand
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
+from textual.reactive import reactive
 from textual.screen import Screen
 from textual.signal import Signal
 from textual.widgets import Static
@@ -58,11 +59,14 @@ class IngotApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("f1", "app.help", "Help", "for what has the focus", show=True),
         *modes.bindings(),
-        key("ctrl+p", "app.palette", "Commands", action="command_palette"),
+        key("ctrl+p", "app.palette", "Commands", action="command_palette", show=True),
         key("f12", "app.theme", "Theme", action="change_theme", priority=False),
         key("ctrl+c", "app.interrupt", "Stop", "what runs; twice quits"),
         key("ctrl+q", "app.quit", "Quit"),
     ]
+
+    speed: reactive[str] = reactive("")  # of the chat's answer, as the header shows it
+    decoding: reactive[bool] = reactive(False)
 
     def __init__(self, services: Services, driver_class: type[Driver] | None = None) -> None:
         super().__init__(driver_class)
@@ -101,6 +105,9 @@ class IngotApp(App[None]):
             self.warn(one)
         if (more := len(wrong) - _WARNINGS) > 0:
             self.warn(f"{more} more settings are wrong: `ingot config` lists them all")
+
+    def get_key_display(self, binding: Binding) -> str:
+        return keys.shown(binding.key.partition(",")[0])
 
     def notify(self, message: str, **options: Any) -> None:
         """Textual's, with keys as they are mapped."""

@@ -7,24 +7,24 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer
+from textual.widgets import ContentSwitcher
 
 from app.batch.watch.job import Job, attach, start_job
 from app.tui.app import services_of
 from app.tui.keys import told
-from app.tui.modes import Occupied
 from app.tui.screens.batch_panels import BatchJobsScreen, BatchLeaveScreen, short
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob
+from app.tui.widgets.frame import ModeScreen
 from runtimes.errors import IngotError
 
 
-class BatchScreen(Occupied, Screen[None]):
+class BatchScreen(ModeScreen):
     """Shows one job at a time; what runs here continues while other screens are shown, and after
     the app has ended if the user wants that."""
 
+    MODE = "batch"
     CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "batch.tcss"]  # type: ignore[assignment]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall")]  # noqa: RUF012  (as Textual has it)
     BINDING_GROUP_TITLE = "Batch"
@@ -42,11 +42,10 @@ class BatchScreen(Occupied, Screen[None]):
         super().__init__()
         self._panel = BatchJob(id="job")
 
-    def compose(self) -> ComposeResult:
+    def contents(self) -> ComposeResult:
         with ContentSwitcher(initial="new"):
             yield BatchForm(id="new")
             yield self._panel
-        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         services = services_of(self)

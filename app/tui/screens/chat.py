@@ -9,8 +9,7 @@ from typing import ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.screen import Screen
-from textual.widgets import Footer, Markdown, Static, TextArea
+from textual.widgets import Markdown, Static, TextArea
 
 from app.chat import slash
 from app.chat.conversation import Conversation
@@ -22,14 +21,14 @@ from app.chat.turn import Turn
 from app.models.entries import Entry as ModelEntry
 from app.tui.app import app_of, services_of
 from app.tui.keys import key, told
-from app.tui.modes import Occupied
 from app.tui.screens.chat_actions import ChatActions
 from app.tui.screens.chat_answer import AnswerController
 from app.tui.screens.chat_send import Sender
 from app.tui.services import Services
+from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.message_view import Entry, attached_text
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
-from app.tui.widgets.status_line import StatusLine
+from app.tui.widgets.status_line import StatusLine, rate
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
@@ -46,9 +45,10 @@ _MODES = (
 )
 
 
-class ChatScreen(Occupied, Screen[None]):
+class ChatScreen(ModeScreen):
     """The base screen of the chat mode."""
 
+    MODE = "chat"
     HELP = """
     Chat with the loaded model. **[chat.stop esc]** stops an answer and keeps what has come.
     **[chat.select ctrl+up]** goes to the messages: up and down select one, and then
@@ -102,7 +102,7 @@ class ChatScreen(Occupied, Screen[None]):
             if not name.startswith("_"):
                 setattr(self, f"action_{name}", getattr(actions, name))
 
-    def compose(self) -> ComposeResult:
+    def contents(self) -> ComposeResult:
         self.session = Session(self.services.store, self.host)  # here: they need the app
         yield self.bar
         yield self.transcript
@@ -110,7 +110,6 @@ class ChatScreen(Occupied, Screen[None]):
         yield self.menu
         yield self.prompt
         yield self.status
-        yield Footer(compact=True, show_command_palette=False)
 
     @on(events.Mount)
     async def _begin(self) -> None:
@@ -310,13 +309,18 @@ class ChatScreen(Occupied, Screen[None]):
         self.notice.update(told(self, "\n".join(parts)))
         self.notice.display = bool(parts)
 
+    def useful(self, action: str) -> bool:
+        return action != "stop" or self.busy
+
     def show_state(self) -> None:
         self.show_notice()
+        self.refresh_bindings()
         self.show_status(now=True)
 
     def show_status(self, *, now: bool = False) -> None:
         note = told(self, self.answer.doing())
-        host, estimate = self.host, self.sender.estimate
+        host, estimate, app = self.host, self.sender.estimate, app_of(self)
+        app.speed, app.decoding = rate(self.answer.figures.decode_tps), self.turn is not None
         figures = replace(self.answer.figures, note=note, model=host.label, details=host.details)
         if estimate is not None and self.turn is None:
             used, context = estimate.prompt_tokens, estimate.context

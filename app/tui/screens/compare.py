@@ -11,8 +11,7 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from app.compare.records import GREEDY, Contender, Question, Report
 from app.compare.run import Comparison, first_choice
@@ -21,10 +20,10 @@ from app.models.catalog import catalog
 from app.models.entries import Entry
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
-from app.tui.modes import Occupied
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.compare_panes import ComparePane, ComparePanes
+from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt
 from runtimes.chat import Message
 from runtimes.errors import IngotError
@@ -33,9 +32,10 @@ from runtimes.request import SamplingParams
 _LOOKS = 1 / 8  # seconds between two looks at a comparison
 
 
-class CompareScreen(Occupied, Screen[None]):
+class CompareScreen(ModeScreen):
     """The base screen of the compare mode."""
 
+    MODE = "compare"
     HELP = """
     One prompt to several files, each in a process of its own, one after another. With temperature 0
     **▶** shows the first token that differs from the first file's answer.
@@ -72,12 +72,11 @@ class CompareScreen(Occupied, Screen[None]):
         self._earlier: tuple[Message, ...] = ()
         self._question: Question | None = None
 
-    def compose(self) -> ComposeResult:
+    def contents(self) -> ComposeResult:
         yield Static(id="how", markup=False)
         yield ComparePanes(id="panes")
         yield Static(id="agreement", markup=False)
         yield self.prompt
-        yield Footer(compact=True, show_command_palette=False)
 
     @work(exit_on_error=False, group="catalog")
     async def on_mount(self) -> None:

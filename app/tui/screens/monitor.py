@@ -8,12 +8,12 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.screen import Screen
-from textual.widgets import Footer, RichLog, Static
+from textual.widgets import RichLog, Static
 
 from app.monitor.monitor import Event, Sample
 from app.tui.app import services_of
 from app.tui.widgets.event_log import EventLogView
+from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.monitor_text import engine_lines, machine_lines
 from quantize.disk import human
 from runtimes.errors import IngotError
@@ -21,9 +21,10 @@ from runtimes.errors import IngotError
 _PERIOD_S = 1.0
 
 
-class MonitorScreen(Screen[None]):
+class MonitorScreen(ModeScreen):
     """Looks once a second while it is shown."""
 
+    MODE = "monitor"
     CSS_PATH = "monitor.tcss"
     HELP = """
     **Left**, the machine: the load of the processor and the share of Ingot's processes, one
@@ -50,14 +51,13 @@ class MonitorScreen(Screen[None]):
         self._looking = False
         self.paused = False
 
-    def compose(self) -> ComposeResult:
+    def contents(self) -> ComposeResult:
         with Horizontal(id="figures"):
             with VerticalScroll(can_focus=False):
                 yield Static(id="machine", markup=False)
             with VerticalScroll(can_focus=False):
                 yield Static(id="engine", markup=False)
         yield EventLogView(id="events")
-        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self.set_interval(_PERIOD_S, self._tick)

@@ -8,14 +8,13 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
-from textual.widgets import Footer, TabbedContent, TabPane
+from textual.widgets import TabbedContent, TabPane
 
 from app.builds.child import QuantizeProcess
 from app.builds.progress import State
 from app.builds.results import read_result
-from app.tui.modes import Occupied
 from app.tui.screens.dialogs import ConfirmScreen
+from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.quantize_form import QuantizeForm, foreseen
 from app.tui.widgets.quantize_run import QuantizeProgress, QuantizeResult
 from runtimes.errors import IngotError, ModelError
@@ -26,9 +25,10 @@ _FOCUS = {"form": "#model", "run": "#log", "result": "#files-table"}
 _WAIT_S = 3.0  # for a run that is stopped because the app ends
 
 
-class QuantizeScreen(Occupied, Screen[None]):
+class QuantizeScreen(ModeScreen):
     """One run at a time, in a process of its own; it continues while other screens are shown."""
 
+    MODE = "quantize"
     CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "quantize.tcss"]  # type: ignore[assignment]
     HELP = """
     Makes small files of a model: GGUF for llama.cpp and ONNX for ONNX Runtime, checked and
@@ -52,7 +52,7 @@ class QuantizeScreen(Occupied, Screen[None]):
         self._process: QuantizeProcess | None = None
         self._busy = False
 
-    def compose(self) -> ComposeResult:
+    def contents(self) -> ComposeResult:
         with TabbedContent(initial="form"):
             with TabPane("1 Choose", id="form"):
                 yield QuantizeForm(id="quantize-form")
@@ -60,7 +60,6 @@ class QuantizeScreen(Occupied, Screen[None]):
                 yield QuantizeProgress(id="quantize-run")
             with TabPane("3 Files", id="result"):
                 yield QuantizeResult(id="quantize-result")
-        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#model").focus()

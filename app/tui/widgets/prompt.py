@@ -117,10 +117,8 @@ class Prompt(TextArea):
     **[chat.send enter]** takes the marked one, **[chat.complete tab]** completes them.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", id="chat.send", show=False),
-        Binding(
-            "ctrl+j,shift+enter,alt+enter", "new_line", "New line", id="chat.newline", show=False
-        ),
+        Binding("enter", "send", "Send", id="chat.send"),
+        Binding("ctrl+j,shift+enter,alt+enter", "new_line", "New line", id="chat.newline"),
         Binding("up", "older", "Earlier prompt", id="chat.older", show=False),
         Binding("down", "newer", "Later prompt", id="chat.newer", show=False),
         Binding("ctrl+up", "screen.select_last", "Select a message", id="chat.select", show=False),

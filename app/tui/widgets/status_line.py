@@ -49,7 +49,7 @@ class StatusLine(Widget):
 
 def status_text(figures: StatusFigures, width: int) -> str:
     """One line of at most ``width`` cells: what matters least is left out first."""
-    speed = _speed(figures.decode_tps)
+    speed = rate(figures.decode_tps)
     parts: list[tuple[int, str]] = [
         (0, figures.note),
         (1, speed),
@@ -84,7 +84,8 @@ def context_text(figures: StatusFigures) -> str:
     return f"▕{bar(share, 4)}▏ {numbers}"
 
 
-def _speed(tps: float | None) -> str:
+def rate(tps: float | None) -> str:
+    """Tokens per second; empty where they are not known."""
     if tps is None:
         return ""
     return f"{tps:,.{1 if tps < 100 else 0}f} tok/s"

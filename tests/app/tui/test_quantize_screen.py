@@ -359,7 +359,8 @@ async def test_without_colour_ticks_and_the_page_can_be_told(
         assert any("[ ] Build again" in line for line in lines)
         reverse = [
             segment.text
-            for segment in screen._compositor.render_strips()[0]
+            for strip in screen._compositor.render_strips()
+            for segment in strip
             if segment.style and segment.style.reverse
         ]
         assert "1 Choose" in "".join(reverse)

@@ -1,0 +1,167 @@
+"""The frame around every mode: tabs, model and speed above it, below it the keys that work now."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.dom import DOMNode
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+from textual.widgets._footer import FooterKey
+
+from app.chat.host import HostState
+from app.tui import modes
+from app.tui.app import IngotApp, app_of
+from app.tui.keys import shown, told
+
+_GAP = 2  # cells between two keys of the footer
+_ROOMY = 100  # cells, from which on tabs tell their keys and the footer what computes
+_STATES = {
+    HostState.LOADING: "loading the model",
+    HostState.EMPTY: "no model",
+    HostState.FAILED: "the model did not load",
+}
+
+
+class ModeTab(Static):
+    """A click turns to its mode."""
+
+    def __init__(self, mode: modes.Mode, *, active: bool) -> None:
+        super().__init__(markup=False, classes="-active" if active else "")
+        self.mode = mode
+
+    def fit(self, *, keys: bool) -> None:
+        """With its key or without."""
+        key = told(self, f"[app.{self.mode.name} {shown(self.mode.key)}]")
+        with_key = (f" {key}", "$text-muted not bold not underline") if keys else ""
+        self.update(Content.assemble(self.mode.title, with_key))
+
+    async def on_click(self) -> None:
+        await self.app.run_action(f"app.switch_mode('{self.mode.name}')")
+
+
+class AppHeader(Horizontal):
+    """Tabs of all modes; at the right the loaded model, its measured quality, and the chat's
+    speed."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def compose(self) -> ComposeResult:
+        yield Static("◆ Ingot", id="brand", markup=False)
+        for mode in modes.MODES:
+            yield ModeTab(mode, active=mode.name == self._mode)
+        yield Static(id="loaded", markup=False)
+
+    def on_mount(self) -> None:
+        app = app_of(self)
+        app.engine_changed.subscribe(self, lambda _: self._show())
+        self.watch(app, "speed", self._show)
+        self.watch(app, "decoding", self._show)
+
+    def on_resize(self, event: events.Resize) -> None:
+        for tab in self.query(ModeTab):
+            tab.fit(keys=event.size.width >= _ROOMY)
+        self.call_after_refresh(self._show)  # once the tabs have their width
+
+    def _show(self) -> None:
+        app = app_of(self)
+        host = app.services.host
+        speed = (app.speed, "bold $text-primary" if app.decoding else "$text-muted")
+        model, quality = (host.label, "$text"), (host.quality, "$text-muted")
+        if host.state is not HostState.READY:
+            bad = host.state is HostState.FAILED
+            model = (_STATES[host.state], "$text-error" if bad else "$text-warning")
+        taken = sum(one.outer_size.width for one in self.query("#brand, ModeTab"))
+        room = self.size.width - taken - 2
+        # What matters least goes first: the quality, then the model's name.
+        for parts in ((model, quality, speed), (model, speed), (speed,)):
+            there = [part for part in parts if part[0]]
+            text = Content(" │ ").join(Content.styled(*part) for part in there)
+            if text.cell_length <= room:
+                break
+        else:
+            text = Content("")
+        self.query_one("#loaded", Static).update(text)
+
+
+class AppFooter(Footer):
+    """Textual's footer with as many keys as there is room for, those of the app always, and at the
+    right what computes."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, show_command_palette=False)
+
+    def compose(self) -> ComposeResult:
+        if not self._bindings_ready:
+            return
+        own: list[FooterKey] = []
+        everywhere: list[FooterKey] = []
+        for node, key in self._keys():
+            (everywhere if isinstance(node, IngotApp) else own).append(key)
+        state = app_of(self).services.host.details if self.size.width >= _ROOMY else ""
+        room = self.size.width - sum(map(_width, everywhere)) - cell_len(state) - 2
+        for key in own:
+            room -= _width(key)
+            if room < 0:
+                break
+            yield key
+        yield from everywhere
+        yield Static(state, classes="computes", markup=False)
+
+    def _keys(self) -> Iterator[tuple[DOMNode, FooterKey]]:
+        """What works now, the focused widget's first, each action once."""
+        seen = set()
+        for node, binding, enabled, tooltip in self.screen.active_bindings.values():
+            screen = self.screen
+            useful = not isinstance(screen, ModeScreen) or screen.useful(binding.action)
+            if not binding.show or not enabled or not useful or binding.action in seen:
+                continue
+            seen.add(binding.action)
+            yield node, _footer_key(self.app.get_key_display(binding), binding, tooltip)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        app_of(self).engine_changed.subscribe(self, lambda _: self._again())
+
+    def on_resize(self) -> None:
+        self._again()
+
+    def _again(self) -> None:
+        if self.is_attached:
+            self.refresh(recompose=True)
+
+
+def _footer_key(display: str, binding: Binding, tooltip: str) -> FooterKey:
+    made = FooterKey(binding.key, display, binding.description, binding.action, tooltip=tooltip)
+    made.compact = True
+    return made
+
+
+def _width(key: FooterKey) -> int:
+    return cell_len(f"{key.key_display} {key.description}") + _GAP
+
+
+class ModeScreen(modes.Occupied, Screen[None]):
+    """The base screen of a mode: ``contents`` between the header and the footer."""
+
+    MODE: ClassVar[str]
+
+    def compose(self) -> ComposeResult:
+        yield AppHeader(self.MODE)
+        yield from self.contents()
+        yield AppFooter()
+
+    def contents(self) -> ComposeResult:
+        """What the mode shows."""
+        raise NotImplementedError
+
+    def useful(self, action: str) -> bool:
+        """Whether the footer should tell of this action now; the key works in either case."""
+        return True
