@@ -1,18 +1,14 @@
-"""What a user fills in to start a job, checked as the command would check it."""
+"""What a user fills in to start a job."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from app.batch.output.formats import suffix_format
 from app.batch.output.lines import JSONL
-from app.batch.spec import WORDS, BatchSpec, InputOptions, SampleOptions
-from app.batch.watch.command import Command, command_of
-from app.options import ConstraintOptions, ModelOptions, SamplingOptions
-from runtimes.errors import IngotError, ParameterError
+from app.batch.spec import WORDS, BatchSpec
+from runtimes.errors import ParameterError
 from runtimes.settings import MOST_SLOTS
 
 
@@ -23,78 +19,114 @@ class FormError(ParameterError):
         super().__init__(message, field)
 
 
-def _text(label: str, placeholder: str, **more: Any) -> Any:
+def _text(label: str, placeholder: str, about: str, **more: Any) -> Any:
     """A field for a text, with ``least`` for a number of a ``type``; ``option`` is the command's,
     where it has another name."""
     usual = {"option": "", "least": None, "type": int}
-    return field(default="", metadata=usual | {"label": label, "placeholder": placeholder} | more)
+    told = {"label": label, "placeholder": placeholder, "about": about}
+    return field(default="", metadata=usual | told | more)
 
 
 @dataclass(frozen=True, slots=True)
 class JobForm:
-    """Texts as they were typed; an empty one leaves the choice to the command."""
+    """Texts as they were typed; an empty one leaves the choice to the command. ``rest`` has what
+    else is said of the job, for which there is no field."""
 
-    input: str = _text("Input", "prompts.jsonl (F8 shows files)")
-    output: str = _text("Output", "beside the input")
-    model: str = _text("Model", "folder of quantize, .gguf, a name (ctrl+t: list)")
-    field: str = _text("Field", "prompt")
-    template: str = _text("Template", "a Jinja2 file that makes the prompt (optional)")
-    system: str = _text("System", "a system message (optional)")
-    max_tokens: str = _text("Max tokens", "512", least=1)
-    temperature: str = _text("Temp.", "0", least=0, type=float)
-    limit: str = _text("Rows", "all", least=1)
-    slots: str = _text("Slots", "auto", least=1)
-    top_p: str = _text("Top-p", "1", least=0, type=float)
-    seed: str = _text("Seed", "none", least=0)
-    n: str = _text("Answers a row", "1", least=1)
-    choices: str = _text("Choices", "yes | no (optional)", option="choice")
-    schema: str = _text("Schema", "JSON schema, a file (optional)", option="json-schema")
+    input: str = _text("Input", "prompts.jsonl", "JSONL, text, CSV, Parquet, or a folder of texts")
+    field: str = _text("Field", "prompt", "the field of a row that has its prompt: a name or a.b")
+    template: str = _text("Template", "optional", "a Jinja2 file that makes the prompt of a row")
+    limit: str = _text("Rows", "all", "only the first rows of the input", least=1)
+    model: str = _text("Model", "folder or .gguf", "a folder that quantize wrote, a .gguf, a name")
+    system: str = _text("System", "optional", "a system message before each prompt")
+    temperature: str = _text("Temperature", "0", "0 takes the likeliest token", least=0, type=float)
+    top_p: str = _text(
+        "Top-p", "1", "only the likeliest tokens up to this sum", least=0, type=float
+    )
+    seed: str = _text("Seed", "none", "the same seed gives the same samples", least=0)
+    output: str = _text("Output", "beside the input", "JSONL, CSV or Parquet, by its suffix")
+    n: str = _text("Answers", "1", "how many answers each row gets", least=1)
+    choices: str = _text("Choices", "yes | no", "an answer is one of these", option="choice")
+    schema: str = _text(
+        "Schema", "optional", "a file with the JSON schema of the answers", option="json-schema"
+    )
+    max_tokens: str = _text("Max tokens", "512", "the longest that an answer may be", least=1)
+    slots: str = _text("Slots", "auto", "rows that run together; 16 if memory allows", least=1)
+    row_timeout: str = _text(
+        "Row timeout", "none", "a row that takes more seconds fails", least=0.001, type=float
+    )
+    max_time: str = _text(
+        "Max time", "none", "no row begins after so many seconds", least=0.001, type=float
+    )
     fresh: bool = False  # drops the answers that the output has
+    rest: BatchSpec | None = None
 
     def spec(self) -> BatchSpec:
-        """The job. Raises FormError for what no job can have; see ``check`` for what the files
-        say."""
-        said = {
-            name: _value(name, text) for name in FIELDS if (text := getattr(self, name).strip())
-        }
-        for name, wanted in _MISSING.items():
-            if name not in said:
-                raise FormError(name, wanted)
-        if "-" in (said["input"], said["output"]):
-            raise FormError("input", "standard input and output belong to the terminal; name files")
-        if "field" in said and "template" in said:
-            raise FormError("template", "a field and a template both make the prompt; give one")
-        if "choices" in said and "schema" in said:
-            raise FormError("schema", "choices and a schema both say what an answer is; give one")
-        sampling = ("max_tokens", "seed", "temperature", "top_p")
-        template, schema = said.get("template"), said.get("schema")
-        return BatchSpec(
-            _path(said["input"]),
-            _path(said["output"]),
-            said["model"],
-            system=said.get("system"),
-            slots=said.get("slots"),
+        """The job. Raises FormError for the first thing that no job can have; see
+        ``form_look`` for what the files say."""
+        said, errors = values_of(self)
+        for name, text in errors.items():
+            raise FormError(name, text)
+        rest = self.rest or BatchSpec("")
+        schema, template = said["schema"], said["template"]
+        return replace(
+            rest,
+            input=_path(said["input"]),
+            output=_path(said["output"]),
+            model=said["model"],
+            system=said["system"],
+            slots=said["slots"],
             fresh=self.fresh,
-            sampling=SamplingOptions(**{name: said[name] for name in sampling if name in said}),
-            constraints=ConstraintOptions(
+            sampling=_with(rest.sampling, said, "max_tokens", "seed", "temperature", "top_p"),
+            constraints=replace(
+                rest.constraints,
                 json_schema=str(Path(schema).expanduser()) if schema else None,
                 choice=[text for part in self.choices.split("|") if (text := part.strip())] or None,
             ),
-            samples=SampleOptions(n=said.get("n", 1)),
-            rows=InputOptions(
-                field=said.get("field"),
-                template=Path(template) if template else None,
-                limit=said.get("limit"),
+            samples=_with(rest.samples, said, "n"),
+            rows=replace(
+                _with(rest.rows, said, "field", "limit"),
+                template=Path(template).expanduser() if template else None,
             ),
+            running=_with(rest.running, said, "row_timeout", "max_time"),
         )
 
 
 FIELDS = {field.name: field.metadata for field in fields(JobForm) if field.metadata}
+FRESH = "Forget the output's old answers"
+OPTIONS = {
+    **{f["option"] or name.replace("_", "-"): f["label"] for name, f in FIELDS.items()},
+    "fresh": FRESH,
+}
 _MISSING = {
     "input": "choose a file of prompts, or a folder of texts",
+    "model": "name a folder that quantize wrote, a .gguf file, or a model of the library",
     "output": "name the file that the answers go to, such as answers.jsonl",
-    "model": "name a model: a folder that quantize wrote, a .gguf file, or a name in the library",
 }
+
+
+def values_of(form: JobForm) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is said in each field, and what is wrong, by their names."""
+    said: dict[str, Any] = dict.fromkeys(FIELDS)
+    errors: dict[str, str] = {}
+    for name in FIELDS:
+        if text := getattr(form, name).strip():
+            try:
+                said[name] = _value(name, text)
+            except FormError as error:
+                errors[name] = str(error)
+    errors |= {name: text for name, text in _MISSING.items() if not getattr(form, name).strip()}
+    for name in ("input", "output"):
+        if said[name] == "-":
+            errors[name] = "standard input and output belong to the terminal; name a file"
+    if said["field"] and said["template"]:
+        errors["template"] = "a field and a template both make the prompt; give one"
+    if said["choices"] and said["schema"]:
+        errors["schema"] = "choices and a schema both say what an answer is; give one"
+    return said, {name: errors[name] for name in FIELDS if name in errors}
+
+
+def _with(part: Any, said: dict[str, Any], *names: str) -> Any:
+    return replace(part, **{name: said[name] for name in names if said[name] is not None})
 
 
 def suggested_output(input: str) -> str:
@@ -107,56 +139,6 @@ def suggested_output(input: str) -> str:
         path = path.with_suffix("")
     suffix = path.suffix.lower() if suffix_format(path) is not JSONL else ".jsonl"
     return str(path.with_name(f"{path.stem}.out{suffix}"))
-
-
-def check(form: JobForm, folder: Path) -> Command:
-    """The command of ``form`` after looking at its files: the input's beginning, the template, the
-    model's description, the place of the output. Reads files; loads no model.
-
-    Raises FormError.
-    """
-    from app.batch.checks import check_out
-    from app.batch.input.source import open_source
-    from app.models.resolve import model_file
-
-    spec = form.spec()
-    command = command_of(spec, folder)
-    asked = command.asked()
-    if asked is None:
-        raise FormError("input", "this is not a job with an output file")
-    with _at("max_tokens"):
-        params = spec.samples.apply(spec.sampling.params())
-    schema = spec.constraints.json_schema
-    with _at("schema" if schema else "choices"):
-        there = str(folder / schema) if schema else None
-        replace(spec.constraints, json_schema=there).constraint()
-    with _at("template"):
-        prompting = asked.rows.prompting(params)
-    with (
-        _at("input"),
-        open_source(asked.input, prompting=prompting, limit=spec.rows.limit) as source,
-        _at("output"),
-    ):
-        check_out(Path(str(asked.output)), source, replace=form.fresh)
-    with _at("model"):
-        model_file(_in(folder, str(spec.model)), ModelOptions())
-    return command
-
-
-@contextmanager
-def _at(field: str) -> Iterator[None]:
-    """What goes wrong here is told at the field that the error names itself, else at ``field``."""
-    try:
-        yield
-    except (IngotError, OSError) as error:
-        named = error.field if isinstance(error, ParameterError) else None
-        raise FormError(named if named in FIELDS else field, str(error)) from error
-
-
-def _in(folder: Path, model: str) -> str:
-    """A model that is a path in ``folder``, or as it is: a name in the library."""
-    path = folder / model
-    return str(path) if path.exists() else model
 
 
 def _path(text: str) -> str:
@@ -181,4 +163,4 @@ def _value(name: str, text: str) -> Any:
         return value
     kind = "a whole number" if known["type"] is int else "a number"
     upto = "" if most == math.inf else f" to {most}"
-    raise FormError(name, f"{known['label']}: {kind} from {least}{upto}, not {text}")
+    raise FormError(name, f"{kind} from {least}{upto}, not {text}")

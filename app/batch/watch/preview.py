@@ -44,7 +44,7 @@ class Preview:
     more: bool  # whether there are more rows
 
 
-def preview(asked: BatchSpec, rows: int = 20) -> Preview:
+def preview(asked: BatchSpec, rows: int = 40) -> Preview:
     """Read the beginning of the input, and no more. Raises RequestError."""
     with _open(asked) as source:
         found = list(islice(source.all_rows(), rows + 1))

@@ -4,12 +4,14 @@ run, which can be ended too."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from app.batch.watch.command import Command
 from app.exitcodes import ExitCode
@@ -74,7 +76,7 @@ class DryRun:
         head, *rest = command.arguments
         self._errors = tempfile.NamedTemporaryFile(prefix="ingot-dry-run-")  # noqa: SIM115
         self._process = processes.Child(
-            *("-m", "app", head, "--dry-run", *rest),
+            *("-m", "app", head, "--dry-run", "--json", *rest),
             environment=_PLAIN,
             cwd=command.folder,
             stdin=subprocess.DEVNULL,
@@ -83,17 +85,19 @@ class DryRun:
             start_new_session=True,
         )
 
-    def lines(self) -> list[str]:
-        """Wait for it; what it found. Raises RequestError with what the command says."""
+    def found(self) -> dict[str, Any]:
+        """Wait for it; what it found, as its --json has it. Raises RequestError with what the
+        command says."""
         with self._process, self._errors:
             out, _ = self._process.communicate()
             said = last_words(Path(self._errors.name))
         if self._process.returncode not in (ExitCode.DONE, ExitCode.ROWS_FAILED):
             raise RequestError(said or "the dry run was ended")
-        return out.decode().splitlines()
+        found: dict[str, Any] = json.loads(out)
+        return found
 
     def cancel(self) -> None:
-        """End it; ``lines`` raises then."""
+        """End it; ``found`` raises then."""
         self._process.kill()
 
 

@@ -26,7 +26,9 @@ class BatchScreen(ModeScreen):
 
     MODE = "batch"
     CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "batch.tcss"]  # type: ignore[assignment]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall")]  # noqa: RUF012  (as Textual has it)
+    # As Textual has them:
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall"), (48, "-high")]  # noqa: RUF012
     BINDING_GROUP_TITLE = "Batch"
     HELP = """
     Answers every row of a file, as `ingot batch` does, in a process of its own: nothing that
@@ -74,14 +76,14 @@ class BatchScreen(ModeScreen):
                 f" {told(self, '[batch.jobs ctrl+o]')} lists it"
             )
             if not await self.app.push_screen_wait(ConfirmScreen(question, "Start")):
-                form.say([])
+                form.say("")
                 return
         try:
             started = await asyncio.to_thread(start_job, event.command)
         except (IngotError, OSError) as error:
-            form.explain(error)
+            form.say(str(error))
             return
-        form.say([])
+        form.say("")
         self.show(started)
 
     @work(exit_on_error=False, group="dialog")

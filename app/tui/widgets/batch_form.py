@@ -1,8 +1,6 @@
-"""What a job is to be: files, model, how answers are made; below, what the input looks like."""
+"""What a job is to be: files, model, how answers are made; beside it, what that would be."""
 
 import asyncio
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,47 +8,47 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Container, Grid, Horizontal, Vertical
 from textual.message import Message
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Checkbox, Input, Static
 
 from app.batch.watch.command import Command, command_of
-from app.batch.watch.form import FIELDS, FormError, JobForm, check, suggested_output
+from app.batch.watch.form import FIELDS, FRESH, JobForm, suggested_output
+from app.batch.watch.form_look import in_words, look
 from app.batch.watch.preview import Preview, preview
 from app.batch.watch.process import DryRun
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.form import Check, Form, path_line, text_field
+from app.tui.widgets.batch_look import Counts, FirstRows
+from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
 from runtimes.errors import IngotError
 
-_PATHS = ("input", "output", "model", "template")
-# The lines below these, each with the width of its first label.
-_LINES = (
-    (9, ("field", "system")),
-    (10, ("max_tokens", "temperature", "slots", "limit")),
-    (10, ("top_p", "seed", "n")),
-    (9, ("choices", "schema")),
+_PATHS = frozenset({"input", "output", "model", "template", "schema"})
+# Two columns of groups.
+_GROUPS = (
+    {
+        "Input": ("input", "field", "template", "limit"),
+        "Model": ("model", "system", "temperature", "top_p", "seed"),
+    },
+    {
+        "Answers": ("output", "n", "choices", "schema"),
+        "Limits": ("max_tokens", "slots", "row_timeout", "max_time", "fresh"),
+    },
 )
-_FRESH = "Forget the output's old answers"
-# Of each field: the option of the command, and its label.
-_OPTIONS = {
-    **{name: (f["option"] or name.replace("_", "-"), f["label"]) for name, f in FIELDS.items()},
-    "fresh": ("fresh", _FRESH),
-}
-_NO_INPUT = "Choose an input: JSONL, text with a prompt a line, CSV, Parquet, or a folder of texts."
+_NEEDED = ("input", "output", "model")
+_NO_INPUT = "JSONL, text with a prompt a line, CSV, Parquet, or a folder of texts: F8 shows files."
 
 
 class BatchForm(Form):
-    """The fields of a ``JobForm``, and a look at the rows of its input. ``Checked`` when a job is
-    to be started and nothing is wrong with it."""
+    """The fields of a ``JobForm``, and a look at what it asks for. ``Checked`` when a job is to be
+    started and nothing is wrong with it."""
 
     BINDING_GROUP_TITLE = "New job"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+g", "start", "Start", id="batch.start"),
-        Binding("ctrl+l", "dry_run", "Dry run", id="batch.dry_run"),
-        Binding("ctrl+t", "model", "Model", id="batch.model"),
         Binding("f8", "files", "Files", id="batch.files"),
+        Binding("ctrl+t", "model", "Model", id="batch.model"),
     ]
 
     @dataclass
@@ -62,92 +60,112 @@ class BatchForm(Form):
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self._suggested = ""
+        self._rest = JobForm().rest
+        self._counted = ""  # the command of which the counts are shown
+        self._asked = False  # to be started: what is missing is wrong from then on
 
     def compose(self) -> ComposeResult:
-        for name in _PATHS:
-            yield path_line(FIELDS[name]["label"], FIELDS[name]["placeholder"], name, "")
-        for _, names in _LINES:
-            with Horizontal(classes="form-line"):
-                for n in names:
-                    yield text_field(n, FIELDS[n]["label"], FIELDS[n]["placeholder"])
-        with Horizontal(classes="form-line"):
-            yield Check(_FRESH, value=False, id="fresh")
+        with Grid(id="form-body"):
+            with Container(id="form-groups"):
+                for groups in _GROUPS:
+                    with Vertical(classes="form-column"):
+                        for title, names in groups.items():
+                            yield Group(title, *map(_field, names))
+            yield FirstRows(id="form-rows")
+            yield Counts(id="form-counts")
+        yield Static(id="said", classes="bad", markup=False)
+        with Horizontal(id="form-bar"):
+            yield FieldHelp()
             yield Button("Start", variant="primary", compact=True, id="start")
-        yield Static(id="said", markup=False)
-        with VerticalScroll(id="rows"):
-            yield Static(_NO_INPUT, id="preview", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(FirstRows).say(_NO_INPUT)
+        self.query_one(Counts).say("Name an input and a model.")
 
     @property
     def form(self) -> JobForm:
         values = {name: self.text_of(name) for name in FIELDS}
-        return JobForm(**values, fresh=self.query_one("#fresh", Check).value)
+        return JobForm(**values, fresh=self.query_one("#fresh", Check).value, rest=self._rest)
 
-    def say(self, lines: Iterable[str], *, error: bool = False) -> None:
-        """What is wrong, or what a dry run found; an error is marked by its sign."""
-        said = self.query_one("#said", Static)
-        said.set_class(error, "error")
-        text = "\n".join(lines)
-        said.update(f"✗ {text}" if error else text)
-
-    def explain(self, error: Exception) -> None:
-        """Say what is wrong, where the cursor then is."""
-        text, named = str(error), []
-        for name, (option, label) in _OPTIONS.items():
-            text, times = re.subn(rf"--{option}(?![\w-])", f"“{label}”", text)
-            named += [name] * bool(times)
-        self.say(text.splitlines(), error=True)
-        # A dry run is the command itself, which knows options only.
-        wrong = error.field if isinstance(error, FormError) else next(iter(named), None)
-        if wrong is not None:
-            self.query_one(f"#{wrong}").focus()
+    def say(self, text: str) -> None:
+        """What is wrong with no field in particular."""
+        self.query_one("#said", Static).update(f"✗ {in_words(text)}" if text else "")
 
     # What it reads
 
     @on(Input.Changed)
-    def _changed(self, event: Input.Changed) -> None:
+    @on(Checkbox.Changed)
+    def _changed(self, event: Input.Changed | Checkbox.Changed) -> None:
         """What was wrong may be mended; look again once the user pauses."""
-        if self.query_one("#said").has_class("error"):
-            self.say([])
-        if event.input.id == "input":
+        self.say("")
+        if isinstance(event, Input.Changed) and event.input.id == "input":
             output = self.query_one("#output", Input)
             if output.value == self._suggested:
                 self._suggested = suggested_output(event.value)
                 output.value = self._suggested
-        if event.input.id in ("input", "field", "template", "limit"):
-            self.look_later()
+        self.look_later()
 
     async def look(self) -> None:
-        form, text = self.form, _NO_INPUT
-        if form.input.strip():
+        """What is wrong, the first rows, and then the counts of a dry run."""
+        form, rows = self.form, self.query_one(FirstRows)
+        errors = await asyncio.to_thread(look, form, Path.cwd())
+        missing = [name for name in _NEEDED if not getattr(form, name).strip()]
+        self.refuse_all({n: text for n, text in errors.items() if self._asked or n not in missing})
+        if not form.input.strip():
+            rows.say(_NO_INPUT)
+        elif "input" in errors:
+            rows.say("They cannot be read.")
+        else:
             try:
-                text = "\n".join(preview_lines(await asyncio.to_thread(_read, form)))
+                rows.show(await asyncio.to_thread(_read, form))
             except (IngotError, OSError) as error:
-                text = f"✗ {error}"
-        self.query_one("#preview", Static).update(text)
-
-    # What its keys do
-
-    @on(Button.Pressed)
-    @work(exit_on_error=False, exclusive=True, group="start")
-    async def action_start(self) -> None:
-        self.say(["looking at the files ..."])
-        try:
-            self.post_message(self.Checked(await asyncio.to_thread(check, self.form, Path.cwd())))
-        except (IngotError, OSError) as error:
-            self.explain(error)
+                rows.say(f"✗ {in_words(str(error))}")
+        self._count(None if errors else command_of(form.spec(), Path.cwd()))
 
     @work(exit_on_error=False, exclusive=True, group="dry-run")
-    async def action_dry_run(self) -> None:
-        self.say(["counting rows and tokens ..."])
+    async def _count(self, command: Command | None) -> None:
+        """Have a dry run count; none while something is wrong."""
+        counts = self.query_one(Counts)
+        if command is None:
+            self._counted = ""
+            counts.say("What is wrong or missing comes first.")
+            return
+        if command.text == self._counted:
+            return
+        self._counted = ""
+        counts.say("counting rows and tokens ...")
         run = None
         try:
-            run = DryRun(await asyncio.to_thread(check, self.form, Path.cwd()))
-            self.say(await asyncio.to_thread(run.lines))
+            run = await asyncio.to_thread(DryRun, command)
+            counts.show(await asyncio.to_thread(run.found))
+            self._counted = command.text
         except (IngotError, OSError) as error:
-            self.explain(error)
+            counts.say(f"✗ {in_words(str(error))}")
         finally:
             if run is not None:
                 run.cancel()
+
+    # What its keys do
+
+    @on(Button.Pressed, "#start")
+    @work(exit_on_error=False, exclusive=True, group="start")
+    async def action_start(self) -> None:
+        self._asked = True
+        form = self.form
+        errors = await asyncio.to_thread(look, form, Path.cwd())
+        self.refuse_all(errors)
+        if errors:
+            self.query_one(f"#{next(iter(errors))}").focus()
+            return
+        self.post_message(self.Checked(command_of(form.spec(), Path.cwd())))
+
+    def put(self, form: JobForm) -> None:
+        """Fill in all fields but an input, and its output, that are there already."""
+        self._rest = form.rest
+        kept = ("input", "output") if self.form.input.strip() else ()
+        self.fill(**{name: getattr(form, name) for name in FIELDS if name not in kept})
+        self.query_one("#fresh", Check).value = form.fresh
+        self.look_later(0)
 
     @work(exit_on_error=False, group="dialog")
     async def action_model(self) -> None:
@@ -166,20 +184,20 @@ class BatchForm(Form):
             self.fill(input=short(path))
 
 
+def _field(name: str) -> Field:
+    if name == "fresh":
+        return Field("", Check(FRESH, value=False, id=name), "its rows are all computed again")
+    known = FIELDS[name]
+    make = path_field if name in _PATHS else text_field
+    return make(name, known["label"], known["placeholder"], known["about"])
+
+
 def _read(form: JobForm) -> Preview:
     # Of the form only what says how rows are read; the rest may still be empty.
-    alone = JobForm(form.input, form.output or "out", "-", form.field, form.template, form.system)
+    alone = JobForm(
+        input=form.input, output=form.output or "out", model="-", field=form.field,
+        template=form.template, limit=form.limit, rest=form.rest,
+    )  # fmt: skip
     asked = command_of(alone.spec(), Path.cwd()).asked()
     assert asked is not None
     return preview(asked)
-
-
-def preview_lines(found: Preview) -> list[str]:
-    """The first rows, a line each."""
-    more = ", the first rows" if found.more else f", {len(found.rows)} rows"
-    lines = [f"{found.format}{more}:"]
-    for row in found.rows:
-        prompt = " ".join(row.prompt.split())
-        told = f"✗ {row.error}" if row.error else (prompt[:197] + "..." * (len(prompt) > 197))
-        lines.append(f"{row.index:>4}  {told}")
-    return lines

@@ -30,7 +30,6 @@ from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.batch_job import BatchJob
 from app.tui.widgets.batch_table import BatchTable
-from runtimes.errors import RequestError
 from tests.app import endless, stopping
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp
@@ -60,6 +59,12 @@ def screen_of(app: BatchApp) -> BatchScreen:
 
 def said(screen: BatchScreen, name: str) -> str:
     return str(screen.query_one(f"#{name}", Static).content)
+
+
+def drawn(screen: BatchScreen, name: str) -> str:
+    """The text of a table in a widget, with one space between its cells."""
+    lines = screen.app.console.render_lines(screen.query_one(f"#{name}", Static).content)  # type: ignore[arg-type]
+    return "\n".join(" ".join("".join(part.text for part in line).split()) for line in lines)
 
 
 def done(screen: BatchScreen) -> int:
@@ -94,16 +99,18 @@ async def test_a_job_from_the_file_to_a_rows_answer(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = screen_of(app)
         await choose(pilot, Path("none.gguf"))
-        await soon(lambda: "0  ✗ the row has no" in said(screen, "preview"))
+        form = screen.query_one(BatchForm)
+        await soon(lambda: "0 ✗ the row has no" in drawn(screen, "preview"))
         assert screen.query_one("#output", Input).value == "in.out.jsonl"
         # What is wrong is told before anything is started, where it is.
+        await soon(lambda: "none.gguf" in form.errors.get("model", ""))
         await pilot.press("ctrl+g")
-        await soon(lambda: "none.gguf" in said(screen, "said"))
-        assert screen.focused is screen.query_one("#model")
+        await soon(lambda: screen.focused is screen.query_one("#model"))
         assert screen.job is None
-        screen.query_one(BatchForm).fill(model=str(gguf_file), max_tokens="60")
-        await pilot.press("ctrl+l")
-        await soon(lambda: "25: 24 valid, 1 invalid" in said(screen, "said"))
+        form.fill(model=str(gguf_file), max_tokens="60")
+        await soon(lambda: "rows 24" in drawn(screen, "counts"))
+        assert "not valid 1" in drawn(screen, "counts")
+        assert not form.errors
 
         with monkeypatch.context() as first:
             for name, value in stopping.after_rows(tmp_path / "held", 1).items():
@@ -253,14 +260,39 @@ async def test_files_and_models_are_chosen(app: BatchApp, pebble_built: Path) ->
         await soon(lambda: Path(form.form.model).name in os.listdir(pebble_built))
 
 
-async def test_what_is_wrong_is_told_by_the_names_of_the_form(app: BatchApp) -> None:
+async def test_what_is_wrong_stands_under_its_field(app: BatchApp, gguf_file: Path) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = screen_of(app)
+        form = screen.query_one(BatchForm)
+        # Nothing is missing before one has tried to start.
+        await choose(pilot, gguf_file, max_tokens="many", field="q", template="t.j2")
+        await soon(lambda: set(form.errors) == {"max_tokens", "template"})
+        form.fill(model="")
+        await pilot.pause()
+        await pilot.click("#start")
+        await soon(lambda: screen.focused is form.query_one("#template"))
+        assert list(form.errors) == ["template", "model", "max_tokens"]
+        assert "“" not in form.errors["max_tokens"]
+        assert form.errors["max_tokens"] == "a whole number from 1, not many"
+        for name in ("model", "max_tokens", "template"):
+            await pilot.press("ctrl+l")
+            assert screen.focused is form.query_one(f"#{name}")
+        # The other one of two that contradict each other is mended: neither is wrong then.
+        form.fill(field="", model=str(gguf_file))
+        Path("t.j2").write_text("{{ prompt }}")
+        await soon(lambda: list(form.errors) == ["max_tokens"])
+        await pilot.press("ctrl+l", "end", *["backspace"] * 4)
+        await pilot.pause()
+        assert not form.errors
+
+
+async def test_what_a_field_cannot_show_is_told_in_its_words(app: BatchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         form = screen_of(app).query_one(BatchForm)
-        form.explain(RequestError("--max-tokens 900 does not fit; see --maximum and --choice"))
+        form.say("--max-tokens 900 does not fit; see --maximum and --choice")
         await pilot.pause()
         told = "✗ “Max tokens” 900 does not fit; see --maximum and “Choices”"
         assert said(screen_of(app), "said") == told
-        assert app.focused is form.query_one("#max_tokens")
         await pilot.press("9")
         assert said(screen_of(app), "said") == "", "it may be mended now"
 

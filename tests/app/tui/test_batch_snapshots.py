@@ -24,12 +24,19 @@ from app.tui.screens.batch_panels import (
     BatchRowScreen,
 )
 from app.tui.widgets.batch_form import BatchForm
+from app.tui.widgets.batch_look import Counts
 from app.tui.widgets.batch_table import BatchTable
 from tests.app.tui.batch_app import BatchApp
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
 ROWS = 48
+COUNTED = {
+    "valid": 47, "invalid": 1, "prompt_tokens": 716, "most_answer_tokens": 3008, "context": 1024,
+    "longest_prompt": {"tokens": 17}, "memory": {"total": 654_311_424}, "slots": 2,
+    "free_memory": 13_314_398_617, "most_seconds": 26.3,
+    "problems": [{"where": "line 3", "message": "the row has no 'prompt' or 'messages'"}],
+}  # fmt: skip
 
 
 class Frozen(Job):
@@ -145,16 +152,9 @@ def test_a_new_job(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
         screen = screen_of(pilot.app)
         form = screen.query_one(BatchForm)
         form.fill(input="questions.jsonl", model="pebble-built", max_tokens="64", slots="2")
-        await wait_until(lambda: "What is 3" in str(screen.query_one("#preview").content))
-        form.say(
-            [
-                "48 rows: 47 valid, 1 invalid",
-                "716 prompt tokens, at most 3,008 of answers",
-                "longest prompt 17 of a context of 1,024",
-                "memory 0.61 of 12.4 GiB free, 2 slots",
-                "time: at most 26.3 s",
-            ]
-        )
+        await wait_until(lambda: "model" in form.errors)
+        form.refuse("model", "")
+        screen.query_one(Counts).show(COUNTED)
         screen.query_one("#input", Input).focus()
 
     assert snap(app, terminal_size=size, run_before=fill)

@@ -69,6 +69,7 @@ async def test_the_help_is_that_of_the_field_with_the_cursor() -> None:
     app = Orders()
     async with app.run_test(size=(60, 12)) as pilot:
         form = app.query_one(Order)
+        await pilot.pause()
         assert str(app.query_one(FieldHelp).content) == "a file"
         # A click on the label goes to its field.
         label = form.query(Field)[1].query_one(".field-label")

@@ -16,7 +16,7 @@ import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
-from app.batch.watch.form import check
+from app.batch.watch.form_look import check
 from app.batch.watch.job import Job, JobError, attach, start_job
 from app.batch.watch.preview import open_row
 from app.batch.watch.records import Record, known_jobs

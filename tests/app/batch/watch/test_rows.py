@@ -12,7 +12,8 @@ import pytest
 from app.batch.spec import BatchSpec, InputOptions
 from app.batch.watch.command import Command, batch_arguments, command_of
 from app.batch.watch.follow import FollowedJournal, Tail
-from app.batch.watch.form import FormError, JobForm, check, suggested_output
+from app.batch.watch.form import FormError, JobForm, suggested_output
+from app.batch.watch.form_look import check
 from app.batch.watch.preview import preview
 from app.batch.watch.process import last_words
 from app.batch.watch.rows import Rows, RowState, Speed, SpeedHistory
@@ -144,11 +145,11 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
         ({"template": "bad.j2", **good}, "template", "bad.j2"),
         ({"output": "no/out.jsonl", **good}, "output", "no folder"),
         ({"output": "in.txt", **good}, "output", "overwrite the input"),
-        ({"output": "there.jsonl", **good}, "output", "--fresh"),
+        ({"output": "there.jsonl", **good}, "output", "Forget the output"),
         ({"model": "none.gguf"}, "model", "none.gguf"),
         ({"top_p": "2", **good}, "top_p", "top_p"),
         ({"n": "1000", **good}, "n", "n must be"),
-        ({"field": "q", **good}, "field", "--field"),
+        ({"field": "q", **good}, "field", "“Field”"),
         ({"schema": "none.json", **good}, "schema", "none.json"),
         ({"schema": "bad.json", **good}, "schema", "schema"),
     ):
