@@ -70,6 +70,7 @@ def _set(rest: str) -> tuple[Any, ...]:
 SPECS: tuple[Spec, ...] = (
     Spec("new", "", "begin an empty chat", "screen.new"),
     Spec("chats", "[WORDS]", "open or search earlier chats", "screen.chats", _words),
+    Spec("sidebar", "", "show or hide the list of chats", "screen.sidebar"),
     Spec("model", "[MODEL]", "load another model", "screen.models", _words),
     Spec("system", "[TEXT|off]", "set the system message", "screen.system", _system),
     Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),

@@ -60,6 +60,7 @@ class ChatSettings:
     preset: str | None = None
     context: int | None = None
     threads: int | None = None
+    sidebar: bool = True  # the list of chats beside the chat, where there is room
     saved_mb: int = 1000  # of disk for the contexts of long chats; see app.chat.contexts
 
 

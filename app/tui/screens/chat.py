@@ -9,6 +9,7 @@ from typing import ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Markdown, Static, TextArea
 
 from app.chat import slash
@@ -25,6 +26,7 @@ from app.tui.screens.chat_actions import ChatActions
 from app.tui.screens.chat_answer import AnswerController
 from app.tui.screens.chat_send import Sender
 from app.tui.services import Services
+from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.message_view import Entry, attached_text
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
@@ -34,6 +36,7 @@ from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 
 _PROMPTS = 500
+_WIDE = 140  # columns, from which on the list of chats is beside the chat
 _WELCOME = (
     ("[chat.models ctrl+t]", "choose a model", "[chat.sampling ctrl+s]", "sampling"),
     ("[chat.chats ctrl+o]", "earlier chats", "[chat.attach F8]", "attach a file"),
@@ -57,8 +60,10 @@ class ChatScreen(ModeScreen):
     **[chat.after alt+→]** show another branch.
     """
     AUTO_FOCUS: ClassVar[str | None] = "Prompt"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE, "-wide")]  # noqa: RUF012, as Textual has it
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         "chat.tcss",
+        "../widgets/chat_sidebar.tcss",
         "../widgets/message_view.tcss",
         "../widgets/transcript.tcss",
         "../widgets/prompt.tcss",
@@ -67,6 +72,7 @@ class ChatScreen(ModeScreen):
         key("escape", "chat.stop", "Stop", "the answer", show=True, priority=False),
         key("ctrl+n", "chat.new", "New", "an empty chat", show=True),
         key("ctrl+o", "chat.chats", "Chats", "earlier ones, and search", show=True),
+        key("alt+o", "chat.sidebar", "List of chats", "show or hide it, where there is room"),
         key("ctrl+t", "chat.models", "Model", "load another one", show=True),
         key("ctrl+r", "chat.regenerate", "Again", "regenerate the answer, in a branch", show=True),
         # Not before the prompt: ctrl+e is its end of a line.
@@ -88,6 +94,7 @@ class ChatScreen(ModeScreen):
     def __init__(self) -> None:
         super().__init__()
         self.transcript = Transcript()
+        self.sidebar = ChatSidebar()
         self.menu = SlashMenu()
         self.prompt = Prompt(self.menu)
         self.status = StatusLine()
@@ -104,17 +111,21 @@ class ChatScreen(ModeScreen):
 
     def contents(self) -> ComposeResult:
         self.session = Session(self.services.store, self.host)  # here: they need the app
-        yield self.bar
-        yield self.transcript
-        yield self.notice
-        yield self.menu
-        yield self.prompt
-        yield self.status
+        with Horizontal():
+            yield self.sidebar
+            with Vertical():
+                yield self.bar
+                yield self.transcript
+                yield self.notice
+                yield self.menu
+                yield self.prompt
+                yield self.status
 
     @on(events.Mount)
     async def _begin(self) -> None:
         """Show the chat that was asked for, or an empty one."""
         app_of(self).engine_changed.subscribe(self, self._engine_changed)
+        self.sidebar.set_class(not self.services.config.chat.sidebar, "-hidden")
         start = self.services.start
         self._show_welcome()
         self.prompt.earlier = PromptHistory(self.services.store.prompts(_PROMPTS))
@@ -234,6 +245,14 @@ class ChatScreen(ModeScreen):
             self.show_notice()
             self.chat_changed()
 
+    @on(ChatSidebar.Opened)
+    async def _chosen(self, event: ChatSidebar.Opened) -> None:
+        await self.open_chat(event.chat, event.message)
+
+    @on(ChatSidebar.Left)
+    def _back(self) -> None:
+        self.prompt.focus()
+
     @on(Markdown.LinkClicked)
     def _link(self, event: Markdown.LinkClicked) -> None:
         """A model may link to anything: the address is copied, not opened."""
@@ -293,6 +312,7 @@ class ChatScreen(ModeScreen):
     def show_title(self) -> None:
         shown = self.session.shown
         self.bar.update((shown.chat.title if shown else "") or "New chat")
+        self.sidebar.show_chat(self.session.chat_id)
 
     def show_notice(self) -> None:
         """What is attached, what the prompt is for, and why nothing comes yet, above it."""

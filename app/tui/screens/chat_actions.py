@@ -156,8 +156,12 @@ class ChatActions:
             await self._screen.new_chat()
 
     def chats(self, query: str = "") -> None:
-        """Open an earlier chat, looked for with ``query``."""
+        """Open an earlier chat, looked for with ``query``: in the list beside the chat if that is
+        there and has not the focus yet, else in one of its own."""
         screen = self._screen
+        if not query and screen.sidebar.display and not screen.sidebar.has_focus_within:
+            screen.sidebar.enter()
+            return
 
         async def chosen(choice: ChatChoice | None) -> None:
             if choice is None:
@@ -171,6 +175,19 @@ class ChatActions:
 
         panel = ChatsScreen(screen.services.store, screen.session.chat_id, query)
         screen.app.push_screen(panel, chosen)
+
+    def sidebar(self) -> None:
+        """Show the list beside the chat, or hide it."""
+        screen = self._screen
+        wanted = screen.sidebar.has_class("-hidden")
+        if not wanted and screen.sidebar.has_focus_within:
+            screen.prompt.focus()
+        screen.sidebar.set_class(not wanted, "-hidden")
+        app_of(screen).remember("chat.sidebar", wanted)
+        if wanted and not screen.has_class("-wide"):
+            screen.say(
+                "The list of chats is shown where the terminal is at least 140 columns wide."
+            )
 
     def rename(self) -> None:
         from app.tui.screens.dialogs import AskScreen

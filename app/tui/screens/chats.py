@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 
+from app.chat.listing import find_chats
 from app.chat.store.errors import StoreError
 from app.chat.store.records import Chat, Hit
 from app.chat.store.store import Store
@@ -87,16 +88,9 @@ class ChatsScreen(Panel[ChatChoice]):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="search")
     def _find(self, query: str, deleted: bool) -> None:
-        hits: list[Hit] = []
-        error = ""
+        hits, error = [], ""
         try:
-            if query and not deleted:
-                hits = self._store.search(query, 100)
-            else:
-                words = query.lower().split()
-                chats = self._store.deleted() if deleted else self._store.chats(_NEWEST)
-                found = (c for c in chats if all(word in c.title.lower() for word in words))
-                hits = [Hit(chat, None, chat.title, ()) for chat in found]
+            hits = find_chats(self._store, query, _NEWEST, deleted=deleted)
         except StoreError as failed:
             error = str(failed)
         self.call_later(self._show, query, deleted, hits, error)
@@ -109,7 +103,8 @@ class ChatsScreen(Panel[ChatChoice]):
         box = self.query_one(".box")
         box.border_title = "Deleted chats" if deleted else "Chats"
         box.border_subtitle = f"the {_NEWEST} newest" if len(hits) == _NEWEST else f"{len(hits):,}"
-        self.query_one(ChatList).show(hits)
+        dated = not query and not deleted
+        self.query_one(ChatList).show(hits, dated=dated, shown=self._current)
         said = self.query_one("#said", Static)
         none = "No deleted chat." if deleted else "There is no chat yet."
         empty = "No chat has all these words." if query else none

@@ -97,7 +97,7 @@ def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [c.text for c in candidates("/c")] == ["/chats ", "/copy", "/continue", "/compare"]
     assert len(candidates("/e")) == 2
     assert len(candidates("/")) == len(SPECS)
-    assert candidates("/s")[1].shown == "/set [NAME VALUE]"
+    assert candidates("/se")[0].shown == "/set [NAME VALUE]"
     assert [c.text for c in candidates("/set to")] == ["/set top_p ", "/set top_k "]
     assert candidates("/set top_p 0") == []
     assert [c.text for c in candidates("/attach no")] == ["/attach notes.txt"]

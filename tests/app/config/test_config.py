@@ -29,6 +29,7 @@ system = "Be short."
 preset = "my.own"
 context = 4096
 threads = 2
+sidebar = false
 saved_mb = 0
 
 [sampling]
@@ -79,7 +80,7 @@ def test_everything_is_read(file: Path) -> None:
     assert (config.theme, config.mouse, config.thinking) == ("nord", False, "shown")
     assert config.chat.model == "assets/pebble-built"
     assert (config.chat.context, config.chat.threads, config.chat.preset) == (4096, 2, "my.own")
-    assert config.chat.saved_mb == 0
+    assert (config.chat.saved_mb, config.chat.sidebar) == (0, False)
     params = config.sampling.params(top_k=2)
     assert (params.max_tokens, params.temperature, params.top_k) == (100, 1.0, 2)
     assert (params.stop, params.seed) == (("END", "STOP"), 7)
