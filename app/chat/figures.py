@@ -11,8 +11,6 @@ UNFINISHED = "unfinished"  # the reason in the figures of an answer that was sti
 FEW = 16  # tokens; the time of fewer is that of one step, whatever it computes
 
 _WINDOW_S = 2.0
-_SAMPLE_S = 0.25
-_SAMPLES = 60
 
 # What an answer has become.
 STATES = {
@@ -68,18 +66,15 @@ def can_continue(message: Message) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StatusFigures:
-    """What a status line tells; None where there is nothing to tell."""
+    """What is told while an answer comes; None where there is nothing to tell."""
 
-    note: str = ""  # comes first and is never left out
+    note: str = ""  # what the engine is at
     decode_tps: float | None = None  # of the last two seconds; of the engine when it is done
-    history: tuple[float, ...] = ()  # decode speeds over time, oldest first
     ttft_s: float | None = None
     prefill_tps: float | None = None  # not known before it is done
     used: int | None = None  # tokens of the context
     context: int | None = None
     estimated: bool = False
-    model: str = ""
-    details: str = ""
 
 
 class Meter:
@@ -94,9 +89,6 @@ class Meter:
     def __init__(self) -> None:
         self.first: float | None = None  # when the first piece came
         self._readings: deque[tuple[float, int]] = deque()  # time, tokens until then
-        # The rate as it was each quarter of a second, oldest first, for a sparkline.
-        self.samples: deque[float] = deque(maxlen=_SAMPLES)
-        self._sampled = 0.0
         self.tokens = 0
         self.first_tokens = 1  # those that came with the first piece
 
@@ -104,7 +96,6 @@ class Meter:
         """The first ``tokens`` came together at ``first``: the rate counts those after them."""
         self.first, self.first_tokens = first, tokens
         self._readings.append((first, tokens))
-        self._sampled = first
 
     def read(self, now: float, tokens: int) -> None:
         """``tokens`` more have come until ``now``, which is not before the last reading."""
@@ -114,9 +105,6 @@ class Meter:
         self._readings.append((now, self.tokens))
         while len(self._readings) > 2 and self._readings[1][0] <= now - _WINDOW_S:
             self._readings.popleft()
-        if now - self._sampled >= _SAMPLE_S:
-            self._sampled = now
-            self.samples.append(self.rate or 0.0)
 
     @property
     def rate(self) -> float | None:

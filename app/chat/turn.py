@@ -312,7 +312,6 @@ class Turn:
             ttft = measured.ttft_s if tokens else None
         figures = StatusFigures(
             decode_tps=decode,
-            history=tuple(self.meter.samples),
             ttft_s=ttft,
             prefill_tps=prefill,
             used=min(prompt + tokens, context),

@@ -19,6 +19,7 @@ from app.chat.sampling_form import from_mapping
 from app.chat.session import Session
 from app.chat.store.records import Message
 from app.chat.turn import Turn
+from app.figures import rate
 from app.models.entries import Entry as ModelEntry
 from app.tui.app import app_of, services_of
 from app.tui.keys import key, told
@@ -28,9 +29,9 @@ from app.tui.screens.chat_send import Sender
 from app.tui.services import Services
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.message_view import Entry, attached_text
+from app.tui.widgets.message_view import Entry
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
-from app.tui.widgets.status_line import StatusLine, rate
+from app.tui.widgets.prompt_box import PromptBox
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
@@ -97,7 +98,7 @@ class ChatScreen(ModeScreen):
         self.sidebar = ChatSidebar()
         self.menu = SlashMenu()
         self.prompt = Prompt(self.menu)
-        self.status = StatusLine()
+        self.box = PromptBox(self.prompt)
         self.bar = Static(id="chat-title", markup=False)
         self.notice = Static(id="chat-notice", markup=False)
         self.answer = AnswerController(self)
@@ -116,10 +117,10 @@ class ChatScreen(ModeScreen):
             with Vertical():
                 yield self.bar
                 yield self.transcript
-                yield self.notice
-                yield self.menu
-                yield self.prompt
-                yield self.status
+                with Vertical(id="chat-bottom"):
+                    yield self.notice
+                    yield self.menu
+                    yield self.box
 
     @on(events.Mount)
     async def _begin(self) -> None:
@@ -240,8 +241,12 @@ class ChatScreen(ModeScreen):
 
     @on(Prompt.Detach)
     def _detach(self) -> None:
+        self.action_detach(-1)
+
+    def action_detach(self, number: int) -> None:
+        """Take an attached file away."""
         if self.session.attached:
-            self.session.attached.pop()
+            del self.session.attached[number]
             self.show_notice()
             self.chat_changed()
 
@@ -315,16 +320,15 @@ class ChatScreen(ModeScreen):
         self.sidebar.show_chat(self.session.chat_id)
 
     def show_notice(self) -> None:
-        """What is attached, what the prompt is for, and why nothing comes yet, above it."""
+        """What is attached, what the prompt is for, and why nothing comes yet."""
         parts = []
         if self.session.editing is not None:
             parts.append(
                 "Editing an earlier message: [chat.send enter] sends it as a branch,"
                 " [chat.stop esc] leaves it"
             )
-        if self.session.attached:
-            names = attached_text(self.session.attached)
-            parts.append(f"+ {names}   (backspace in an empty prompt takes the last one away)")
+        self.box.name_it("Message" if self.session.editing is None else "Edit a message")
+        self.box.show_files(self.session.attached)
         parts += [*self.answer.notice(), *self.sender.notice()]
         self.notice.update(told(self, "\n".join(parts)))
         self.notice.display = bool(parts)
@@ -338,14 +342,13 @@ class ChatScreen(ModeScreen):
         self.show_status(now=True)
 
     def show_status(self, *, now: bool = False) -> None:
-        note = told(self, self.answer.doing())
-        host, estimate, app = self.host, self.sender.estimate, app_of(self)
-        app.speed, app.decoding = rate(self.answer.figures.decode_tps), self.turn is not None
-        figures = replace(self.answer.figures, note=note, model=host.label, details=host.details)
+        estimate, app, tps = self.sender.estimate, app_of(self), self.answer.figures.decode_tps
+        app.speed, app.decoding = "" if tps is None else rate(tps), self.turn is not None
+        figures = replace(self.answer.figures, note=told(self, self.answer.doing()))
         if estimate is not None and self.turn is None:
             used, context = estimate.prompt_tokens, estimate.context
             figures = replace(figures, used=used, context=context, estimated=True)
-        self.status.show(figures, now=now)
+        self.box.show_context(figures, now=now)
 
     def _show_welcome(self) -> None:
         """What an empty chat says."""

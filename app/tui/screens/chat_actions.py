@@ -85,12 +85,15 @@ class ChatActions:
         prompt.focus()
         self._screen.show_notice()
 
-    async def branch(self, step: int) -> None:
-        """The branch before or after, at the selected message or the last one that has several."""
+    async def branch(self, step: int, of: int | None = None) -> None:
+        """The branch before or after: at message ``of``, else at the selected one, else at the last
+        one that has several."""
         screen, view = self._screen, self._screen.transcript.selected
         conversation = screen.session.shown
         message = None
-        if view is not None:
+        if of is not None and conversation is not None:
+            message = conversation.message(of)
+        elif view is not None:
             message = view.message
         elif conversation is not None:
             several = (m for m in reversed(screen.path) if len(conversation.siblings(m.id)) > 1)

@@ -15,6 +15,7 @@ from app.chat.budget import Draft, Shortage, more_of, shortage
 from app.chat.conversation import Conversation
 from app.chat.figures import StatusFigures
 from app.chat.host import HostState
+from app.chat.reading import Reading, ReadMeter
 from app.chat.session import Before
 from app.chat.store.records import Message
 from app.chat.turn import Progress, Turn
@@ -84,6 +85,7 @@ class AnswerController:
         self._of: Conversation | None = None  # what the turn writes into
         self._starting = False
         self._read_before: int | None = None  # tokens of prompts, before this one
+        self._reads = ReadMeter()
         self._prompt_tokens = 0
         self._pace = Pace()
         self._watching = False
@@ -155,7 +157,7 @@ class AnswerController:
         self._screen.show_state()
 
     async def _started(self, pending: PendingAnswer, turn: Turn, read_before: int | None) -> None:
-        self._starting, self._read_before = False, read_before
+        self._starting, self._read_before, self._reads = False, read_before, ReadMeter()
         self.turn, self._of = turn, pending.conversation
         if self.pending is pending:
             self.pending = None
@@ -207,7 +209,9 @@ class AnswerController:
             view = self._screen.transcript.view_of(progress.message.id)
             if view is not None:
                 await view.stream(progress.message, progress.text, progress.tokens)
-                view.wait_for("" if progress.done else self._reading())
+                if not progress.done:
+                    view.wait_for(self._reading())
+                    view.live(progress.figures, progress.tokens)
                 self._screen.transcript.fold()
         if progress.done:
             await self._ended()
@@ -257,16 +261,17 @@ class AnswerController:
         return [f"Waits for {what}[chat.stop esc] takes it back."]
 
     def doing(self) -> str:
-        """What the status line begins with."""
-        if (said := _WITHOUT_MODEL.get(self._screen.host.state)) is not None:
+        """What the engine is at, where that is not to be seen in the chat."""
+        host = self._screen.host
+        if (said := _WITHOUT_MODEL.get(host.state)) is not None:
             return said
         if self.turn is not None and self.turn.stopping:
             return "stopping"
         if self._starting:
             return "reading the prompt"
-        return self._reading() or ("continues your text" if self._screen.host.plain else "")
+        return "" if self.turn is not None or not host.plain else "continues your text"
 
-    def _reading(self) -> str:
+    def _reading(self) -> str | Reading:
         """How far the prompt is read; empty as soon as the answer comes."""
         if self.turn is None or self.figures.ttft_s is not None:
             return ""
@@ -276,7 +281,7 @@ class AnswerController:
         read = None if before is None else host.reads(before)
         if read is None or not self._prompt_tokens:
             return "reading the prompt"
-        return f"reading {min(read, self._prompt_tokens):,} of {self._prompt_tokens:,} tokens"
+        return self._reads.at(time.monotonic(), read, self._prompt_tokens)
 
     def forget_figures(self) -> None:
         """Another chat or model: the last answer's figures, if it has any and they are of the model

@@ -124,8 +124,6 @@ class AnswerBody(Vertical):
 
     def _show(self, section: Section, *, ended: bool = False) -> Iterator[Widget]:
         """Widgets for a section that begins."""
-        if section.language:
-            yield Static(section.language, classes="language", markup=False)
         if section.code:
             self.sections.append(CodeBlock(section.text, section.language, ended=ended))
         else:

@@ -25,3 +25,10 @@ def history(values: Sequence[float], width: int, top: float | None = None) -> st
         return (_HEIGHTS[0] * len(last)).rjust(width)
     marks = (min(int(max(v, 0.0) / most * len(_HEIGHTS)), len(_HEIGHTS) - 1) for v in last)
     return "".join(_HEIGHTS[mark] for mark in marks).rjust(width)
+
+
+def line(share: float, width: int) -> tuple[str, str]:
+    """A line of ``width`` characters: the part that is filled, and the rest."""
+    full = round(min(max(share, 0.0), 1.0) * width)
+    full = max(full, 1) if share > 0 else full
+    return "━" * full, "─" * (width - full)

@@ -56,7 +56,8 @@ class AlignedTable(MarkdownTable):
 
     def _read(self, block: MarkdownTable) -> None:
         headers, rows = block._get_headers_and_rows()
-        table = Table(box=box.SQUARE, border_style="dim", header_style="bold", show_lines=False)
+        line = self.app.stylesheet.parse_style("$border-blurred").rich_style
+        table = Table(box=box.ROUNDED, border_style=line, header_style="bold", show_lines=False)
         for header, align in zip(headers, _alignments(block), strict=True):
             table.add_column(self._text(header), justify=align, overflow="fold")
         for row in rows:
@@ -135,6 +136,7 @@ _SIGNS = dict(zip(_PAIRS[::2], _PAIRS[1::2], strict=True))
 for _name in _GREEK:
     _letter = unicodedata.lookup(f"GREEK SMALL LETTER {_name.upper().replace('LAMBDA', 'LAMDA')}")
     _SIGNS |= {_name: _letter, _name.title(): _letter.upper()}
+_SIGNS |= {name: name for name in "arg cos det dim exp gcd lim ln log max min sin tan".split()}
 _RAISED = str.maketrans("0123456789+-=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ")
 _LOWERED = str.maketrans("0123456789+-=()aeijkmnoprtx", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑᵢⱼₖₘₙₒₚᵣₜₓ")
 _GROUP = r"\{([^{}]*)\}"  # without groups in it: those have become text before

@@ -1,4 +1,4 @@
-"""One message of a chat: who, the text, its figures, and what became of it."""
+"""One message of a chat: the text, its figures, and what became of it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,25 +8,21 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import Static
 
-from app.chat.figures import FEW
-from app.chat.store.records import Attachment, Message, Role, State
+from app.chat.figures import StatusFigures
+from app.chat.reading import Reading
+from app.chat.store.records import Message, Role, State
 from app.chat.thinking import split
-from app.figures import duration, rate
 from app.tui.keys import told
 from app.tui.widgets.answer_body import AnswerBody, Parts
+from app.tui.widgets.message_foot import Fact, MessageFoot, facts_of, live_facts
+from app.tui.widgets.prompt_box import chip
 from app.tui.widgets.prose import Prose
 from app.tui.widgets.text_lines import TextLines
+from app.tui.widgets.waiting import Waiting
 
-_ENDINGS = {
-    "stop": "ended by itself",
-    "length": "reached the maximum length",
-    "context": "the context was full",
-    "deadline": "its time was up",
-    "cancelled": "stopped",
-    "error": "failed",
-}
 _GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."
 
 _STATES = {
@@ -49,7 +45,6 @@ class Entry:
 class MessageView(Vertical, can_focus=True):
     """Shows an ``Entry``; with the focus on it, it is the selected message."""
 
-    BLANK = True  # it has no look of its own: cheaper to draw under its parts
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "screen.select(-1)", "Message above", id="message.up", show=False),
         Binding("down", "screen.select(1)", "Message below", id="message.down", show=False),
@@ -63,9 +58,9 @@ class MessageView(Vertical, can_focus=True):
     def __init__(self, entry: Entry) -> None:
         super().__init__(classes="-user" if entry.message.role is Role.USER else "-answer")
         self.entry = entry
-        self._header = Static(classes="header", markup=False)
-        self._figures = Static(classes="figures", markup=False)
+        self.foot = MessageFoot(entry.message.id)
         self._state = Static(classes="state", markup=False)
+        self._waiting: Waiting | None = None
         self._coming: tuple[str, int] | None = None  # came before this was mounted
         self._showing = asyncio.Lock()
         message = entry.message
@@ -81,11 +76,10 @@ class MessageView(Vertical, can_focus=True):
 
     def compose(self) -> ComposeResult:
         message = self.message
-        yield self._header
         if message.attachments:
-            yield Static(f"+ {attached_text(message.attachments)}", classes="files", markup=False)
+            yield Static(Content("  ").join(map(chip, message.attachments)), classes="files")
         yield self.body
-        yield self._figures
+        yield self.foot
         yield self._state
 
     async def on_mount(self) -> None:
@@ -112,11 +106,23 @@ class MessageView(Vertical, can_focus=True):
                 if ended:
                     self._say()
 
-    def wait_for(self, what: str) -> None:
+    def live(self, figures: StatusFigures, tokens: int) -> None:
+        """Say below the answer that is being written how fast it comes."""
+        self._show_foot(live_facts(figures, tokens))
+
+    def wait_for(self, what: str | Reading) -> None:
         """Say where the answer will stand what it waits for; "" when it comes."""
-        if self.is_mounted and self.message.state is State.STREAMING:
-            self._state.update(f"{what[:1].upper()}{what[1:]}")
-            self._state.display = bool(what)
+        if not self.is_mounted:
+            return
+        if not what or self.message.state is not State.STREAMING:
+            if self._waiting is not None:
+                self._waiting.remove()
+                self._waiting = None
+        elif self._waiting is None:
+            self._waiting = Waiting(what)
+            self.mount(self._waiting, before=self.foot)
+        else:
+            self._waiting.show(what)
 
     def fold(self, above: int | None) -> None:
         """See ``Prose.fold``; None unfolds."""
@@ -133,20 +139,19 @@ class MessageView(Vertical, can_focus=True):
             self.body.thought.toggle()
 
     def _say(self) -> None:
-        entry, message = self.entry, self.entry.message
-        self._header.update(told(self, header_text(message, entry.index, entry.count)))
-        figures, state = figures_text(message), state_text(message)
-        self._figures.update(figures)
-        self._figures.display = bool(figures)
+        message = self.message
+        if message.state is not State.STREAMING:
+            self.wait_for("")
+        self._show_foot(facts_of(message))
+        state = state_text(message)
         self._state.update(told(self, state))
         self._state.display = bool(state)
         self.set_class(message.dropped, "-dropped")
 
-
-def attached_text(files: Sequence[Attachment]) -> str:
-    """The files of a message, each with its length."""
-    counts = [(one.name, len(one.text)) for one in files]
-    return ", ".join(f"{name} ({n:,} character{'s' * (n != 1)})" for name, n in counts)
+    def _show_foot(self, facts: Sequence[Fact]) -> None:
+        entry, message = self.entry, self.message
+        name = "" if message.role is Role.USER else message.model or "Assistant"
+        self.foot.show(name, (entry.index, entry.count), facts)
 
 
 def _parts(message: Message, text: str | None = None, tokens: int | None = None) -> Parts:
@@ -168,30 +173,6 @@ def _parts(message: Message, text: str | None = None, tokens: int | None = None)
     return Parts(rest, thinking or " ", said, streams and any(part.open for part in found))
 
 
-def figures_text(message: Message) -> str:
-    """One line under an answer; empty when there are no figures."""
-    figures = message.figures
-    if figures is None:
-        return ""
-    parts = []
-    if figures.decode_tps is not None:
-        parts.append(rate(figures.decode_tps))
-    parts.append(f"first token {duration(figures.ttft_s)}")
-    computed = figures.prompt_tokens - figures.cached_tokens
-    if figures.prefill_tps is not None and computed >= FEW:
-        parts.append(f"prefill {rate(figures.prefill_tps)} ({computed:,} tokens)")
-    elif figures.cached_tokens:
-        cached = f"{figures.cached_tokens:,}" if computed > 0 else "all"
-        parts.append(f"prompt {_tokens(figures.prompt_tokens)}, {cached} cached")
-    parts.append(_tokens(figures.completion_tokens))
-    parts.append(_ENDINGS.get(figures.finish_reason, figures.finish_reason))
-    return " · ".join(parts)
-
-
-def _tokens(count: int) -> str:
-    return f"{count:,} token{'' if count == 1 else 's'}"
-
-
 def state_text(message: Message) -> str:
     """What an unfinished answer is, and what one can do; empty when there is nothing to say."""
     figures = message.figures
@@ -207,9 +188,3 @@ def state_text(message: Message) -> str:
     if message.dropped:
         said = f"{said} Left out of what the model is sent.".strip()
     return said
-
-
-def header_text(message: Message, index: int, count: int) -> str:
-    """Who wrote it, and which of its branches this is."""
-    who = "You" if message.role is Role.USER else message.model or "Assistant"
-    return f"{who}   {index}/{count} ([chat.before alt+←] [chat.after alt+→])" if count > 1 else who

@@ -9,10 +9,17 @@ import re
 import time
 from functools import partial
 
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style as RichStyle
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Click
+from textual.geometry import Size
 from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme, highlight
+from textual.message import Message
+from textual.strip import Strip
 
 from app.tui.theme import CodeTheme
 from app.tui.widgets.markdown import AnswerMarkdown
@@ -126,16 +133,29 @@ class Prose(Vertical):
         self._tail.set_class(bool(text), "-shown")
 
 
+_COPY = " copy "
 _EVERY_S = 1.0  # while it grows
 _MOST_GROWING = 4_000  # characters; a longer one is highlighted when it has ended
 _MOST = 200_000
 
 
 class CodeBlock(TextLines):
-    """``language`` is the fence's info string, empty for none. Long lines are folded."""
+    """``language`` is the fence's info string, empty for none. Long lines are folded.
+
+    Its border is drawn here: Textual's would be drawn anew for all of a block that grows.
+    """
+
+    above = 1
+
+    class Copied(Message):
+        """The word in its border was clicked."""
+
+        def __init__(self, code: str) -> None:
+            super().__init__()
+            self.code = code
 
     def __init__(self, code: str = "", language: str = "", *, ended: bool = False) -> None:
-        super().__init__(code, words=False, pad=1)
+        super().__init__(code, words=False, pad=2)
         self.language = language
         self._styled: list[Content] = []
         self._ended = ended
@@ -144,6 +164,37 @@ class CodeBlock(TextLines):
     def on_mount(self) -> None:
         if self._ended:
             self._highlight()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return super().get_content_height(container, viewport, width) + 2
+
+    def draw(self, y: int, base: RichStyle) -> Strip:
+        width, last = self.size.width, self.size.height - 1
+        line = base + self._style("$border-blurred")
+        if y == last:
+            return Strip([Segment(f"╰{'─' * (width - 2)}╯", line)], width)
+        if y:
+            strip, edge = super().draw(y, base), Strip([Segment("│", line)], 1)
+            return Strip.join([edge, strip.crop(1, width - 1), edge])
+        name = f" {self.language[: max(0, width - 14)]} " if self.language else ""
+        dim = base + self._style("$text-muted")
+        parts = [
+            ("╭─", line),
+            (name, dim),
+            ("─" * (width - 4 - cell_len(name) - len(_COPY)), line),
+            (_COPY, dim),
+            ("─╮", line),
+        ]
+        return Strip([Segment(*part) for part in parts], width)
+
+    def _style(self, colour: str) -> RichStyle:
+        return self.app.stylesheet.parse_style(colour).rich_style
+
+    def on_click(self, event: Click) -> None:
+        """On the word in the border."""
+        if event.y == 0 and 0 <= self.size.width - 2 - event.x <= len(_COPY):
+            event.stop()
+            self.post_message(self.Copied(self.text.removesuffix("\n")))
 
     async def grow(self, text: str) -> None:
         self.append(text)

@@ -35,9 +35,10 @@ class TextLines(Widget):
     """
 
     ALLOW_SELECT: ClassVar[bool] = True
+    above: ClassVar[int] = 0  # rows that a subclass draws above the text
 
     def __init__(
-        self, text: str = "", *, words: bool = True, pad: int = 2, classes: str | None = None
+        self, text: str = "", *, words: bool = True, pad: int = 0, classes: str | None = None
     ) -> None:
         super().__init__(classes=classes)
         self._words, self._pad = words, pad
@@ -101,7 +102,8 @@ class TextLines(Widget):
         if layout:
             self.refresh(layout=True)
         else:
-            self.refresh(Region(0, row, self.size.width, max(1, len(self._rows) - row)))
+            rows = max(1, len(self._rows) - row)
+            self.refresh(Region(0, self.above + row, self.size.width, rows))
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
         return container.width
@@ -129,7 +131,7 @@ class TextLines(Widget):
         for y in crop.line_range:
             strip = self._drawn.get(y)
             if strip is None:
-                strip = self._draw(y, base)
+                strip = self.draw(y, base)
                 for filter in filters:
                     strip = strip.apply_filter(filter, background)
                 self._drawn[y] = strip
@@ -138,11 +140,12 @@ class TextLines(Widget):
             strips = [strip.crop(*crop.column_span) for strip in strips]
         return strips
 
-    def _draw(self, y: int, base: RichStyle) -> Strip:
-        width = self.size.width
-        if y >= len(self._rows):
+    def draw(self, y: int, base: RichStyle) -> Strip:
+        """The row at ``y``."""
+        width, row = self.size.width, y - self.above
+        if row >= len(self._rows):
             return Strip.blank(width, base)
-        line, start, end = self._rows[y]
+        line, start, end = self._rows[row]
         content = self.line_content(line)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(line)) is not None:

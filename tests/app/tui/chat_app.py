@@ -12,6 +12,7 @@ from app.chat.store.records import Figures, Message, Role, State
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
 from app.tui.widgets.message_view import MessageView
+from app.tui.widgets.waiting import Waiting
 from tests.support import wait_until
 
 FIGURES = Figures(120, 20, 248, 0.135, 1250.0, 42.5, 6.0, "stop")
@@ -48,7 +49,12 @@ async def answered(screen: ChatScreen, messages: int) -> Message:
 
 
 def text_of(view: MessageView, part: str) -> str:
-    """The header, figures or state line, with single spaces; empty before it is there."""
+    """The foot, the state line or what it waits for, with single spaces; empty before it is
+    there."""
+    if part == "foot":
+        return re.sub(r"\s+", " ", view.foot.line).strip() if view.foot.display else ""
+    if part == "waiting":
+        return " ".join(one.text for one in view.query(Waiting))
     widget = next(iter(view.query(f".{part}").results(Static)), None)
     return re.sub(r"\s+", " ", str(widget.visual)) if widget and widget.display else ""
 

@@ -26,13 +26,13 @@ async def test_another_answer_and_an_edit_are_branches(make: Any):
         assert second.parent == first.parent
         view = screen.transcript.view_of(second.id)
         assert view is not None
-        assert "2/2" in text_of(view, "header")
+        assert "2/2" in text_of(view, "foot")
         await pilot.press("alt+left")
         await wait_until(lambda: screen.path[-1].id == first.id)
         await wait_until(lambda: screen.transcript.view_of(first.id) is not None)
         view = screen.transcript.view_of(first.id)
         assert view is not None
-        assert "1/2" in text_of(view, "header")
+        assert "1/2" in text_of(view, "foot")
         # Edit: esc leaves it and the draft is back; enter makes a branch.
         await pilot.press(*"draft", "alt+e")
         assert screen.prompt.text == "First"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from textual.widgets import Static
 
 from app.chat.store.records import State
 from app.config.settings import Config, Sampling
@@ -45,14 +46,14 @@ async def test_a_message_is_answered_with_its_figures(make: Any):
         view = screen.transcript.view_of(answer.id)
         assert view is not None
         assert view.body.text.strip() == answer.text.strip()
-        assert text_of(view, "header").startswith("pebble")
-        figures = text_of(view, "figures")
+        figures = text_of(view, "foot")
+        assert figures.startswith("pebble")
         assert "tok/s" in figures
         assert "first token" in figures
         assert "24 tokens" in figures
         assert "ctrl+g" in text_of(view, "state")
-        assert "tok/s" in screen.status.line
-        await wait_until(lambda: f"/{app.services.host.engine.context:,}" in screen.status.line)
+        context = f"of {app.services.host.engine.context:,} ·"
+        await wait_until(lambda: context in screen.box.status.plain)
         title = screen.query_one("#chat-title").visual
         assert "Hello" in str(title)
 
@@ -104,14 +105,14 @@ async def test_reading_the_prompt_tells_how_far_it_is_where_the_answer_will_stan
         await wait_until(lambda: screen.transcript.view_of(screen.path[-1].id))
         view = screen.transcript.view_of(screen.path[-1].id)
         asked = len(held.held.encode_chat([{"role": "user", "content": "Tell me everything"}]))
-        told = f"eading 0 of {asked} tokens"
-        await wait_until(lambda: told in text_of(view, "state") and told in screen.status.line)
+        told = f"Reading  0 of {asked} tokens"
+        await wait_until(lambda: told in text_of(view, "waiting"))
         await pilot.press("escape")
-        await wait_until(lambda: "Stopping" in text_of(view, "state"))
+        await wait_until(lambda: "Stopping" in text_of(view, "waiting"))
         held.reading.set()
         answer = await answered(screen, 2)
         assert answer.state is State.STOPPED
-        await wait_until(lambda: "eading" not in text_of(view, "state"))
+        await wait_until(lambda: not text_of(view, "waiting"))
 
 
 async def test_esc_says_so_while_the_engine_does_not_answer(endless_app: IngotApp):
@@ -125,11 +126,11 @@ async def test_esc_says_so_while_the_engine_does_not_answer(endless_app: IngotAp
         process.suspend()
         try:
             assert screen.interrupt()
-            await wait_until(lambda: screen.status.line.startswith("stopping"))
+            await wait_until(lambda: screen.box.status.plain.startswith("stopping"))
         finally:
             process.resume()
         assert (await answered(screen, 2)).state is State.STOPPED
-        await wait_until(lambda: "stopping" not in screen.status.line)
+        await wait_until(lambda: "stopping" not in screen.box.status.plain)
 
 
 async def test_files_go_with_a_message(make: Any, tmp_path: Path):
@@ -143,7 +144,7 @@ async def test_files_go_with_a_message(make: Any, tmp_path: Path):
             await pilot.press("enter")
         await wait_until(lambda: len(screen.session.attached) == 2)
         await pilot.pause()
-        assert "notes.txt" in str(screen.notice.visual)
+        assert str(screen.box.query_one(".files", Static).visual).count("notes.txt") == 2
         await pilot.press("backspace")
         await wait_until(lambda: len(screen.session.attached) == 1)
         await screen.send("What is there?")
@@ -165,7 +166,7 @@ async def test_a_model_without_a_template_goes_on_with_the_text(
             screen = await shown(app)
             await wait_until(lambda: services.host.engine is not None)
             await wait_until(lambda: "no chat template" in str(list(app._notifications)))
-            await wait_until(lambda: "continues your text" in screen.status.line)
+            await wait_until(lambda: "continues your text" in screen.box.status.plain)
             await screen.send("Once upon a time")
             answer = await answered(screen, 2)
             assert answer.figures is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.chat.figures import StatusFigures
 from app.chat.store import Store
 from app.chat.store.records import Role, State
 from app.config.settings import Config
@@ -15,35 +16,26 @@ from app.tui.app import IngotApp
 from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
-from app.tui.widgets.status_line import StatusFigures
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
-FIGURES = StatusFigures(
-    decode_tps=42.5,
-    history=(20.0, 31.0, 40.0, 42.0, 41.0, 42.5),
-    ttft_s=0.135,
-    prefill_tps=1250.0,
-    used=388,
-    context=4096,
-    model="pebble · q8_0",
-    details="llamacpp · 2 threads",
-)
+FIGURES = StatusFigures(decode_tps=42.5, ttft_s=0.135, prefill_tps=1250.0, used=3188, context=4096)
+MODEL = "pebble · q8_0"
 
 
 def made(home: Any) -> IngotApp:
     host = RecordedHost(RecordedEngine([], 1))
-    host.label, host.details = FIGURES.model, FIGURES.details
+    host.label, host.details = MODEL, "llamacpp · 2 threads"
     return IngotApp(Services(Config(), Store.open(), host, Monitor(host), Start("recorded")))
 
 
 async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
-    """The line as it is given from now on; code highlighted."""
+    """The gauge as it is given from now on; code highlighted."""
     if screen.sender.pause is not None:
         screen.sender.pause.stop()
-    screen.status.show(figures, now=True)
-    screen.status.show = lambda *a, **k: None  # type: ignore[method-assign]
+    screen.box.show_context(figures, now=True)
+    screen.box.show_context = lambda *a, **k: None  # type: ignore[method-assign]
     for view in screen.transcript.views:
         for block in getattr(view.body, "code_blocks", []):
             await wait_until(lambda block=block: block.line_content(0).spans)
@@ -60,7 +52,7 @@ async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
 def test_empty(home: Any, snap: Any, size: tuple[int, int]):
     async def before(pilot: Any) -> None:
         screen = await shown(pilot.app)
-        await freeze(screen, StatusFigures(model=FIGURES.model, details=FIGURES.details))
+        await freeze(screen, StatusFigures(used=0, context=4096))
 
     assert snap(made(home), terminal_size=size, run_before=before)
 
@@ -90,7 +82,7 @@ def test_streaming(home: Any, snap: Any, size: tuple[int, int]):
     chat = store.new_chat().id
     asked = store.add_message(chat, None, Role.USER, "Tell me of the river")
     begun = store.begin_answer(
-        chat, asked.id, model=FIGURES.model, file="pebble-q8_0.gguf", runtime="llamacpp"
+        chat, asked.id, model=MODEL, file="pebble-q8_0.gguf", runtime="llamacpp"
     )
     store.save_answer(begun.id, ANSWER + "\nAnd **then** it went *further*, past the `mill`", (1,))
 

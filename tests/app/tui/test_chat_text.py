@@ -13,11 +13,13 @@ from rich.cells import cell_len
 from app.chat.figures import StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.tui.screens.chat_answer import Pace
-from app.tui.widgets.message_view import figures_text, header_text, state_text
+from app.tui.widgets.message_foot import Fact, facts_of, fitting
+from app.tui.widgets.message_view import state_text
 from app.tui.widgets.prompt import PromptHistory
+from app.tui.widgets.prompt_box import status_of
 from app.tui.widgets.segments import Section, Splitter, copyable, settled
-from app.tui.widgets.status_line import status_text
 from app.tui.widgets.text_lines import shown, wrap
+from app.tui.widgets.waiting import left
 from tests.app.tui.chat_app import FIGURES
 
 MARKDOWN = st.text(st.sampled_from("ab `~\n-*1.#"), max_size=80)
@@ -81,30 +83,58 @@ def test_what_a_terminal_would_obey_is_shown():
     assert shown("tab\tand\nline\r\n") == "tab\tand\nline\n"
 
 
-def test_the_status_line_leaves_out_what_matters_least():
-    figures = StatusFigures(
-        note="loading",
-        decode_tps=42.512,
-        history=(10.0, 20.0, 40.0),
-        ttft_s=0.135,
-        prefill_tps=1250.0,
-        used=300,
-        context=1024,
-        model="pebble · q8_0",
-        details="llamacpp · 2 threads",
-    )
-    wide = status_text(figures, 118)
-    assert wide == (
-        "loading  42.5 tok/s  ▃▅█  first 135 ms  prefill 1,250/s  ▕█▏  ▏ 300/1,024 29%"
-        "  pebble · q8_0  llamacpp · 2 threads"
-    )
-    narrow = status_text(figures, 78)
-    assert cell_len(narrow) <= 78
-    assert "42.5 tok/s" in narrow
-    assert "300/1,024" in narrow
-    assert "threads" not in narrow
-    for width in range(1, 120):
-        assert cell_len(status_text(figures, width)) <= width
+def test_of_the_figures_those_that_matter_least_are_left_out():
+    facts = [Fact("42.5 tok/s", 0), Fact("first token 135 ms", 3), Fact("cached", 5)]
+    assert fitting("pebble", facts, 60) == ("pebble", facts)
+    assert fitting("pebble", facts, 46) == ("pebble", facts[:2])
+    assert fitting("pebble", facts, 39) == ("", facts[:2])
+    assert fitting("pebble", facts, 30) == ("", facts[:1])
+    assert fitting("pebble", facts, 5) == ("", [])
+    assert fitting("pebble", [], 5) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("used", "numbers", "filled", "style"),
+    [
+        (0, "0 of 4,096 · 0%", 0.0, "$text-success"),
+        (1130, "1,130 of 4,096 · 28%", 0.28, "$text-success"),
+        (3072, "3,072 of 4,096 · 75%", 0.75, "bold $text-warning"),
+        (3700, "3,700 of 4,096 · 90%", 0.9, "bold $text-error"),
+        (4096, "4,096 of 4,096 · 100%", 1.0, "bold $text-error"),
+    ],
+)
+def test_the_gauge_of_the_context_tells_when_it_gets_full(
+    used: int, numbers: str, filled: float, style: str
+):
+    status = status_of(StatusFigures(used=used, context=4096), 100)
+    assert status.plain.startswith("context ")
+    assert status.plain.endswith(f" {numbers}")
+    full, rest = status.plain.count("━"), status.plain.count("─")
+    assert full + rest >= 20
+    assert abs(full / (full + rest) - filled) < 0.03
+    assert style in {span.style for span in status.spans}
+    narrow = status_of(StatusFigures(note="stopping", used=used, context=4096), 80)
+    assert narrow.plain.startswith("stopping ─ context")
+    assert cell_len(narrow.plain) < 70
+
+
+def test_nothing_moves_as_the_context_fills():
+    gauges = (StatusFigures(used=used, context=32768) for used in range(0, 32769, 97))
+    assert len({status_of(figures, 100).cell_length for figures in gauges}) == 1
+
+
+def test_time_left_is_told_in_whole_seconds():
+    assert [left(s) for s in (0.2, 1.0, 2.1, 59.5, 200)] == [
+        "less than 1 s",
+        "1 s",
+        "3 s",
+        "60 s",
+        "3 min 20 s",
+    ]
+
+
+def figures_text(message: Message) -> str:
+    return " · ".join(fact.text for fact in facts_of(message))
 
 
 @pytest.mark.parametrize(
@@ -123,11 +153,8 @@ def test_every_state_says_what_one_can_do(state: State, says: str):
     assert says in state_text(message)
     assert bool(state_text(message)) is (state is not State.DONE)
     assert "Left out" in state_text(replace(message, dropped=True))
-    assert header_text(message, 1, 1) == "m"
-    assert "2/3" in header_text(message, 2, 3)
     assert figures_text(message) == (
-        "42.5 tok/s · first token 135 ms · prefill 1,250 tok/s (100 tokens) · 248 tokens"
-        " · ended by itself"
+        "42.5 tok/s · first token 135 ms · prefill 1,250 tok/s (100 tokens) · 248 tokens · stop"
     )
 
 

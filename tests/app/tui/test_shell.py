@@ -200,7 +200,7 @@ async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services: Any) -
         await wait_until(lambda: chat.query("Toast"))
         await pilot.pause()
         toast = chat.query("Toast").first()
-        for widget in (chat.prompt, chat.status, chat.notice):
+        for widget in (chat.box, chat.notice):
             assert not toast.region.overlaps(widget.region)
         assert chat.region.contains_region(toast.region)
         text = " ".join(strip.text for strip in chat._compositor.render_strips())

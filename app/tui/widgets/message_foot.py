@@ -1,0 +1,139 @@
+"""The line below a message: which model, which of its branches, and what the answer cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.style import Style
+from textual.widget import Widget
+
+from app.chat.figures import FEW, StatusFigures
+from app.chat.store.records import Figures, Message
+from app.figures import duration, rate
+
+_ENDINGS = {
+    "stop": "stop",
+    "length": "maximum length",
+    "context": "context full",
+    "deadline": "time was up",
+    "cancelled": "stopped",
+    "error": "failed",
+}
+_BETWEEN = 3  # columns between groups
+_NAME = 4  # its rank
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure of an answer. Of the facts that do not fit, those of the highest rank go first."""
+
+    text: str
+    rank: int
+    style: str = ""
+
+
+class MessageFoot(Widget):
+    """``show`` it; one row."""
+
+    def __init__(self, message: int) -> None:
+        """``message``: the number of the one above it."""
+        super().__init__()
+        self._message = message
+        self._model = ""
+        self._branch = (1, 1)
+        self._facts: Sequence[Fact] = ()
+
+    def show(self, name: str, branch: tuple[int, int], facts: Sequence[Fact]) -> None:
+        """``branch``: its number (from 1) and how many there are."""
+        self.display = branch[1] > 1 or bool(name or facts)
+        new = (name, branch, facts)
+        if new != (self._model, self._branch, self._facts):
+            self._model, self._branch, self._facts = new
+            self.refresh()
+
+    @property
+    def line(self) -> str:
+        """What is shown, as text."""
+        return self._content(self.size.width).plain
+
+    def render(self) -> Content:
+        return self._content(self.size.width)
+
+    def _content(self, width: int) -> Content:
+        name, facts = fitting(self._model, self._facts, width - self._branch_width())
+        right = Content(" · ").join(Content.styled(fact.text, fact.style) for fact in facts)
+        if self._branch[1] > 1:
+            right = Content.assemble(self._marks(), " " * _BETWEEN if facts else "", right)
+        left = Content.styled(name, "$text-muted")
+        gap = max(0, width - left.cell_length - right.cell_length)
+        return Content.assemble(left, " " * gap, right)
+
+    def _branch_width(self) -> int:
+        index, count = self._branch
+        return len(f"◂ {index}/{count} ▸") + _BETWEEN if count > 1 else 0
+
+    def _marks(self) -> Content:
+        index, count = self._branch
+        return Content.assemble(
+            clickable("◂ ", f"screen.branch(-1, {self._message})"),
+            f"{index}/{count}",
+            clickable(" ▸", f"screen.branch(1, {self._message})"),
+        )
+
+
+def clickable(text: str, action: str, style: str = "") -> Content:
+    """``text`` that runs an action when it is clicked."""
+    return Content.styled(text, style).stylize(Style.from_meta({"@click": action}))
+
+
+def fitting(name: str, facts: Sequence[Fact], width: int) -> tuple[str, list[Fact]]:
+    """``name`` and those of ``facts`` that fit into ``width`` columns."""
+    kept = list(facts)
+    while True:
+        needed = sum(cell_len(fact.text) for fact in kept) + 3 * max(0, len(kept) - 1)
+        if name and needed + _BETWEEN + cell_len(name) > width:
+            rank = max((fact.rank for fact in kept), default=0)
+            if rank < _NAME:
+                name = ""
+                continue
+        elif needed <= width or not kept:
+            return name, kept
+        kept.remove(max(kept, key=lambda fact: fact.rank))
+
+
+def facts_of(message: Message) -> tuple[Fact, ...]:
+    """Of an answer that has ended; empty when it has no figures."""
+    return _facts(message.figures) if message.figures is not None else ()
+
+
+def _facts(figures: Figures) -> tuple[Fact, ...]:
+    found = []
+    if figures.decode_tps is not None:
+        found.append(Fact(rate(figures.decode_tps), 0))
+    if figures.completion_tokens:
+        found.append(Fact(f"first token {duration(figures.ttft_s)}", 3))
+    computed = figures.prompt_tokens - figures.cached_tokens
+    if figures.prefill_tps is not None and computed >= FEW:
+        found.append(Fact(f"prefill {rate(figures.prefill_tps)} ({computed:,} tokens)", 5))
+    elif figures.cached_tokens:
+        cached = f"{figures.cached_tokens:,}" if computed > 0 else "all"
+        found.append(Fact(f"prompt {tokens(figures.prompt_tokens)}, {cached} cached", 5))
+    found.append(Fact(tokens(figures.completion_tokens), 1))
+    found.append(Fact(_ENDINGS.get(figures.finish_reason, figures.finish_reason), 2))
+    return tuple(found)
+
+
+def live_facts(figures: StatusFigures, count: int) -> tuple[Fact, ...]:
+    """Of an answer of ``count`` tokens that is being written."""
+    if figures.ttft_s is None:
+        return ()
+    found = [Fact(f"first token {duration(figures.ttft_s)}", 3), Fact(tokens(count), 1)]
+    if figures.decode_tps is not None:
+        found.insert(0, Fact(rate(figures.decode_tps), 0, "bold $text-primary"))
+    return tuple(found)
+
+
+def tokens(count: int) -> str:
+    """A count in words."""
+    return f"{count:,} token{'' if count == 1 else 's'}"

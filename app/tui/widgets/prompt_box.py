@@ -1,0 +1,109 @@
+"""Where one writes: the prompt in a box, with the attached files, and how full the context is."""
+
+import time
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from app.chat.figures import StatusFigures
+from app.chat.store.records import Attachment
+from app.tui.widgets.gauge import line
+from app.tui.widgets.message_foot import clickable
+from app.tui.widgets.prompt import Prompt
+
+_PAINT_S = 0.25
+_NEAR, _FULL = 0.75, 0.9  # shares of the context
+_GAUGE, _SHORT = 20, 10  # columns
+_NARROW = 90
+
+
+class PromptBox(Vertical):
+    """``show_context`` may be called as often as one likes; it paints four times a second at
+    most."""
+
+    HELP = """
+    In the lower border: how much of the context is used, with what is being written (≈: counted
+    after a pause). Yellow from 75% on, red from 90%.
+    """
+
+    def __init__(self, prompt: Prompt) -> None:
+        super().__init__(classes="pane")
+        self._prompt = prompt
+        self._files = Static(classes="files", markup=False)
+        self._figures = StatusFigures()
+        self._painted = 0.0
+        self.status = Content()  # what the lower border tells
+
+    def compose(self) -> ComposeResult:
+        yield self._files
+        yield self._prompt
+
+    def on_mount(self) -> None:
+        self.name_it("Message")
+        self.show_files(())
+
+    def name_it(self, title: str) -> None:
+        """What is written in it."""
+        self.border_title = Content(title)
+
+    def show_files(self, files: Sequence[Attachment]) -> None:
+        """The attached ones; a click on a cross takes one away."""
+        self._files.display = bool(files)
+        chips = (chip(file, number) for number, file in enumerate(files))
+        self._files.update(Content("  ").join(chips))
+
+    def show_context(self, figures: StatusFigures, *, now: bool = False) -> None:
+        """Paint these, at once when ``now`` or when the last time is long enough ago."""
+        self._figures = figures
+        at = time.monotonic()
+        if now or at - self._painted >= _PAINT_S:
+            self._painted = at
+            self._say()
+
+    def on_resize(self) -> None:
+        self._say()
+
+    def _say(self) -> None:
+        status = status_of(self._figures, self.size.width)
+        if status != self.status:
+            self.status = status
+            self.border_subtitle = status
+
+
+def chip(file: Attachment, number: int | None = None) -> Content:
+    """A file and its length; with a ``number``, and a cross that takes it away."""
+    length = len(file.text)
+    about = f"{length:,} character{'' if length == 1 else 's'}"
+    parts = [(" " + file.name, "$text on $panel"), (f" {about} ", "$text-muted on $panel")]
+    content = Content.assemble(*parts)
+    if number is None:
+        return content
+    return content + clickable("✕ ", f"screen.detach({number})", "$text on $panel")
+
+
+def status_of(figures: StatusFigures, width: int) -> Content:
+    """What goes on, and the tokens used of the context: a gauge, the numbers and their share."""
+    note = Content.styled(figures.note, "$text-warning") if figures.note else Content()
+    if figures.used is None or not figures.context:
+        return note
+    share = figures.used / figures.context
+    style = "$text-success"
+    if share >= _NEAR:
+        style = "bold $text-error" if share >= _FULL else "bold $text-warning"
+    about = "≈" if figures.estimated else ""
+    numbers, percent = f"{about}{figures.used:,} of {figures.context:,}", f"{share:.0%}"
+    # What the numbers need is taken from the gauge: nothing else moves as they grow.
+    most = 2 * len(f"{figures.context:,}") + len("≈ of 100%")
+    room = (_SHORT if width < _NARROW else _GAUGE) + most - len(numbers) - len(percent)
+    full, rest = line(share, room)
+    gauge = Content.assemble(
+        "context ",
+        (full, style),
+        (rest, "$border-blurred"),
+        f" {numbers} · ",
+        (percent, style if share >= _NEAR else ""),
+    )
+    return Content(" ─ ").join([note, gauge]) if figures.note else gauge
