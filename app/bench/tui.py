@@ -35,6 +35,8 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _LAST = 4000  # bytes of output that are kept
 _LIMIT_S = 900.0
+_FRAME = "◆ Ingot".encode()
+_QUIT = b"\x11"  # ctrl+q
 _SIZE = (40, 120)  # rows and columns
 
 
@@ -43,6 +45,7 @@ def tui(path: Path, options: BenchOptions) -> Result:
     answer of the model in ``path``. Raises IngotError when the app does not start here."""
     streams = [_streamed(kind, options.seconds) for kind in ("code", "prose")]
     long_chat = _long_chat(_MESSAGES)
+    openings = _openings(path, options.repeats)
     sides: dict[str, Callable[[int], tuple[float, float]]] = {
         "run": partial(_by_command, path, options.decode_tokens),
         "app": partial(_by_app, path, options.decode_tokens),
@@ -54,11 +57,12 @@ def tui(path: Path, options: BenchOptions) -> Result:
     figures = {
         "streams": [stream.figures for stream in streams],
         "long_chat": long_chat.figures,
+        "openings": openings.figures,
         "decode_tps": [{"run": a, "app": b} for a, b in zip(command, app, strict=True)],
         "decode_ratio": ratio,
         "core_share": shares,
     }
-    lines = [line for result in (*streams, long_chat) for line in result.lines]
+    lines = [line for result in (*streams, long_chat, openings) for line in result.lines]
     lines.append(
         f"decode in the app against `ingot run`: {ratio - 1:+.1%} "
         f"({len(app)} pairs; the screen took {shares:.1%} of a core)"
@@ -104,6 +108,25 @@ def _long_chat(messages: int) -> Result:
     return Result({"messages": messages, **told, "frames_ms": frames_ms}, [line])
 
 
+def _openings(path: Path, repeats: int) -> Result:
+    """From starting `ingot chat` to its frame on the terminal, and the first opening of every other
+    screen, from the key to the picture; each the median of ``repeats``."""
+    shown = [
+        _run_in_terminal("app", "chat", path, awaited=_FRAME, then=_QUIT) for _ in range(repeats)
+    ]
+    paint = Samples(ran.awaited_s for ran in shown if ran.awaited_s is not None)
+    if len(paint) < repeats:
+        raise IngotError(f"the app was not drawn: {shown[-1].last}")
+    opened = [_child("open", str(path))[0] for _ in range(repeats)]
+    screens = {name: Samples(one[name] for one in opened) for name in opened[0]}
+    slowest = max(screens, key=lambda name: screens[name].median)
+    lines = [
+        f"first paint {paint.median:.2f} s after the start; the slowest first opening of a screen:"
+        f" {slowest}, {1e3 * screens[slowest].median:.0f} ms"
+    ]
+    return Result({"first_paint_s": paint, "screens_s": screens}, lines)
+
+
 def _within(samples_ms: list[float]) -> tuple[float, float, str]:
     """What half of the samples and 95% of them keep to, and that in words."""
     ordered = sorted(samples_ms)
@@ -130,11 +153,13 @@ def _latencies_ms(sent: list[float], seen: list[list[float]]) -> list[float]:
 @dataclass(frozen=True, slots=True)
 class _Ran:
     """What became of a program in a terminal that nobody looks at: its exit code, the monotonic
-    times of keys pressed, and the end of its output without escape sequences."""
+    times of keys pressed, the end of its output without escape sequences, and the seconds until it
+    had written what was awaited."""
 
     code: int
     keys: list[float]
     last: str
+    awaited_s: float | None = None
 
 
 def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any], _Ran]:
@@ -165,13 +190,21 @@ def _by_command(path: Path, tokens: int, _: int) -> tuple[float, float]:
     return float(found[1].replace(",", "")), 0.0
 
 
-def _run_in_terminal(*module: object, keys_per_s: float = 0.0, ready: Path | None = None) -> _Ran:
+def _run_in_terminal(
+    *module: object,
+    keys_per_s: float = 0.0,
+    ready: Path | None = None,
+    awaited: bytes | None = None,
+    then: bytes = b"",
+) -> _Ran:
     """Run ``python -m module ...`` until it ends, pressing letters at about ``keys_per_s`` while
-    there is a file ``ready``. The program is killed when it has not ended after 15 minutes.
+    there is a file ``ready``, and the keys ``then`` once it has written ``awaited``. The
+    program is killed when it has not ended after 15 minutes.
 
     Raises IngotError on Windows.
     """
     terminal, its_end = _open()
+    begun, awaited_s = time.monotonic(), None
     child = Child(
         *("-m", *module),
         environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
@@ -196,6 +229,9 @@ def _run_in_terminal(*module: object, keys_per_s: float = 0.0, ready: Path | Non
                 if not data:
                     break
                 last = (last + data)[-_LAST:]
+                if awaited is not None and awaited_s is None and awaited in last:
+                    awaited_s = time.monotonic() - begun
+                    os.write(terminal, then)
             if keys_per_s and ready is not None and time.monotonic() >= due and ready.exists():
                 key = _LETTERS[len(pressed) % len(_LETTERS)]
                 pressed.append(time.monotonic())
@@ -206,7 +242,8 @@ def _run_in_terminal(*module: object, keys_per_s: float = 0.0, ready: Path | Non
             child.kill()
         os.close(terminal)
         child.wait()
-    return _Ran(child.returncode, pressed, _ESCAPES.sub("", last.decode(errors="replace")))
+    output = _ESCAPES.sub("", last.decode(errors="replace"))
+    return _Ran(child.returncode, pressed, output, awaited_s)
 
 
 def _open() -> tuple[int, int]:

@@ -6,6 +6,7 @@ thing and writing down what it took.
 - stream KIND SECONDS RATE: a recorded answer comes while keys are pressed
 - ask MODEL TOKENS PROMPT: a real answer
 - long MESSAGES: a chat of so many messages is opened and scrolled through
+- open MODEL: every other screen is opened for the first time
 
 OUT gets a JSON object, and OUT.ready is there while keys have an effect. Times are those of
 CLOCK_MONOTONIC, which all processes share.
@@ -29,6 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from textual.screen import Screen
 from textual.widgets import TextArea
 from textual.widgets.markdown import MarkdownBlock
 
@@ -39,6 +41,7 @@ from app.config.reading import load
 from app.monitor.monitor import Monitor
 from app.tui import terminal
 from app.tui.app import IngotApp
+from app.tui.modes import MODES
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
 from app.tui.widgets.answer_body import AnswerBody
@@ -49,6 +52,7 @@ from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, 
 from runtimes.stream import Stream
 
 _FRAMES = 120
+_DIALOGS = ("models", "chats", "sampling", "system", "attach", "app.help", "app.command_palette")
 _MARKS = re.compile(r"^#+ |^- |\*\*", re.MULTILINE)
 _WORDS = (
     "the river was quiet and a small boat went slowly past old houses where nobody had lived since "
@@ -275,7 +279,31 @@ async def scroll(app: MeasuredApp, chat: int) -> dict[str, Any]:
     return {**figures, "frames_s": frames, "mounted": len(screen.transcript.views)}
 
 
-async def _painted(screen: ChatScreen) -> None:
+async def first_openings(app: MeasuredApp) -> dict[str, float]:
+    """Seconds from asking for a screen to its picture: each mode, and what opens over the chat."""
+    await asyncio.sleep(1.0)  # a user has looked at the first one
+    seconds = {}
+    for mode in MODES[1:]:
+        seconds[mode.title] = await _opened(app, f"app.switch_mode('{mode.name}')")
+    await app.run_action("app.switch_mode('chat')")
+    for name in _DIALOGS:
+        seconds[name] = await _opened(app, name)
+        app.screen.dismiss()
+        while not isinstance(app.screen, ChatScreen):
+            await asyncio.sleep(0.01)
+    return seconds
+
+
+async def _opened(app: MeasuredApp, action: str) -> float:
+    before, begin = app.screen, time.monotonic()
+    await app.run_action(action, default_namespace=before)
+    while app.screen is before:
+        await asyncio.sleep(0.001)
+    await _painted(app.screen)
+    return time.monotonic() - begin
+
+
+async def _painted(screen: Screen[Any]) -> None:
     done = asyncio.Event()
     screen.call_after_refresh(done.set)
     await done.wait()
@@ -329,12 +357,14 @@ def main(job: str, out: str, *arguments: str) -> None:
             run = partial(stream, engine=engine)
         elif job == "ask":
             run = partial(ask, tokens=int(more[0]), prompt=more[1])
+        elif job == "open":
+            run = first_openings
         else:
             run = partial(scroll, chat=long_chat(store, int(first)))
-        if job != "ask":
+        if job not in ("ask", "open"):
             host = RecordedHost(engine)
         config = replace(load(folder / "config.toml").config, theme=None)
-        start = Start(first if job == "ask" else "recorded")
+        start = Start(first if job in ("ask", "open") else "recorded")
         services = Services(config, store, host, Monitor(host), start)
         app = MeasuredApp(services, run, Path(f"{out}.ready"))
         with terminal.stderr_to(folder / "log"):
