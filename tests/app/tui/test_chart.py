@@ -1,0 +1,266 @@
+"""The chart: what stands where, in which colours, and that it is drawn within its place."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.color import Color
+from textual.filter import LineFilter
+
+from app.tui import nocolor, theme
+from app.tui.widgets.axis import Axis, numbers, sampled, scale, times
+from app.tui.widgets.chart import Chart, Mark, Series
+from tests.support import wait_until
+
+RAMP = [(float(x), x / 2) for x in range(101)]
+
+
+class ChartApp(App[None]):
+    def __init__(self, chart: Chart) -> None:
+        super().__init__()
+        self.chart = chart
+        self.no_color = nocolor.wanted()
+
+    def on_mount(self) -> None:
+        for own in theme.OWN:
+            self.register_theme(own)
+        self.theme = theme.INGOT.name
+
+    def get_css_variables(self) -> dict[str, str]:
+        self.theme_variables = theme.legible(super().get_css_variables())
+        return self.theme_variables
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [nocolor.Colourless()] if self.no_color else []
+
+    def compose(self) -> ComposeResult:
+        yield self.chart
+
+
+def rows(chart: Chart) -> list[str]:
+    return [chart.render_line(y).text for y in range(chart.size.height)]
+
+
+def colour(chart: Chart, x: int, y: int) -> str:
+    return chart.get_pixel(x, y)[1].split()[-1]
+
+
+def variable(chart: Chart, name: str) -> str:
+    return str(Color.parse(chart.app.theme_variables[name]).hex).lower()
+
+
+# Axes
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks", "labels"),
+    [
+        ([0, 87], 4, "0 50 100"),
+        ([3, 0.31], 3, "0 1 2 3"),
+        ([0.02, 0.04], 4, "0.00 0.01 0.02 0.03 0.04"),
+        ([0, 23_000], 3, "0 10k 20k 30k"),
+        ([5], 1, "0 5"),
+        ([], 2, "0.0 0.5 1.0"),
+        ([0, 0], 1, "0 1"),
+        ([-3, 4], 2, "-5 0 5"),
+    ],
+)
+def test_values_are_marked_in_steps_of_1_2_and_5(
+    values: Sequence[float], ticks: int, labels: str
+) -> None:
+    assert " ".join(scale(Axis(), values, ticks, whole=True, room=False).labels) == labels
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks", "labels"),
+    [
+        (-300, 0, 5, "5 min|4 min|3 min|2 min|1 min|now"),
+        (-60, 0, 2, "1:00|0:30|now"),
+        (0, 95, 3, "0|1 min"),
+        (0, 95, 4, "0|0:30|1:00|1:30"),
+        (0, 7300, 2, "0|2 h"),
+        (0, 4000, 4, "0|30 min|60 min"),
+        (0, 0.4, 2, "0|0.2 s|0.4 s"),
+        (0, 900_000, 3, "0|5 d|10 d"),
+    ],
+)
+def test_times_are_marked_as_people_count_them(
+    low: float, high: float, ticks: int, labels: str
+) -> None:
+    found = scale(Axis(time=True, low=low, high=high), [], ticks, whole=False, room=False)
+    assert "|".join(found.labels) == labels
+
+
+def test_orders_of_magnitude_are_equally_far_apart() -> None:
+    found = scale(Axis(log=True), [0.004, 0.2], 5, whole=True, room=False)
+    assert found.labels == ("0.005", "0.01", "0.02", "0.05", "0.1", "0.2")
+    assert found.share(0.02) - found.share(0.005) == pytest.approx(
+        found.share(0.2) - found.share(0.05)
+    )
+    assert found.share(0) == 0
+    wide = scale(Axis(log=True), [1e-9, 1e9], 4, whole=True, room=True)
+    assert 2 <= len(wide.ticks) <= 6
+    assert wide.low < 1e-9 < 1e9 < wide.high
+    assert scale(Axis(log=True), [], 4, whole=True, room=False).ticks
+
+
+def test_figures_are_at_most_five_characters() -> None:
+    for power in range(-3, 9):
+        steps = [step * 10.0**power for step in range(5)]
+        assert all(len(text) <= 5 for text in numbers(steps)), numbers(steps)
+    assert times([]) == []
+
+
+def test_columns_have_the_mean_of_their_points_and_what_lies_between() -> None:
+    across = scale(Axis(low=0, high=8), [], 2, whole=False, room=False)
+    assert sampled([(0, 1), (0.5, 3), (4, 6)], across, 8) == [2, 3, 4, 5, 6, None, None, None]
+    gap = sampled([(0, 1), (1, math.nan), (2, 5)], across, 8)
+    assert gap == [1, None, 5, None, None, None, None, None]
+    assert sampled([(-5, 1), (9, 1)], across, 4) == [None] * 4
+
+
+# Drawing
+
+
+async def test_lines_and_points_stand_where_the_axes_say() -> None:
+    chart = Chart(x=Axis("s"), y=Axis("tok/s"))
+    async with ChartApp(chart).run_test(size=(60, 12)) as pilot:
+        chart.show(
+            [Series("decode", RAMP), Series("best", [(100.0, 0.0)], "points", "$text-success")],
+            [Mark(50.0, 50.0, "q4_k_m")],
+        )
+        await pilot.pause()
+        lines = rows(chart)
+        assert lines[0].split() == ["tok/s", "━━", "decode", "●", "best"]
+        assert [line[:5].strip() for line in lines[1:-1] if line[:5].strip()] == [
+            "50",
+            "20",
+            "0",
+        ] or [line[:5].strip() for line in lines[1:-1] if line[:5].strip()] == [
+            "60",
+            "40",
+            "20",
+            "0",
+        ]
+        assert lines[-1].split()[0] == "0"
+        assert lines[-1].endswith("s")
+        (starred,) = (line for line in lines if "★" in line)
+        assert "★ q4_k_m" in starred
+        dot = [(line.index("●"), y) for y, line in enumerate(lines[1:], 1) if "●" in line]
+        assert len(dot) == 1
+        assert dot[0][1] == 10
+        assert dot[0][0] > 50
+        assert colour(chart, *dot[0]) == variable(chart, "text-success")
+        drawn = [
+            (x, y)
+            for y, line in enumerate(lines)
+            for x, c in enumerate(line)
+            if c > "⠀" and c < "⣿"
+        ]
+        assert min(drawn)[1] > max(drawn)[1]  # it goes up
+        assert {colour(chart, *at) for at in drawn} == {variable(chart, "text-primary")}
+
+
+async def test_an_area_fills_what_is_below_it_in_eighths() -> None:
+    chart = Chart(x=Axis(low=0, high=10), y=Axis(low=0, high=100))
+    async with ChartApp(chart).run_test(size=(16, 5)) as pilot:
+        chart.show([Series("cpu", [(0.0, 62.5), (9.9, 62.5)], "area")])
+        await pilot.pause()
+        assert [line[6:] for line in rows(chart)[:4]] == ["┈" * 10, "▄" * 10, "█" * 10, "█" * 10]
+
+
+async def test_an_area_over_another_shows_both_colours_in_a_cell() -> None:
+    chart = Chart(x=Axis(low=0, high=10), y=Axis("%", low=0, high=100))
+    async with ChartApp(chart).run_test(size=(16, 6)) as pilot:
+        chart.show(
+            [
+                Series("all", [(0.0, 100.0), (9.9, 100.0)], "area", "$text-secondary"),
+                Series("ours", [(0.0, 62.5), (9.9, 62.5)], "area"),
+            ]
+        )
+        await pilot.pause()
+        style = chart.get_pixel(8, 2)[1]
+        ours, others = variable(chart, "text-primary"), variable(chart, "text-secondary")
+        assert style == f"{ours} on {others}"
+        assert colour(chart, 8, 1) == others
+
+
+async def test_nothing_moves_when_a_number_grows_and_now_does() -> None:
+    chart = Chart(x=Axis(low=0, high=100))
+    async with ChartApp(chart).run_test(size=(60, 10)) as pilot:
+        edges = set()
+        for factor in (1, 10, 1_000, 100_000):
+            chart.show([Series("a", [(x, y * factor) for x, y in RAMP])], now=50)
+            await pilot.pause()
+            lines = rows(chart)
+            edges.add(lines[0].index("┈"))
+            assert lines[4][6 + 27] == "│"
+        assert edges == {6}
+        chart.show([Series("a", RAMP)], now=75)
+        await pilot.pause()
+        assert rows(chart)[4][6 + 27] != "│"
+
+
+async def test_colours_follow_the_theme() -> None:
+    chart = Chart()
+    async with ChartApp(chart).run_test(size=(40, 8)) as pilot:
+        chart.show([Series("a", RAMP, "area", "$text-error")])
+        dark = colour(chart, 39, 6)
+        assert dark == variable(chart, "text-error")
+        pilot.app.theme = theme.INGOT_LIGHT.name
+        await pilot.pause()
+        assert colour(chart, 39, 6) == variable(chart, "text-error") != dark
+        pilot.app.theme = "ansi-dark"
+        await pilot.pause()
+        assert not colour(chart, 39, 6).startswith("#")  # the terminal's own
+
+
+async def test_without_colours_shapes_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    chart = Chart(x=Axis(low=0, high=100), y=Axis(low=0, high=100))
+    async with ChartApp(chart).run_test(size=(60, 12)) as pilot:
+        flat = [[(0.0, y), (100.0, y)] for y in (90.0, 50.0, 80.0, 30.0)]
+        kinds = ("area", "area", "line", "line")
+        names = ("all", "ours", "decode", "prefill")
+        chart.show([Series(n, p, k) for n, p, k in zip(names, flat, kinds, strict=True)])
+        await pilot.pause()
+        lines = rows(chart)
+        for legend in ("░░ all", "██ ours", "━━ decode", "╍╍ prefill"):
+            assert legend in lines[0]
+        assert "░" in "".join(lines[1:])
+        assert "█" in "".join(lines[1:])
+
+
+@pytest.mark.parametrize("size", [(30, 6), (190, 20), (8, 2), (1, 1)])
+async def test_every_size_and_odd_data_are_drawn(size: tuple[int, int]) -> None:
+    odd: list[list[tuple[float, float]]] = [
+        [(5.0, 3.0)],
+        [(1.0, 0.0), (1.0, 0.0)],
+        [(0.0, math.nan), (1.0, math.nan)],
+        [(0.0, 1e12), (1e-9, -1e12)],
+        [(float(x), math.sin(x)) for x in range(600)],
+    ]
+    for log in (False, True):
+        chart = Chart(x=Axis("s"), y=Axis("tok/s", log=log))
+        async with ChartApp(chart).run_test(size=size) as pilot:
+            for points in odd:
+                for kind in ("line", "area", "points"):
+                    chart.show([Series("a", points, kind)], [Mark(1.0, 2.0, "a word")], now=2.0)  # type: ignore[arg-type]
+                    await pilot.pause()
+                    assert all(len(line) == size[0] for line in rows(chart))
+
+
+async def test_no_data_is_said_and_it_is_drawn_anew_at_another_size() -> None:
+    chart = Chart(y=Axis("tok/s"))
+    async with ChartApp(chart).run_test(size=(40, 9)) as pilot:
+        chart.show([Series("a", [])])
+        assert re.sub(r"\s+", " ", "".join(rows(chart))).strip() == "nothing yet"
+        chart.show([Series("a", RAMP)])
+        await pilot.resize_terminal(80, 15)
+        await wait_until(lambda: {len(line) for line in rows(chart)} == {80})
+        assert "nothing yet" not in "".join(rows(chart))
+        assert not chart.focusable
