@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from app.compare.records import Contender, Question, Side, SideState
+from app.compare.records import PROBE, Contender, Question, Side, SideState
 from app.models.planning import Choice, choose
 from app.models.resolve import load_engine
 from app.options import PlanOptions
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Several scripts, digits, code, white space: vocabularies that cut all of it alike are the same.
-PROBE = (
-    "The quick brown fox jumps over 1,234 lazy dogs; naïve façade, Grüße aus Köln, Łódź.\n"
-    "Съешь же ещё этих мягких французских булок. Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.\n"
-    "你好世界。こんにちは。안녕하세요. नमस्ते שלום مرحبا\n"
-    "def f(x: int) -> list[str]:\n\treturn [f'{i:>3}' for i in range(x)]  # €5 ½ → ∞ 🙂\n"
-)
 _WARM_TOKENS = 16
 
 

@@ -11,6 +11,13 @@ from runtimes.chat import Message
 from runtimes.request import SamplingParams
 
 GREEDY = SamplingParams(max_tokens=256)
+# Several scripts, digits, code, white space: vocabularies that cut all of it alike are the same.
+PROBE = (
+    "The quick brown fox jumps over 1,234 lazy dogs; naïve façade, Grüße aus Köln, Łódź.\n"
+    "Съешь же ещё этих мягких французских булок. Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.\n"
+    "你好世界。こんにちは。안녕하세요. नमस्ते שלום مرحبا\n"
+    "def f(x: int) -> list[str]:\n\treturn [f'{i:>3}' for i in range(x)]  # €5 ½ → ∞ 🙂\n"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,192 @@
+"""`ingot compare --prompts` with Pebble's real files: its figures are computed again from texts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import pytest
+
+from app.compare.blind import Ballot, Sided
+from app.compare.report import read_report
+from runtimes.models.modelfile import ModelFile
+from tests.support import read_rows, until
+
+PROMPTS = [
+    {"prompt": "What is the capital of France?", "expected": "The capital of France is Paris."},
+    {"prompt": "Tell me a story about a fox and a tailor in Rome", "expected": "no such story"},
+    {"prompt": "What is 2 + 2?", "answer": ["5", "2 + 2 = 4"]},
+    {"prompt": "Tell me a story about a robot | of steel.\nIt is short."},
+    {"prompt": "Which one?", "choices": ["a", "b"], "answer": 1},
+    {"prompt": 7},
+]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in PROMPTS))
+    return path
+
+
+def files(built: Path) -> list[Path]:
+    return [built / "pebble-q8_0.gguf", built / "pebble-q4_k_m.gguf", built / "onnx-int4"]
+
+
+def start_of(a: Any, b: Any) -> int:
+    """How much of the beginning is equal; another way than the code's."""
+    return next(n for n in range(min(len(a), len(b)), -1, -1) if a[:n] == b[:n])
+
+
+@pytest.mark.usefixtures("home")
+def test_figures_are_those_of_the_texts(
+    ingot: Any, pebble_built: Path, prompts: Path, tmp_path: Path
+) -> None:
+    models, page = files(pebble_built), tmp_path / "report.md"
+    flags = ["--prompts", prompts, "--max-tokens", "48"]
+    done = ingot("compare", *models, *flags, "--output", page, "--json")
+    assert done.returncode == 1, done.stderr  # a row that is no prompt
+    found = json.loads(done.stdout)
+    assert [file["file"] for file in found["files"]] == [str(model) for model in models]
+    assert [file["runtime"] for file in found["files"]] == ["llamacpp", "llamacpp", "onnx"]
+    # The answers are those of a batch.
+    for number, model in enumerate(models):
+        out = tmp_path / f"{number}.jsonl"
+        assert ingot("batch", prompts, out, "-m", model, "--max-tokens", "48").returncode == 1
+        said = [row["answers"][number]["text"] for row in found["rows"]]
+        assert said == [record.get("response", "") for record in read_rows(out)]
+    rows = [[told["text"] for told in row["answers"]] for row in found["rows"][:5]]
+    asked = [[str(v) for v in e] for e in (["The capital of France is Paris."], ["no such story"])]
+    asked += [["5", "2 + 2 = 4"], [], ["b"]]
+    assert [row["expected"] for row in found["rows"]] == [*asked, []]
+    right = [[t.strip() in e for t in texts] for texts, e in zip(rows, asked, strict=True) if e]
+    for number, file in enumerate(found["files"]):
+        assert (file["answered"], file["failed"]) == (5, 1)
+        assert file["right"] == sum(one[number] for one in right)
+        speeds = [row["answers"][number]["decode_tps"] for row in found["rows"][:5]]
+        assert file["decode_tps"] == median(speed for speed in speeds if speed is not None)
+        assert file["ttft_s"] == median(r["answers"][number]["ttft_s"] for r in found["rows"][:5])
+        assert file["bytes"] > 1e6
+        assert 4 < file["bits_per_weight"] < 9
+        assert file["kl"] is None  # these were built without measuring
+    encoders = [ModelFile.read(model).tokenizer() for model in models]
+    differ = 0
+    for number, pair in enumerate(found["pairs"], 1):
+        same = [texts[0] == texts[number] for texts in rows]
+        differ += same.count(False)
+        assert (pair["rows"], pair["identical"]) == (5, same.count(True))
+        assert pair["identical_share"] == same.count(True) / 5
+        assert [row["same"][number - 1] for row in found["rows"]] == [*same, None]
+        assert pair["unit"] == "tokens"
+        places = []
+        for texts, is_same in zip(rows, same, strict=True):
+            ids = [encoders[n].encode(texts[n], add_special=False) for n in (0, number)]
+            if not is_same:
+                places.append(start_of(*ids))
+        assert [
+            r["parts"][number - 1] for r in found["rows"] if r["parts"][number - 1] is not None
+        ] == places
+        assert pair["first_difference_mean"] == pytest.approx(mean(places))
+        assert pair["first_difference_median"] == median(places)
+        was = Counter((one[0], one[number]) for one in right)
+        assert pair["flips"]["rows"] == 4
+        assert pair["flips"]["to_wrong"] == was[True, False]
+        assert pair["flips"]["to_right"] == was[False, True]
+    assert differ  # else nothing of this was tried
+    text = page.read_text()
+    assert text.count("\n### ") == 6
+    for texts in rows:
+        for number, answer in enumerate(texts):
+            cell = answer.replace("|", "\\|").replace("\n", "<br>")
+            assert cell in text.replace("▶", ""), number
+    assert "The capital of France is Paris. ✓" in text
+    # Again: nothing is asked any more, and stdout has a table without colours.
+    again = ingot("compare", *models, *flags)
+    assert again.stderr.count("no row needed the model") == 3
+    assert "\x1b" not in again.stdout
+    assert f"{found['pairs'][0]['identical']} of 5" in again.stdout
+
+
+@pytest.mark.usefixtures("home")
+def test_two_copies_of_a_file_agree(
+    ingot: Any, gguf_file: Path, prompts: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copy(gguf_file, tmp_path / "copy.gguf"))
+    flags = ["--prompts", prompts, "--max-tokens", "32", "--limit", "5"]
+    found = json.loads(ingot("compare", gguf_file, copy, *flags, "--json", "-q").stdout)
+    (pair,) = found["pairs"]
+    assert (pair["rows"], pair["identical"], pair["identical_share"]) == (5, 5, 1.0)
+    assert (pair["first_difference_mean"], pair["same_share"]) == (None, 1.0)
+    assert (pair["flips"]["to_wrong"], pair["flips"]["to_right"]) == (0, 0)
+
+
+def test_a_killed_run_goes_on(ingot: Any, home: Path, pebble_built: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "many.txt"
+    rows.write_text("".join(f"The number {number} is\n" for number in range(120)))
+    command = ["compare", *files(pebble_built)[:2], "--prompts", rows, "--max-tokens", "24"]
+    command += ["--slots", "4", "--json"]
+
+    def journals() -> dict[Path, int]:
+        found = home.glob("state/compare/*/answers.jsonl.journal.jsonl")
+        return {path: path.read_bytes().count(b'"ok":true') for path in found}
+
+    for enough in (20, 140):  # in the first file's rows, and in the second one's
+        process = ingot.start(*command)
+        until(lambda: sum(journals().values()) >= enough or process.poll() is not None)  # noqa: B023
+        process.kill()
+        process.communicate()
+    held = sum(journals().values())
+    assert held >= 140
+    done = ingot(*command)
+    assert done.returncode == 0, done.stderr
+    assert [file["answered"] for file in json.loads(done.stdout)["files"]] == [120, 120]
+    for path in journals():
+        computed = Counter(line["index"] for line in read_rows(path) if "index" in line)
+        assert computed == Counter(range(120))  # each row finished once
+
+
+def test_votes_are_part_of_the_report(
+    ingot: Any, home: Path, pebble_built: Path, prompts: Path
+) -> None:
+    command = ["compare", *files(pebble_built)[:2], "--prompts", prompts, "-q", "--json"]
+    command += ["--max-tokens", "48"]
+    assert json.loads(ingot(*command).stdout)["votes"] == []
+    (kept,) = home.glob("state/compare/*/results.json")
+    ballot = Ballot(read_report(kept.parent), kept.parent / "votes.jsonl")
+    assert ballot.pairs
+    pair = ballot.pairs[0]
+    ballot.say(pair, Sided.LEFT if pair.swapped else Sided.RIGHT)  # the later file, in any case
+    (votes,) = json.loads(ingot(*command).stdout)["votes"]
+    assert (votes["file"], votes["wins"], votes["losses"]) == (1, 1, 0)
+    assert votes["low"] == pytest.approx(0.206549, abs=1e-6)
+    page = kept.parent / "page.md"
+    assert ingot(*command[:-3], "--output", page, "--max-tokens", "48").returncode == 1
+    assert "preferred 1 of 1 times (95%: 21% to 100%)" in page.read_text()
+
+
+@pytest.mark.usefixtures("home")
+def test_refusals(ingot: Any, pebble_built: Path, prompts: Path, tmp_path: Path) -> None:
+    one, other, _ = files(pebble_built)
+    (tmp_path / "empty.txt").write_text("")
+    refused = {
+        "is named twice": [one, other, one, "--prompts", prompts],
+        "needs two files": [one, "--prompts", prompts],
+        "no such file or folder": [one, other, "--prompts", tmp_path / "none.jsonl"],
+        "several times": [one, other, "--prompts", "/dev/null"],
+        "has no rows": [one, other, "--prompts", tmp_path / "empty.txt"],
+        "must end with .md or .json": [one, other, "--prompts", prompts, "--output", "a.pdf"],
+        "no such folder": [one, other, "--prompts", prompts, "--output", tmp_path / "no/a.md"],
+        "--together is for one": [one, other, "--prompts", prompts, "--together"],
+        "--output goes with": [one, "Hello", "--output", tmp_path / "a.md"],
+        "give one PROMPT": [one, "Hello", "you"],
+    }
+    for said, arguments in refused.items():
+        done = ingot("compare", *arguments)
+        assert said in done.stderr, arguments
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+    missing = ingot("compare", one, tmp_path / "none.gguf", "--prompts", prompts)
+    assert missing.returncode == 3, missing.stderr
