@@ -69,6 +69,7 @@ class Snapshot:
     working: tuple[int, ...] = ()  # the indexes of the rows with a slot
     engines: tuple[EngineFigures, ...] = ()  # if there are several
     compiling: bool = False  # all else waits for that
+    reading: int = 0  # of those running: their prompts are read
 
     @property
     def left_text(self) -> str:

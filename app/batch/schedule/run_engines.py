@@ -147,6 +147,7 @@ class _View:
                 cached=found.cached,
                 failed=found.failed + counts.failed,
                 running=stats.running,
+                reading=stats.prefilling,
                 slots=stats.slots,
                 elapsed_s=now - self._ready,
                 left=self._left,

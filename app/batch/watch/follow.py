@@ -70,6 +70,7 @@ class FollowedJournal(JournalState):
         self.rows = rows
         self.invalid: Sequence[int] = ()  # rows of the next run that are known to be so
         self.speeds = SpeedHistory()
+        self.cached_tokens = 0  # of the prompts of the last run
         self._bucket: tuple[int, int] | None = None
         self._tail = Tail(path)
         self._answers = lru_cache(_ANSWERS_KEPT)(self._read_answer)
@@ -133,7 +134,7 @@ class FollowedJournal(JournalState):
 
     def _run(self, record: dict[str, Any]) -> None:
         super()._run(record)
-        self.speeds, self._bucket = SpeedHistory(), None
+        self.speeds, self._bucket, self.cached_tokens = SpeedHistory(), None, 0
         command = self.command
         asked = None if command is None else command.asked()
         self.rows.begin_run(keep_failures=asked is not None and asked.running.skip_failed)
@@ -144,8 +145,17 @@ class FollowedJournal(JournalState):
         before = self.output_tokens
         super()._row(record, offset)
         answer = record["answer"]
-        self.rows.finish(record["index"], offset, good=record["ok"])
+        usage, timings = answer.get("usage") or {}, answer.get("timings") or {}
+        tokens = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+        self.rows.finish(
+            record["index"],
+            offset,
+            good=record["ok"],
+            tokens=tokens,
+            speed=timings.get("decode_tps") or 0.0,
+        )
         if record["ok"]:
+            self.cached_tokens += usage.get("cached_tokens", 0)
             self._add_speed(answer.get("created", self.last), self.output_tokens - before)
 
     def _add_speed(self, at: float, tokens: int) -> None:
@@ -156,6 +166,32 @@ class FollowedJournal(JournalState):
             self.speeds.add(Speed((begun + 1) * _BUCKET_S, 0.0, total / _BUCKET_S))
             begun, total = number, 0
         self._bucket = begun, total + tokens
+
+
+def kept_speeds(path: Path) -> tuple[Speed, ...]:
+    """The speeds that the events of a run tell which has ended."""
+    speeds = SpeedHistory()
+    tail = Tail(path, last=_LAST_EVENTS)
+    while lines := tail.read()[1]:
+        for _, line in lines:
+            event = _event(line)
+            if event.get("event") == "begin":
+                speeds = SpeedHistory()
+            elif event.get("event") == "progress":
+                speeds.add(_speed(event))
+    return speeds.points()
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _speed(event: dict[str, Any]) -> Speed:
+    return Speed(event["elapsed_s"], event["prefill_tps_now"], event["decode_tps_now"])
 
 
 class EventFeed:
@@ -184,11 +220,8 @@ class EventFeed:
                 self._take(line)
 
     def _take(self, line: bytes) -> None:
-        try:
-            event = json.loads(line)
-            kind = event["event"]
-        except (ValueError, KeyError, TypeError):
-            return
+        event = _event(line)
+        kind = event.get("event")
         rows = self._journal.rows
         if kind == "begin":
             self.begin = event
@@ -198,8 +231,7 @@ class EventFeed:
         elif kind == "progress":
             self.progress = event
             rows.set_running(event.get("working", ()))
-            now = event["prefill_tps_now"], event["decode_tps_now"]
-            self.speeds.add(Speed(event["elapsed_s"], *now))
+            self.speeds.add(_speed(event))
         elif kind == "end":
             self.end = event
         elif kind == "note" and len(self.notes) < _NOTES:

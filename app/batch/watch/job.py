@@ -13,10 +13,10 @@ from app.batch.journal.journal import journal_path
 from app.batch.spec import BatchSpec
 from app.batch.watch import process, records
 from app.batch.watch.command import Command
-from app.batch.watch.follow import EventFeed, FollowedJournal
+from app.batch.watch.follow import EventFeed, FollowedJournal, kept_speeds
 from app.batch.watch.process import Child
 from app.batch.watch.records import Record
-from app.batch.watch.rows import Rows, RowState
+from app.batch.watch.rows import By, Rows, RowState, Speed, Which
 from app.batch.watch.view import JobView, Phase, view_of
 from app.exitcodes import ExitCode
 from app.openai.answer import Answer
@@ -54,6 +54,7 @@ class Job:
         self._signalled = 0.0
         self._stop = False
         self._phase = Phase.STARTING if child is not None else Phase.STOPPED
+        self._kept: tuple[Speed, ...] | None = None  # speeds of a run that had ended before
 
     @property
     def own(self) -> bool:
@@ -74,6 +75,7 @@ class Job:
                 self.journal,
                 self.events if self.own else None,
                 self._clock(),
+                kept=self._kept or (),
                 code=self.exit_code,
                 said=self._last_words(),
             )
@@ -88,16 +90,26 @@ class Job:
         with self._lock:
             return self.rows.state(index)
 
-    def list(self, which: str) -> list[int] | range:
-        """Rows to be shown: ``live`` ones first those running, ``failed`` ones, or ``all``."""
+    def order(self, which: Which, by: By = "row", *, down: bool = False) -> list[int] | range:
+        """Rows of a kind in an order; those that are ``live`` have their own: first those running,
+        then the latest."""
         with self._lock:
             if which == "live":
                 return self.rows.live()
-            if which == "failed":
-                return self.rows.failed()
             asked = self.asked
             sharded = asked is not None and asked.out.shard is not None
-            return self.rows.known() if sharded else range(len(self.rows))
+            return self.rows.order(which, by, down=down, known=sharded)
+
+    def counts(self) -> dict[Which, int]:
+        """How many rows of each kind there are."""
+        with self._lock:
+            rows = self.rows
+            return {
+                "all": len(rows),
+                "running": rows.count(RowState.RUNNING),
+                "done": rows.count(RowState.DONE, RowState.EARLIER),
+                "failed": rows.count(RowState.FAILED, RowState.INVALID),
+            }
 
     @property
     def exit_code(self) -> int | None:
@@ -131,7 +143,18 @@ class Job:
                 self.rows.close()
             elif not self._phase.active:
                 self.rows.set_running(())
+            if self._kept is None and not (self.own or more or self._phase.active):
+                self._kept = self._speeds_then()
             return more
+
+    def _speeds_then(self) -> tuple[Speed, ...]:
+        """What its process told, if that was the journal's last run and was started from here."""
+        events, run = self._record(None).events, self.journal.run
+        try:
+            told = events.stat().st_mtime
+        except OSError:
+            return ()
+        return kept_speeds(events) if run is not None and told >= run["at"] else ()
 
     def _foreign_phase(self, alive: bool, more: bool) -> Phase:
         run, end = self.journal.run, self.journal.end
@@ -228,6 +251,7 @@ class Job:
         self.command, self._child = command, child
         self.events = EventFeed(record.events, self.journal)
         self._signals, self._stop = 0, False
+        self._kept = None
         self._phase = Phase.STARTING
 
     def _record(self, command: Command | None) -> Record:

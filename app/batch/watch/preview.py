@@ -28,6 +28,8 @@ class ShownRow:
     id: str | int
     where: str
     prompt: str = ""  # with the roles of earlier messages
+    history: tuple[tuple[str, str], ...] = ()  # roles and texts
+    turns: tuple[str, ...] = ()
     error: str | None = None  # why it asks nothing, or has no answer
     answers: tuple[str, ...] = ()  # one for each turn or sample
     partial: str = ""  # what there was of an answer that failed
@@ -94,9 +96,13 @@ def _shown(row: Row) -> ShownRow:
     parts = [f"[{message['role']}] {message['content']}" for message in task.history]
     many = len(task.turns) > 1 or bool(parts)
     parts += [f"[user] {turn}" if many else turn for turn in task.turns]
-    text = "\n".join(parts)
-    text = text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + " ..."
-    return ShownRow(row.index, row.id, row.where, text)
+    history = tuple((m["role"], _short(m["content"])) for m in task.history)
+    turns = tuple(map(_short, task.turns))
+    return ShownRow(row.index, row.id, row.where, _short("\n".join(parts)), history, turns)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + " ..."
 
 
 def _row(

@@ -1,4 +1,4 @@
-"""What is known of all rows of a job, in nine bytes a row, and its speeds over its whole time, in
+"""What is known of all rows of a job, in 21 bytes a row, and its speeds over its whole time, in
 bounded memory."""
 
 from array import array
@@ -6,10 +6,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Literal
 
 import numpy as np
 
 _RECENT_KEPT = 500
+
+Which = Literal["live", "all", "running", "done", "failed"]
+By = Literal["row", "state", "prompt", "answer", "speed"]
 
 
 class RowState(IntEnum):
@@ -29,6 +33,8 @@ class Rows:
     def __init__(self) -> None:
         self._states = bytearray()
         self._offsets = array("q")
+        self._prompts, self._answers = array("i"), array("i")  # tokens
+        self._speeds = array("f")  # answer tokens a second
         self._recent: deque[int] = deque(maxlen=_RECENT_KEPT)
         self._running: tuple[int, ...] = ()
 
@@ -41,6 +47,8 @@ class Rows:
         if more > 0:
             self._states.extend(bytes(more))
             self._offsets.frombytes(b"\xff" * (8 * more))
+            for values in (self._prompts, self._answers, self._speeds):
+                values.frombytes(bytes(4 * more))
 
     def forget(self) -> None:
         """Start anew: what was known belongs to other answers."""
@@ -57,13 +65,24 @@ class Rows:
         self._running = ()
         self._recent.clear()
 
-    def finish(self, index: int, offset: int, *, good: bool) -> None:
-        """Take in a journal's record, which begins at ``offset``."""
+    def finish(
+        self,
+        index: int,
+        offset: int,
+        *,
+        good: bool,
+        tokens: tuple[int, int] = (0, 0),
+        speed: float = 0.0,
+    ) -> None:
+        """Take in a journal's record, which begins at ``offset``: ``tokens`` of prompt and answer,
+        answer tokens a second."""
         if index < 0:
             return
         self.grow(index + 1)
         self._states[index] = RowState.DONE if good else RowState.FAILED
         self._offsets[index] = offset
+        self._prompts[index], self._answers[index] = tokens
+        self._speeds[index] = speed
         self._recent.append(index)
 
     def set_running(self, indexes: Iterable[int]) -> None:
@@ -107,18 +126,37 @@ class Rows:
         running = [i for i in self._running if self._states[i] == RowState.RUNNING]
         return list(dict.fromkeys([*running, *reversed(self._recent)]))
 
-    def failed(self) -> list[int]:
-        """The rows without an answer to come, in their order."""
-        return self._from(RowState.FAILED)
-
-    def known(self) -> list[int]:
-        """The rows that something is known of, in their order."""
-        return self._from(RowState.RUNNING)
-
-    def _from(self, state: RowState) -> list[int]:
+    def order(
+        self, which: Which, by: By = "row", *, down: bool = False, known: bool = False
+    ) -> list[int] | range:
+        """Rows of a kind in an order. ``known``: of all, those that something is known of."""
         states = np.frombuffer(bytes(self._states), np.uint8)
-        found: list[int] = np.flatnonzero(states >= state).tolist()
-        return found
+        if which == "running":
+            found = np.flatnonzero(states == RowState.RUNNING)
+        elif which == "done":
+            found = np.flatnonzero((states == RowState.DONE) | (states == RowState.EARLIER))
+        elif which == "failed":
+            found = np.flatnonzero(states >= RowState.FAILED)
+        elif known:
+            found = np.flatnonzero(states >= RowState.RUNNING)
+        elif by == "row":
+            return range(len(self) - 1, -1, -1) if down else range(len(self))
+        else:
+            found = np.arange(len(self))
+        if by != "row":
+            values = self._values(by, states)[found]
+            # Equal ones stay in the order of their rows, in either direction.
+            found = found[np.argsort(-values if down else values, kind="stable")]
+        elif down:
+            found = found[::-1]
+        rows: list[int] = found.tolist()
+        return rows
+
+    def _values(self, by: By, states: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if by == "state":
+            return states.astype(np.int8)
+        values = {"prompt": self._prompts, "answer": self._answers, "speed": self._speeds}[by]
+        return np.array(values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class JobView:
     failed: int = 0  # of them
     cached: int = 0  # of them: answered by an earlier run
     running: int | None = None
+    reading: int = 0  # of those that run: whose prompts are read
     slots: int | None = None
     elapsed_s: float = 0.0
     left: Left | None = None
@@ -63,6 +64,7 @@ class JobView:
     kv_capacity: int | None = None
     memory_bytes: int | None = None
     prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompts
     output_tokens: int = 0
     part_read: float = 1.0  # of the journal
     speeds: tuple[Speed, ...] = ()
@@ -70,30 +72,15 @@ class JobView:
     notes: tuple[str, ...] = ()
 
     @property
-    def counts(self) -> str:
-        """Rows, in one line."""
-        text = f"{self.done:,} of {self.rows:,} rows"
-        if self.cached:
-            text += f" ({self.cached:,} from before)"
-        text += f" · {self.failed:,} failed"
-        if self.left is not None and self.phase.active:
-            text += f" · {self.left}"
-        elif self.elapsed_s:
-            text += f" · {duration(self.elapsed_s)}"
-        return text
-
-    @property
-    def resources(self) -> str:
-        """Slots, keys and values, memory; empty when they are not known."""
-        if self.slots is None:
-            return ""
-        parts = [f"slots {self.running or 0}/{self.slots}"]
-        if self.kv_capacity:
-            used = 100 * (self.kv_tokens or 0) / self.kv_capacity
-            parts.append(f"KV {self.kv_tokens or 0:,} ({used:.0f}%)")
-        if self.memory_bytes:
-            parts.append(f"memory {self.memory_bytes / 2**30:.2f} GiB")
-        return " · ".join(parts)
+    def state(self) -> str:
+        """What it does, and how long it takes yet or took, in a few words."""
+        if self.part_read < 1 and self.phase is not Phase.RUNNING:
+            return f"reading the journal ({100 * self.part_read:.0f}%)"
+        watched = "" if self.own or not self.phase.active else "watched"
+        time = duration(self.elapsed_s) if self.elapsed_s else ""
+        if self.phase.active and time:
+            time = str(self.left) if self.left is not None else f"{time} so far"
+        return " · ".join(filter(None, (str(self.phase), watched, time)))
 
 
 def view_of(
@@ -102,12 +89,13 @@ def view_of(
     events: EventFeed | None,
     now: float,
     *,
+    kept: tuple[Speed, ...],
     code: int | None,
     said: str,
 ) -> JobView:
     """``empty`` says which job it is and what it does; ``events`` are None for one that was not
-    started from here, ``code`` and ``said`` are the exit code and the last words of one that was.
-    ``now`` is in Unix seconds."""
+    started from here, ``kept`` the speeds that one of before told; ``code`` and ``said`` are the
+    exit code and the last words of one that was started from here. ``now`` is in Unix seconds."""
     phase, run = empty.phase, journal.run
     begin, progress, end = None, None, None
     notes: list[str] = []
@@ -130,7 +118,8 @@ def view_of(
             "elapsed_s": elapsed,
             "prompt_tokens": journal.prompt_tokens,
             "output_tokens": journal.output_tokens,
-            "speeds": journal.speeds.points(),
+            "cached_tokens": journal.cached_tokens,
+            "speeds": kept or journal.speeds.points(),
             "decode_tps": journal.output_tokens / elapsed,
             "decode_tps_now": journal.rates(now)[1] if phase.active else None,
         }
@@ -141,8 +130,9 @@ def view_of(
         values["left"] = journal.left_at(now) if events is None else left_of(progress or {})
     if progress is not None and events is not None:
         values |= {name: progress[name] for name in _MEASURED}
+        values["reading"] = min(progress.get("reading", 0), progress["running"])
         if not phase.active:
-            values |= dict.fromkeys(_NOW, None) | {"running": 0, "kv_tokens": 0}
+            values |= dict.fromkeys(_NOW, None) | {"running": 0, "reading": 0, "kv_tokens": 0}
         values["speeds"] = events.speeds.points()
     if end is not None:
         values |= {name: end[name] for name in ("prefill_tps", "decode_tps")}

@@ -11,6 +11,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.widgets import Button, DirectoryTree, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -19,6 +20,7 @@ from app.batch.watch.job import Job
 from app.batch.watch.preview import ShownRow, open_row
 from app.batch.watch.records import KnownJob, known_jobs
 from app.tui.screens.dialogs import ConfirmScreen, Panel
+from app.tui.widgets.batch_row import conversation
 from app.tui.widgets.form import path_line
 
 _JOURNAL = journal_path(Path("x")).name[1:]
@@ -144,25 +146,16 @@ class BatchRowScreen(Panel[None]):
 
     def contents(self) -> ComposeResult:
         with VerticalScroll():
-            yield Static("reading ...", id="said", markup=False)
-            yield Static("Prompt", classes="part")
-            yield Static(id="prompt", markup=False)
-            yield Static("Answer", classes="part", id="answer-title")
-            yield Static(id="answer", markup=False)
+            yield Static(id="row-whole")
 
     @work(exit_on_error=False, group="row")
     async def on_mount(self) -> None:
         row = await asyncio.to_thread(open_row, self._job, self._index)
-        self.query_one(".box").border_title = f"Row {row.index:,} · {row.id} · {row.where}"
-        said = [f"✗ {row.error}" if row.error else "", row.figures, row.note]
-        title = "Answer" if row.answers else ("Begun answer" if row.partial else "No answer")
-        for name, text in {
-            "said": "\n".join(filter(None, said)) or "not answered yet",
-            "prompt": row.prompt,
-            "answer-title": title,
-            "answer": "\n---\n".join(row.answers) or row.partial,
-        }.items():
-            self.query_one(f"#{name}", Static).update(text)
+        box = self.query_one(".box")
+        box.border_title = Content(f"Row {row.index:,} · {row.id}")
+        box.border_subtitle = Content(row.where)
+        shown = conversation(row, self._job.state(self._index))
+        self.query_one("#row-whole", Static).update(shown)
         self.row = row
 
     def action_copy(self) -> None:

@@ -2,35 +2,38 @@
 
 import asyncio
 import logging
-from dataclasses import replace
-from statistics import fmean
+from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
-from textual.widgets import Label, Sparkline, Static
+from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Input
 
 from app.batch.watch.job import Job
+from app.batch.watch.rows import By, Which
+from app.batch.watch.search import RowSearch
 from app.batch.watch.view import JobView, Phase
 from app.figures import rate
 from app.tui.screens.batch_panels import BatchRowScreen, short
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
+from app.tui.widgets.axis import Axis
+from app.tui.widgets.batch_filter import RowFilter, Words
+from app.tui.widgets.batch_header import JobHeader
+from app.tui.widgets.batch_row import RowPane
 from app.tui.widgets.batch_table import BatchTable
-from app.tui.widgets.gauge import gauge
+from app.tui.widgets.chart import Chart, Series
+from app.tui.widgets.table import Table
 from runtimes.errors import IngotError
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-_GAUGE = 22
-_LIVE, _ALL, _FAILED = "live", "all", "failed"
-_LISTS = {
-    _LIVE: "running, then latest",
-    _ALL: "all in their order",
-    _FAILED: "without an answer",
-}
+_SORTS: tuple[By, ...] = ("row", "state", "prompt", "answer", "speed")
+_SPEEDS = {"decode": "$text-primary", "prefill": "$text-secondary"}
 
 
 class BatchJob(Vertical):
@@ -39,33 +42,46 @@ class BatchJob(Vertical):
     BINDING_GROUP_TITLE = "Job"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "do('pause')", "Pause", id="batch.pause"),
-        Binding("r", "do('resume')", "Go on", id="batch.resume"),
+        Binding("r", "do('resume')", "Resume", id="batch.resume"),
         Binding("s", "stop", "Stop", id="batch.stop"),
-        Binding("f", "list('live')", "Follow", id="batch.follow"),
+        Binding("slash", "search", "Search", id="batch.search"),
         Binding("x", "list('failed')", "Failed", id="batch.failed"),
+        Binding("o", "sort", "Sort", id="batch.sort"),
+        Binding("O", "turn", "Turn the order round", id="batch.turn", show=False),
+        Binding("f", "list('live')", "Latest", id="batch.follow", show=False),
+        Binding("d", "list('done')", "Done", id="batch.done", show=False),
+        Binding("w", "list('running')", "Running", id="batch.working", show=False),
         Binding("g", "go_to", "Row", id="batch.go_to", show=False),
     ]
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self.job: Job | None = None
-        self._shown = _LIVE
+        self._shown: Which = "live"
+        self._by: tuple[By, bool] = ("row", False)  # the column, and whether downwards
+        self._search: RowSearch | None = None
         self._view: JobView | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(id="totals", markup=False)
-        for name in ("prefill", "decode"):
-            with Horizontal(classes="speed", id=name):
-                yield Label(markup=False)
-                yield Sparkline(summary_function=fmean)
-        yield BatchTable(id="rows-table")
-        yield Static(id="end", markup=False)
+        yield JobHeader()
+        with Horizontal(id="job-speeds"):
+            for name in _SPEEDS:
+                with Container(classes="pane job-speed", id=f"job-{name}"):
+                    yield Chart(x=Axis(time=True, low=0), y=Axis(low=0), id=name)
+        with Container(id="job-rows"):
+            with Vertical(classes="pane", id="job-list") as rows:
+                rows.border_title = "Rows"
+                yield RowFilter()
+                yield BatchTable(id="rows-table")
+            yield RowPane(id="job-row")
 
     def show(self, job: Job) -> None:
         """Follow ``job`` from now on."""
-        self.job, self._view = job, None
+        self.job, self._view, self._search = job, None, None
         self.query_one(BatchTable).job = job
-        self._turn_list(_LIVE)
+        self.query_one(Words).value = ""
+        self._by = ("row", False)
+        self._turn_list("live")
         self._follow(job)
 
     @work(exit_on_error=False, exclusive=True, group="follow")
@@ -76,8 +92,10 @@ class BatchJob(Vertical):
             try:
                 more = await asyncio.to_thread(job.poll)
                 view = await asyncio.to_thread(job.view)
-                if self.is_attached and (view != self._view or view.phase.active):
+                more = await asyncio.to_thread(self._search_on) or more
+                if self.is_attached and (more or view != self._view or view.phase.active):
                     self._draw(job, view)
+                    await self._list(job)
             except Exception:  # a defect must not leave a job unwatched; the monitor shows it
                 log.exception("following %s", job.output)
             await asyncio.sleep(0 if more else _TICK_S)
@@ -85,30 +103,91 @@ class BatchJob(Vertical):
     def _draw(self, job: Job, view: JobView) -> None:
         before, self._view = self._view, view
         with self.app.batch_update():
-            totals = totals_lines(replace(view, output=short(job.output)))
-            self.query_one("#totals", Static).update("\n".join(totals))
-            self.query_one("#prefill").display = view.prefill_tps is not None
-            for name in ("prefill", "decode"):
-                self._chart(name, [getattr(speed, name) for speed in view.speeds])
-            self.query_one("#end", Static).update("\n".join(view.lines or view.notes[-1:]))
-            if self._shown == _LIVE and not view.phase.active:
-                self._shown = _ALL  # nothing moves any more
-            self._list(job)
+            self.query_one(JobHeader).show(view, title_of(job))
+            for name, color in _SPEEDS.items():
+                self._chart(view, name, color)
+            if self._shown == "live" and not view.phase.active:
+                self._shown = "all"  # nothing moves any more
         if before is None or before.phase is not view.phase:
             self.screen.refresh_bindings()
             if before is not None and before.phase.active and not view.phase.active:
                 self._tell(view)
 
-    def _chart(self, name: str, values: list[float]) -> None:
-        chart = self.query_one(f"#{name}")
-        top = max(values, default=0.0)
-        label = f"{name} up to {rate(top)}" if top else f"{name}: nothing yet"
-        chart.query_one(Label).update(label)
-        chart.query_one(Sparkline).data = [0.0, *values]  # its lowest value is the axis
+    def _chart(self, view: JobView, name: str, color: str) -> None:
+        now, overall = getattr(view, f"{name}_tps_now"), getattr(view, f"{name}_tps")
+        pane = self.query_one(f"#job-{name}")
+        points = [(speed.at, getattr(speed, name)) for speed in view.speeds]
+        # A journal says nothing of it: it is not known of a job that was started elsewhere.
+        known = name == "decode" or overall is not None or any(value for _, value in points)
+        pane.set_class(not known, "-unknown")
+        pane.border_title = f"{name} tok/s"
+        told = [f"{rate(overall)} overall".replace(" tok/s", "")] if overall is not None else []
+        told += [f"{rate(now).removesuffix(' tok/s')} now"] if now is not None else []
+        pane.border_subtitle = Content(" · ".join(told))
+        self.query_one(f"#{name}", Chart).show([Series(name, points, color=color)])
 
-    def _list(self, job: Job, *, keep: bool = True) -> None:
-        live = self._shown == _LIVE
-        self.query_one(BatchTable).show(job.list(self._shown), keep=keep and not live)
+    # Which rows
+
+    async def _list(self, job: Job, *, keep: bool = True) -> None:
+        """Put the rows in order, in a thread: there may be a million."""
+        which, by, search = self._shown, self._by, self._search
+        found = await asyncio.to_thread(_ordered, job, which, by, search)
+        if (job, which, by, search) != (self.job, self._shown, self._by, self._search):
+            return
+        self.query_one(RowFilter).show(job.counts(), which)
+        table = self.query_one(BatchTable)
+        table.sorting = None if which == "live" else by
+        table.show(found, keep=keep and which != "live")
+
+    @work(exit_on_error=False, exclusive=True, group="list")
+    async def _list_anew(self, go_to: int | None = None) -> None:
+        if self.job is None:
+            return
+        await self._list(self.job, keep=False)
+        if go_to is not None and not self.query_one(BatchTable).go_to(go_to):
+            self.notify(f"There is no row {go_to:,}.", severity="warning", markup=False)
+
+    def _turn_list(self, which: Which, go_to: int | None = None) -> None:
+        self._shown = which
+        self._list_anew(go_to)
+
+    def _search_on(self) -> bool:
+        return self._search is not None and self._search.read()
+
+    @on(Input.Changed, "#row-words")
+    def _look_for(self, event: Input.Changed) -> None:
+        text, job = event.value.strip(), self.job
+        self._search = RowSearch(job.journal, text) if job is not None and text else None
+        if job is None:
+            return
+        if self._search is not None and self._shown == "live":
+            self._shown = "all"
+        self._find(job)
+
+    @work(exit_on_error=False, exclusive=True, group="find")
+    async def _find(self, job: Job) -> None:
+        more = True
+        while more and job is self.job:
+            more = await asyncio.to_thread(self._search_on)
+            await self._list(job)
+
+    @on(RowFilter.Chosen)
+    def _chosen(self, event: RowFilter.Chosen) -> None:
+        self._turn_list(event.kind)
+
+    @on(Table.Sorted)
+    def _sorted(self, event: Table.Sorted) -> None:
+        """The same column once more turns the order round; figures begin with the largest."""
+        by = next(name for name in _SORTS if name == event.name)
+        same = by == self._by[0] and self._shown != "live"
+        down = not self._by[1] if same else by in ("prompt", "answer", "speed")
+        self._order(by, down=down)
+
+    def _order(self, by: By, *, down: bool) -> None:
+        self._by = by, down
+        self._turn_list("all" if self._shown == "live" else self._shown)
+
+    # What is told
 
     def _tell(self, view: JobView) -> None:
         bad = view.phase in (Phase.FAILED, Phase.DIED)
@@ -123,7 +202,7 @@ class BatchJob(Vertical):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         job, active = self.job, self._view is None or self._view.phase.active
         if job is None:
-            return action not in ("do", "stop", "list", "go_to")
+            return False
         if parameters == ("resume",):
             return not active
         return job.own and active if action in ("do", "stop") else True
@@ -140,7 +219,7 @@ class BatchJob(Vertical):
         except (IngotError, OSError) as error:
             self.notify(str(error), severity="error", timeout=10, markup=False)
         if what == "resume":
-            self._shown = _LIVE
+            self._turn_list("live")
 
     @work(exit_on_error=False, group="dialog")
     async def action_stop(self) -> None:
@@ -149,34 +228,41 @@ class BatchJob(Vertical):
         if await self.app.push_screen_wait(ConfirmScreen(question, "Stop")):
             self.action_do("stop")
 
-    def action_list(self, which: str) -> None:
-        """Only the live rows, or only those without an answer; once more: all in their order."""
-        self._turn_list(_ALL if self._shown == which else which)
+    def action_list(self, which: Which) -> None:
+        """Only rows of a kind; once more: all of them."""
+        self._turn_list("all" if self._shown == which else which)
+
+    def action_search(self) -> None:
+        self.query_one(Words).focus()
+
+    def action_sort(self) -> None:
+        """By the next column."""
+        by = _SORTS[(_SORTS.index(self._by[0]) + 1) % len(_SORTS)]
+        self._order(by, down=by in ("prompt", "answer", "speed"))
+
+    def action_turn(self) -> None:
+        self._order(self._by[0], down=not self._by[1])
 
     @work(exit_on_error=False, group="dialog")
     async def action_go_to(self) -> None:
         text = await self.app.push_screen_wait(AskScreen("Row", placeholder="its number, from 0"))
         if text is None:
             return
-        number = int(text.replace(",", "")) if text.replace(",", "").isdecimal() else -1
-        self._turn_list(_ALL)
-        if not self.query_one(BatchTable).go_to(number):
+        digits = text.replace(",", "")
+        if not digits.isdecimal():
             self.notify(f"There is no row {text}.", severity="warning", markup=False)
-
-    def _turn_list(self, which: str) -> None:
-        self._shown = which
-        self.query_one(BatchTable).caption = _LISTS[which]
-        if self.job is not None:
-            self._list(self.job, keep=False)
+            return
+        self.query_one(Words).value = ""
+        self._turn_list("all", int(digits))
 
     @on(BatchTable.Highlighted)
     def _moved(self, event: BatchTable.Highlighted) -> None:
         """Who looks at a row does not want it to be moved away."""
-        table = self.query_one(BatchTable)
-        index = table.record
-        if event.moved and self._shown == _LIVE and index is not None:
-            self._turn_list(_ALL)
-            table.go_to(index)
+        index = self.query_one(BatchTable).record
+        if event.moved and self._shown == "live" and index is not None:
+            self._turn_list("all", index)
+        if self.job is not None:
+            self.query_one(RowPane).follow(self.job, index)
 
     @on(BatchTable.Selected)
     def _open(self) -> None:
@@ -185,30 +271,16 @@ class BatchJob(Vertical):
             self.app.push_screen(BatchRowScreen(self.job, index))
 
 
-def totals_lines(view: JobView) -> list[str]:
-    """A job in four lines: what it does, how far it is, how fast, with what."""
-    who = "" if view.own else " (watched)"
-    phase = f"{view.phase.upper()}{who}"
-    if view.part_read < 1 and view.phase is not Phase.RUNNING:
-        phase = f"reading the journal ({100 * view.part_read:.0f}%)"
-    share = view.done / view.rows if view.rows else None
-    speeds = (
-        _speed("prefill", view.prefill_tps_now, view.prefill_tps),
-        _speed("decode", view.decode_tps_now, view.decode_tps),
-    )
-    known = ""
-    if view.prompt_tokens:
-        known = f"{view.prompt_tokens:,} prompt and {view.output_tokens:,} answer tokens so far"
-    return [
-        f"{phase} · {view.output}",
-        f"{gauge(share, _GAUGE)} {view.counts}",
-        " · ".join(filter(None, speeds)),
-        view.resources or known,
-    ]
+def _ordered(
+    job: Job, which: Which, by: tuple[By, bool], search: RowSearch | None
+) -> Sequence[int]:
+    rows = job.order(which, by[0], down=by[1])
+    return rows if search is None else [index for index in rows if index in search.found]
 
 
-def _speed(name: str, now: float | None, overall: float | None) -> str:
-    if now is not None and overall is not None:
-        return f"{name} {rate(now)} (all {rate(overall)})"
-    known = overall if now is None else now
-    return "" if known is None else f"{name} {rate(known)}"
+def title_of(job: Job) -> str:
+    """What it reads and writes."""
+    asked, output = job.asked, short(job.output)
+    if asked is None:
+        return output
+    return f"{'stdin' if asked.input == '-' else short(Path(asked.input))} → {output}"

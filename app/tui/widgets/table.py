@@ -22,12 +22,14 @@ _NEAR = 500  # rows in which the record under the cursor is looked for when ther
 
 @dataclass(frozen=True)
 class Column(Generic[Record]):
-    """``text`` makes its cell for a record. Without a ``width`` it takes what the others leave."""
+    """``text`` makes its cell for a record. Without a ``width`` it takes what the others leave. One
+    with a ``name`` can be sorted by: a click on its title asks for that."""
 
     title: str
     text: Callable[[Record], str | Text]
     width: int | None = None
     right: bool = False
+    name: str = ""
 
 
 class Table(ScrollView, Generic[Record], can_focus=True):
@@ -62,6 +64,12 @@ class Table(ScrollView, Generic[Record], can_focus=True):
     class Selected(Message):
         """The record under the cursor is wanted."""
 
+    @dataclass
+    class Sorted(Message):
+        """The title of a column with a name was clicked."""
+
+        name: str
+
     def __init__(
         self,
         columns: Sequence[Column[Record]],
@@ -73,6 +81,9 @@ class Table(ScrollView, Generic[Record], can_focus=True):
         self.rows: Sequence[Record] = ()
         self.cursor = 0
         self.caption = ""  # over the column that has no title
+        self.sorting: tuple[str, bool] | None = (
+            None  # the column it is sorted by; whether downwards
+        )
 
     @property
     def record(self) -> Record | None:
@@ -129,13 +140,28 @@ class Table(ScrollView, Generic[Record], can_focus=True):
             style += self.get_component_rich_style(name, partial=True)
         line = Text(no_wrap=True, end="")
         for column in self.columns:
-            text = column.title or self.caption if y == 0 else column.text(self.rows[at])
-            cell = text.copy() if isinstance(text, Text) else Text(text)
+            text = self._title(column) if y == 0 else column.text(self.rows[at])
+            # Under the cursor only its own colours, which what a cell has might not be read on.
+            under = y > 0 and at == self.cursor
+            cell = text.copy() if isinstance(text, Text) and not under else Text(str(text))
             cell.overflow = "ellipsis"
             cell.align("right" if column.right else "left", column.width or self.room)
             line.append(" ").append_text(cell).append(" ")
         segments = line.render(self.app.console)
         return Strip(Segment.apply_style(segments, style)).adjust_cell_length(width, style)
+
+    def _title(self, column: Column[Record]) -> str:
+        if not column.name or self.sorting is None or column.name != self.sorting[0]:
+            return column.title or self.caption
+        return f"{column.title}{'▼' if self.sorting[1] else '▲'}"
+
+    def _column_at(self, x: int) -> Column[Record] | None:
+        end = 0
+        for column in self.columns:
+            end += (column.width or self.room) + 2
+            if x < end:
+                return column
+        return None
 
     # Moving
 
@@ -154,7 +180,9 @@ class Table(ScrollView, Generic[Record], can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         at = event.y - 1 + self.scroll_offset.y
-        if event.y > 0 and at == self.cursor:
+        if event.y == 0 and (column := self._column_at(event.x)) and column.name:
+            self.post_message(self.Sorted(column.name))
+        elif event.y > 0 and at == self.cursor:
             self.action_select()
         elif event.y > 0 and at < len(self.rows):
             self._move(at)

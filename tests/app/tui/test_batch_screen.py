@@ -28,6 +28,7 @@ from app.tui.screens.batch_panels import (
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_form import BatchForm
+from app.tui.widgets.batch_header import JobHeader
 from app.tui.widgets.batch_job import BatchJob
 from app.tui.widgets.batch_table import BatchTable
 from tests.app import endless, stopping
@@ -65,6 +66,10 @@ def drawn(screen: BatchScreen, name: str) -> str:
     """The text of a table in a widget, with one space between its cells."""
     lines = screen.app.console.render_lines(screen.query_one(f"#{name}", Static).content)  # type: ignore[arg-type]
     return "\n".join(" ".join("".join(part.text for part in line).split()) for line in lines)
+
+
+def state(screen: BatchScreen) -> str:
+    return str(screen.query_one(JobHeader).border_subtitle)
 
 
 def done(screen: BatchScreen) -> int:
@@ -130,7 +135,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         paused = job.view()
         assert paused.phase is Phase.PAUSED
         assert 1 <= paused.done < ROWS
-        await soon(lambda: "PAUSED" in said(screen, "totals"))
+        await soon(lambda: state(screen).startswith("paused"))
         await pilot.press("r")
         await soon(lambda: job.view().phase is Phase.DONE)
         counts = Counter(
@@ -139,8 +144,10 @@ async def test_a_job_from_the_file_to_a_rows_answer(
             if line.get("ok")
         )
         assert counts == Counter(range(1, ROWS + 1))
-        await soon(lambda: "DONE" in said(screen, "totals"))
-        assert "24 answered" in said(screen, "end")
+        await soon(lambda: state(screen).startswith("done"))
+        assert "24 answered" in said(screen, "job-said")
+        assert screen.query_one(JobHeader).border_title == "in.jsonl → in.out.jsonl"
+        assert said(screen, "job-counts") == "25 of 25   1 failed  100%"
 
         table = screen.query_one(BatchTable)
         await soon(lambda: len(table.rows) == ROWS + 1)
@@ -154,14 +161,16 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         assert app.clipboard == record["response"]
 
         await pilot.press("x")
-        assert table.rows == [0]
+        await soon(lambda: table.rows == [0])
         await pilot.press("x", "g")
         await soon(lambda: isinstance(app.screen, AskScreen))
         await pilot.press("7", "enter")
         await soon(lambda: table.record == 7)
         await pilot.press("f")
-        assert len(table.rows) < ROWS + 1
-        await pilot.press("f", "end")
+        await soon(lambda: len(table.rows) < ROWS + 1)
+        await pilot.press("f")
+        await soon(lambda: len(table.rows) == ROWS + 1)
+        await pilot.press("end")
         assert table.record == ROWS
 
         # The job is known from now on.
@@ -171,7 +180,11 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         assert app.screen.found[at].state == "finished"
         app.screen.query_one(OptionList).highlighted = at
         await pilot.press("enter")
-        await soon(lambda: screen.job is not job and "watched" in said(screen, "totals"))
+        await soon(lambda: screen.job is not job and state(screen).startswith("done"))
+        # Its speeds are those that were told while it ran.
+        assert screen.job is not None
+        await soon(lambda: screen.job.view().speeds == job.view().speeds)
+        assert any(speed.prefill for speed in job.view().speeds)
         await pilot.press("f10")
         assert screen.query_one("#new").display
         await pilot.press("f10")
@@ -183,7 +196,7 @@ async def test_a_running_job_is_watched_stopped_and_left(
 ) -> None:
     out = Path("out.jsonl").absolute()
     least = str(endless.CONTEXT - 1024)  # of every answer: it takes minutes
-    slow = ("--slots", "2", "--context", str(endless.CONTEXT), "--min-tokens", least)
+    slow = ("--slots", "4", "--context", str(endless.CONTEXT), "--min-tokens", least)
     asked = ("batch", Path("in.jsonl").absolute(), out, "--model", endless_gguf, *slow)
     process = ingot.start(*asked, "--max-tokens", least, "--quiet")
     async with app.run_test(size=(80, 24)) as pilot:
@@ -195,21 +208,22 @@ async def test_a_running_job_is_watched_stopped_and_left(
         at = [known.output for known in app.screen.found].index(out)
         app.screen.query_one(OptionList).highlighted = at
         await pilot.press("enter")
-        await soon(lambda: "RUNNING (watched)" in said(screen, "totals"))
+        await soon(lambda: state(screen).startswith("running · watched"))
         assert not screen.query_one(BatchJob).check_action("do", ("pause",))
         assert not screen.interrupt()
         assert screen.leaving() is None
         process.kill()
-        await soon(lambda: "KILLED" in said(screen, "totals"))
-        assert "kept" in said(screen, "end")
+        await soon(lambda: state(screen).startswith("killed"))
+        assert "kept" in said(screen, "job-said")
 
         # Gone on with here, it is ours.
         await pilot.press("r")
-        await soon(lambda: "RUNNING ·" in said(screen, "totals"))
-        await soon(lambda: "slots 2/2" in said(screen, "totals"))
+        await soon(lambda: state(screen).startswith("running"))
+        await soon(lambda: said(screen, "job-slots").startswith("Slots ■■■■ 4 · 4 decoding"))
+        await soon(lambda: said(screen, "kind-running") == "running  4")
         job = screen.job
         assert job is not None
-        await soon(lambda: job.rows.count(RowState.RUNNING) == 2)
+        await soon(lambda: job.rows.count(RowState.RUNNING) == 4)
         await pilot.press("ctrl+q")
         await soon(lambda: isinstance(app.screen, BatchLeaveScreen))
         await pilot.press("escape")
@@ -217,7 +231,7 @@ async def test_a_running_job_is_watched_stopped_and_left(
         await pilot.press("s")
         await soon(lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("y")
-        await soon(lambda: "STOPPED" in said(screen, "totals"))
+        await soon(lambda: state(screen).startswith("stopped"))
 
         # Left alone, it goes on; left with a pause, it ends by itself.
         await pilot.press("r")
@@ -295,7 +309,3 @@ async def test_what_a_field_cannot_show_is_told_in_its_words(app: BatchApp) -> N
         assert said(screen_of(app), "said") == told
         await pilot.press("9")
         assert said(screen_of(app), "said") == "", "it may be mended now"
-
-
-def test_a_row_in_cells() -> None:
-    assert BatchTable().cells(7) == ["7", "waiting", "", "", "", "", ""]

@@ -104,7 +104,7 @@ def test_a_job_is_told_from_begin_to_end(
     assert f"{ROWS} answered, 1 failed" in view.lines[0]
     states = [job.state(i) for i in range(ROWS + 1)]
     assert states == [RowState.DONE] * ROWS + [RowState.INVALID]
-    assert job.list("failed") == [ROWS]
+    assert job.order("failed") == [ROWS]
     for index in (0, ROWS - 1):
         answer = job.answer(index)
         assert answer is not None
