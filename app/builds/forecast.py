@@ -49,7 +49,13 @@ class Forecast:
     download: int = 0  # fetched first, to the cache's disk
     download_free: int = 0
     builder: int | None = None  # the process that writes into ``out`` now
-    problems: tuple[str, ...] = ()  # why the run would be refused
+    # Why the run would be refused: the field of `Settings` that could change it, "" for none.
+    wrong: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the run would be refused."""
+        return tuple(text for _, text in self.wrong)
 
     @property
     def disk_needed(self) -> int:
@@ -62,22 +68,16 @@ class Forecast:
         return max(self.memory.values(), default=0)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """About the model and the folder, for people."""
         model, count = self.source, self.source.parameters
         weights = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
         lines = [f"{model.name}: {model.architecture}, {weights} weights, {human(model.bytes)}"]
         if self.download:
             free = human(self.download_free)
             lines.append(f"Download {human(self.download)} first; its disk has {free} free")
-        if self.disk:
-            needs = f"Needs {human(self.disk_needed)} of {human(self.disk_free)} free disk"
-            if self.memory:
-                memory = f"{human(self.memory_needed)} of {human(self.memory_free)} free memory"
-                needs += f" and {memory} ({max(self.memory, key=lambda n: self.memory[n])})"
-            lines.append(needs)
         there = f"; there already: {', '.join(self.there)}" if self.there else ""
         lines.append(f"Into {self.out}{there}")
-        return [*lines, *(f"✗ {problem}" for problem in self.problems)]
+        return lines
 
 
 def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
@@ -96,24 +96,26 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
     disk = space_parts(source, recipes, options) if recipes else {}
     memory = memory_parts(source, recipes, options) if recipes else {}
     reusable = stages_size(out / WORK)
-    builder, problems = holder_of(out), []
+    builder = holder_of(out)
+    wrong: list[tuple[str, str]] = []
     if builder is not None:
         # Nothing else is certain while that run fills the disk and frees it again.
-        problems = [
-            f"process {builder} builds into {out} now: wait for it, or choose another folder"
-        ]
-    checks: tuple[Callable[[], object], ...] = (
-        lambda: require_matrix(options.recipes, options.imatrix),
-        lambda: options.imatrix is not None and is_matrix(options.imatrix),
-        lambda: require_fitting(options, source, out),
-        lambda: require_space(out, disk, reusable=reusable),
-        lambda: require_memory(memory),
+        said = f"process {builder} builds into {out} now: wait for it, or choose another folder"
+        wrong = [("out", said)]
+    gguf = source.kind == "gguf"
+    unfit = "lora" if gguf and options.source.lora is not None else "recipes" if gguf else "out"
+    checks: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("imatrix", lambda: require_matrix(options.recipes, options.imatrix)),
+        ("imatrix", lambda: options.imatrix is not None and is_matrix(options.imatrix)),
+        (unfit, lambda: require_fitting(options, source, out)),
+        ("out", lambda: require_space(out, disk, reusable=reusable)),
+        ("", lambda: require_memory(memory)),
     )
-    for check in checks if builder is None else ():
+    for field, check in checks if builder is None else ():
         try:
             check()
         except IngotError as error:
-            problems.append(str(error))
+            wrong.append((field, str(error)))
     return Forecast(
         source,
         out,
@@ -125,7 +127,7 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
         download=download,
         download_free=free_space(cache_dir())[1],
         builder=builder,
-        problems=tuple(problems),
+        wrong=tuple(wrong),
     )
 
 

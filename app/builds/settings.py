@@ -13,6 +13,14 @@ from quantize.recipes.recipe import PRESETS, RECIPES, Recipe
 DEFAULT_RECIPES = tuple(recipe.name for recipe in choose_recipes())
 
 
+class FieldError(UsageError):
+    """``field`` of `Settings` cannot be used as it is."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the user typed; "" is left to quantize."""
@@ -26,15 +34,17 @@ class Settings:
     fresh: bool = False
 
     def options(self) -> Options:
-        """What the command makes of this. Raises UsageError that says what to change."""
+        """What the command makes of this. Raises FieldError that says what to change."""
         if not self.model.strip():
-            raise UsageError("name a model: a folder, a .gguf file of floats, or ORG/NAME")
+            raise FieldError("model", "name a model: a folder, a .gguf file of floats, or ORG/NAME")
         if not self.recipes:
-            raise UsageError("choose at least one recipe")
-        if self.imatrix and not _path(self.imatrix).is_file():
-            raise UsageError(f"there is no file {self.imatrix} for the importance matrix")
+            raise FieldError("recipes", "choose at least one recipe")
         if not self.from_hub and not _path(self.model).exists():
-            raise UsageError(f"there is no folder {self.model}; on the hub models are ORG/NAME")
+            raise FieldError(
+                "model", f"there is no folder {self.model}; on the hub models are ORG/NAME"
+            )
+        if self.imatrix and not _path(self.imatrix).is_file():
+            raise FieldError("imatrix", f"there is no file {self.imatrix}")
         return Options(
             SourceOptions(self.source, lora=_given(self.lora)),
             tuple(find_recipe(name) for name in self.recipes),
@@ -55,7 +65,7 @@ class Settings:
         return not _path(self.model).exists() and parse_hub_name(self.model.strip()) is not None
 
     def arguments(self) -> list[str]:
-        """Of the `quantize` command; raises UsageError as ``options``."""
+        """Of the `quantize` command; raises FieldError as ``options``."""
         options = self.options()
         recipes = ",".join(recipe.name for recipe in options.recipes)
         given = {"--out": options.out, "--imatrix": options.imatrix, "--lora": options.source.lora}

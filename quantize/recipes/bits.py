@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from runtimes.models.gguf import GgufHeader, read_header
@@ -10,6 +11,14 @@ from runtimes.onnx.memory import graph_of
 
 # Sines and cosines of every position, which the builder computes: no weights of the model.
 _TABLE = re.compile(r"(?:cos|sin)_cache")
+
+
+@dataclass(frozen=True, slots=True)
+class FileSize:
+    """What a file has, or will have: all its bytes, and bits a weight, scales included."""
+
+    bytes: int
+    bits_per_weight: float
 
 
 def gguf_bits(header: GgufHeader) -> float:

@@ -37,6 +37,7 @@ class Recipe:
     options: Mapping[str, str] = field(default_factory=dict)
     limits: Limits | None = None
     needs_imatrix: bool = False  # cannot be made without an importance matrix
+    published_kl: float | None = None  # of the type on Llama-3-8B, in nats; see ``_gguf``
 
     @property
     def is_float(self) -> bool:
@@ -77,9 +78,11 @@ def _gguf(
     from the half-precision Llama-3-8B on WikiText-2 (llama.cpp's tools/perplexity/README.md,
     without importance matrix where there is such a row). It needs a matrix if it has tensors that
     llama.cpp does not quantize without (``tensor_requires_imatrix`` in src/llama-quant.cpp)."""
-    limits = _limits(kl)
     return Recipe(
-        name, "gguf", bits, size, advice, ftype, limits=limits, needs_imatrix=needs_imatrix
+        *(name, "gguf", bits, size, advice, ftype),
+        limits=_limits(kl),
+        needs_imatrix=needs_imatrix,
+        published_kl=kl,
     )
 
 

@@ -98,7 +98,8 @@ def calibration(recipe: Recipe, options: Options) -> Path | None:
 def build_key(source: dict[str, Any], recipe: Recipe, options: Options) -> str:
     """One file."""
     own = asdict(recipe)
-    for name in ("advice", "limits", "bits_per_weight", "needs_imatrix"):  # change no byte
+    # What changes no byte.
+    for name in ("advice", "limits", "bits_per_weight", "needs_imatrix", "published_kl"):
         own.pop(name)
     inputs: dict[str, Any] = {"recipe": own, "tools": versions([recipe.format])}
     if recipe.format == "gguf":

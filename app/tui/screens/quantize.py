@@ -15,7 +15,7 @@ from app.builds.progress import State
 from app.builds.results import read_result
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.quantize_form import QuantizeForm, foreseen
+from app.tui.widgets.quantize_form import QuantizeForm, blamed, foreseen
 from app.tui.widgets.quantize_run import QuantizeProgress, QuantizeResult
 from runtimes.errors import IngotError, ModelError
 
@@ -84,16 +84,18 @@ class QuantizeScreen(ModeScreen):
             self._busy = False
 
     async def _started(self) -> QuantizeProcess | None:
-        settings = self.query_one(QuantizeForm).settings
+        form = self.query_one(QuantizeForm)
+        settings = form.settings
         try:
-            forecast = await asyncio.to_thread(foreseen, settings)
-            if forecast.problems:
-                raise ModelError("\n".join(forecast.problems))
-            return await asyncio.to_thread(QuantizeProcess, settings)
+            wrong = (await asyncio.to_thread(foreseen, settings)).wrong
+            if not wrong:
+                return await asyncio.to_thread(QuantizeProcess, settings)
         except (IngotError, OSError) as error:
-            title = "This cannot be built"
-            self.notify(str(error), title=title, severity="error", timeout=15, markup=False)
-            return None
+            wrong = (blamed(error),)
+        form.explain(wrong)
+        self._turn_to("form")
+        self.call_after_refresh(form.action_next_error)
+        return None
 
     async def _follow(self, process: QuantizeProcess) -> None:
         self._turn_to("run")

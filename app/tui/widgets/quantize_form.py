@@ -3,87 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Input, Static
 
-from app.builds.settings import DEFAULT_RECIPES, Settings, estimated_size, offered
-from app.tui.widgets.form import Check, Form, path_line
-from app.tui.widgets.table import Column, Table
+from app.builds.settings import FieldError, Settings
+from app.tui.widgets.form import Check, Form, Group, path_field
+from app.tui.widgets.recipe_cards import RecipeCards
 from quantize.disk import human
-from quantize.recipes.recipe import Recipe
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
     from app.builds.forecast import Forecast
+    from app.builds.prospects import Prospects
+    from quantize.recipes.recipe import Recipe
 
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
-_NO_MODEL = "A folder of a Hugging Face model, a .gguf file of floats, or ORG/NAME on the hub."
-
-
-class RecipeTable(Table[Recipe]):
-    """The recipes to choose among, ticked with space or enter."""
-
-    HELP = """
-    A recipe is one kind of file. **space** or **enter** ticks the one under the cursor. The four
-    that are ticked at first are what most people want: 4 and 8 bits for llama.cpp and for ONNX
-    Runtime. Bits are nominal: what a weight takes with its scales where all of it fits the type.
-    Sizes are estimates from them; small models' files are larger.
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "select", "Tick", id="recipes.tick"),
-    ]
-
-    class Changed(Message):
-        """Another choice."""
-
-    def __init__(self, id: str | None = None) -> None:
-        columns: tuple[Column[Recipe], ...] = (
-            Column("", lambda r: f"[{'x' if r.name in self._ticked else ' '}]", 3),
-            Column("Recipe", lambda r: r.name, 13),
-            Column("Format", lambda r: r.format, 6),
-            Column("Bits", lambda r: f"{r.bits_per_weight:.1f}", 4, right=True),
-            Column("About", self._about, 7, right=True),
-            Column("What it is for", advice),
-        )
-        super().__init__(columns, key=lambda recipe: recipe.name, id=id)
-        self._ticked = set(DEFAULT_RECIPES)
-        self._parameters: int | None = None
-
-    def on_mount(self) -> None:
-        self.show(offered())
-
-    def _about(self, recipe: Recipe) -> str:
-        known = self._parameters
-        return "" if known is None else human(estimated_size(known, recipe))
-
-    @property
-    def chosen(self) -> tuple[str, ...]:
-        """Names, in the order of the rows."""
-        return tuple(r.name for r in offered() if r.name in self._ticked)
-
-    def choose(self, names: tuple[str, ...]) -> None:
-        self._ticked = set(names)
-        self.refresh()
-        self.post_message(self.Changed())
-
-    def set_parameters(self, parameters: int | None) -> None:
-        """The number of the model's weights, for the sizes; None while it is not known."""
-        if parameters != self._parameters:
-            self._parameters = parameters
-            self.refresh()
-
-    def action_select(self) -> None:
-        if self.record is not None:
-            self._ticked ^= {self.record.name}
-            self.refresh()
-            self.post_message(self.Changed())
+# Options of the command as the form calls them.
+_LABELS = {"--out": "“Into”", "--imatrix": "“Matrix”", "--to gguf": "recipes of llama.cpp"}
+_FIELDS = ("model", "out", "imatrix", "lora")
 
 
 def advice(recipe: Recipe) -> str:
@@ -95,10 +41,10 @@ class QuantizeForm(Form):
     """``Foreseen`` when what the run needs is known."""
 
     HELP = """
-    Name a model and choose recipes; below them is what the run needs. Empty fields are left to
-    quantize. **Matrix** is a text of the kind that the model is for: an importance
+    Name a model and choose recipes; the line at the bottom says what the run needs. Empty fields
+    are left to quantize. **Matrix** is a text of the kind that the model is for: an importance
     matrix is computed from it. **LoRA** is an adapter that is merged first. **tab** takes the path
-    that is suggested.
+    that is suggested. What is wrong stands under its field.
     """
 
     @dataclass
@@ -107,24 +53,43 @@ class QuantizeForm(Form):
 
         forecast: Forecast | None
 
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._forecast: Forecast | None = None
+
     def compose(self) -> ComposeResult:
-        yield path_line("Model", "folder, .gguf file of floats, or ORG/NAME", "model", ".gguf")
-        yield RecipeTable(id="recipes")
-        yield Static(id="advice", markup=False)
-        yield path_line("Into", "MODEL-built beside the model", "out")
-        yield path_line("Matrix", "a text or a ready importance matrix (optional)", "imatrix", "")
-        yield path_line("LoRA", "an adapter to merge first (optional)", "lora")
-        with Horizontal(classes="form-line"):
-            yield Check("Measure quality and speed", value=True, id="measure")
-            yield Check("Build again", value=False, id="fresh")
+        with VerticalScroll(id="quantize-body", can_focus=False):
+            yield Group(
+                "Model",
+                path_field("model", "Model", "folder, .gguf file of floats, ORG/NAME", "", ".gguf"),
+                path_field("out", "Into", "MODEL-built beside the model"),
+                Static(id="forecast", markup=False),
+            )
+            yield RecipeCards(id="recipes")
+            with Group("Options", id="quantize-options"):
+                yield path_field(
+                    "imatrix", "Matrix", "a text, or a ready matrix (optional)", "", ""
+                )
+                yield path_field("lora", "LoRA", "an adapter to merge first (optional)")
+                with Horizontal(classes="form-line"):
+                    yield Check("Measure quality and speed", value=True, id="measure")
+                    yield Check("Build again", value=False, id="fresh")
+        with Horizontal(id="quantize-foot"):
+            with Vertical():
+                yield Static(id="advice", markup=False)
+                yield Static(id="sum", markup=False)
             yield Button("Build", variant="primary", compact=True, action="screen.build")
-        yield Static(_NO_MODEL, id="forecast", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#forecast").display = False
+        self._advise()
+        self._add_up()
 
     @property
     def settings(self) -> Settings:
         return Settings(
             self.text_of("model"),
-            self.query_one(RecipeTable).chosen,
+            self.query_one(RecipeCards).chosen,
             out=self.text_of("out"),
             imatrix=self.text_of("imatrix"),
             lora=self.text_of("lora"),
@@ -132,34 +97,87 @@ class QuantizeForm(Form):
             fresh=self.query_one("#fresh", Check).value,
         )
 
-    @on(Table.Highlighted)
+    # What is at the bottom
+
+    @on(RecipeCards.Highlighted)
     def _advise(self) -> None:
-        recipe = self.query_one(RecipeTable).record
-        text = f"{recipe.name}: {advice(recipe)}" if recipe else ""
-        self.query_one("#advice", Static).update(text)
+        recipe = self.query_one(RecipeCards).recipe
+        told = Content.assemble((recipe.name, "bold"), f"  {advice(recipe)}")
+        self.query_one("#advice", Static).update(told)
+
+    def _add_up(self, wrong: str = "") -> None:
+        """What the chosen recipes come to; or what is ``wrong`` and belongs to no field."""
+        line, cards = self.query_one("#sum", Static), self.query_one(RecipeCards)
+        line.set_class(bool(wrong), "bad")
+        if wrong:
+            line.update(f"✗ {wrong}")
+            return
+        count, found = len(cards.chosen), self._forecast
+        parts = [f"{count} recipe{'s' * (count != 1)}"]
+        if found is not None:
+            parts.append(f"{human(cards.prospects.total(cards.chosen))} of files")
+            if found.disk:
+                disk = f"{human(found.disk_needed)} of {human(found.disk_free)} free disk"
+                parts.append(f"needs up to {disk}")
+            if found.memory:
+                parts.append(f"{human(found.memory_needed)} of memory")
+        line.update(" · ".join(parts))
+
+    # What is wrong
+
+    def explain(self, wrong: Sequence[tuple[str, str]]) -> None:
+        """Each text under its field; what has none at the bottom."""
+        told: dict[str, str] = {}
+        rest = []
+        for field, text in wrong:
+            for option, label in _LABELS.items():
+                text = re.sub(rf"{option}(?![\w-])", label, text)
+            if field in _FIELDS:
+                told[field] = f"{told[field]}\n{text}" if field in told else text
+            else:
+                rest.append(text)
+        self.refuse_all(told)
+        self._add_up("; ".join(rest))
+
+    # Looking
 
     @on(Input.Changed)
-    @on(RecipeTable.Changed)
+    @on(RecipeCards.Changed)
     @on(Check.Changed)
     def _changed(self) -> None:
+        self._add_up()
         self.look_later()
 
     async def look(self) -> None:
-        settings = self.settings
-        forecast, lines = None, [_NO_MODEL]
+        settings, facts = self.settings, self.query_one("#forecast", Static)
+        wrong: Sequence[tuple[str, str]] = ()
+        self._forecast, lines = None, list[str]()
         if settings.model.strip():
             try:
                 if settings.from_hub:
-                    self.query_one("#forecast", Static).update("Asking the hub ...")
-                forecast = await asyncio.to_thread(foreseen, settings)
-                lines = forecast.lines()
+                    facts.update("Asking the hub ...")
+                    facts.display = True
+                self._forecast = await asyncio.to_thread(foreseen, settings)
+                wrong, lines = self._forecast.wrong, self._forecast.lines()
             except (IngotError, OSError) as error:
-                lines = [f"✗ {error}"]
-        self.query_one(RecipeTable).set_parameters(forecast.source.parameters if forecast else None)
-        self.query_one("#forecast", Static).update("\n".join(lines))
-        self.post_message(self.Foreseen(forecast))
-        if forecast is not None and forecast.builder is not None:
+                wrong = (blamed(error),)
+        facts.update("\n".join(lines))
+        facts.display = bool(lines)
+        found = self._forecast
+        if found is None:
+            self.query_one(RecipeCards).show_prospects(None)
+        else:
+            there = await asyncio.to_thread(_prospects, found)
+            self.query_one(RecipeCards).show_prospects(there)
+        self.explain(wrong)
+        self.post_message(self.Foreseen(found))
+        if found is not None and found.builder is not None:
             self.look_later(_AGAIN_S)
+
+
+def blamed(error: Exception) -> tuple[str, str]:
+    """The field whose value ``error`` is about, and what it says."""
+    return error.field if isinstance(error, FieldError) else "model", str(error)
 
 
 def foreseen(settings: Settings) -> Forecast:
@@ -167,3 +185,9 @@ def foreseen(settings: Settings) -> Forecast:
     from app.builds.forecast import foresee
 
     return foresee(settings)
+
+
+def _prospects(found: Forecast) -> Prospects:
+    from app.builds.prospects import prospects
+
+    return prospects(found.source, found.out)

@@ -56,7 +56,9 @@ def test_a_run_that_is_at_work_there_is_told(pebble: Path, tmp_path: Path) -> No
     with Workspace(tmp_path / "new"):
         found = foresee(settings)
         assert found.builder == os.getpid()
-        assert f"✗ process {os.getpid()} builds into" in "\n".join(found.lines())
+        ((field, said),) = found.wrong
+        assert field == "out"
+        assert f"process {os.getpid()} builds into" in said
     found = foresee(settings)
     assert (found.builder, found.problems) == (None, ())
 
@@ -87,13 +89,14 @@ def test_what_does_not_fit_is_told_with_the_sums(huge: Path, tmp_path: Path) -> 
     assert found.disk_needed > found.disk_free
     assert "building ONNX files needs about" in memory
     assert found.memory_needed > found.memory_free
-    assert sum(line.startswith("✗") for line in found.lines()) == 2
+    assert [field for field, _ in found.wrong] == ["out", ""]
 
 
 def test_wishes_that_do_not_fit_together_are_told(float_gguf: Path, tmp_path: Path) -> None:
     found = foresee(Settings(str(float_gguf), ("onnx-int4", "iq1_s"), out=str(tmp_path / "o")))
     assert any("cannot be made from a GGUF file" in problem for problem in found.problems)
     assert any("iq1_s cannot be made without" in problem for problem in found.problems)
+    assert {field for field, _ in found.wrong} == {"imatrix", "recipes"}
 
 
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:

@@ -17,15 +17,17 @@ from textual.widgets._footer import FooterKey
 
 from app.builds.forecast import Forecast
 from app.builds.progress import QuantizeRun, Stage, State
+from app.builds.prospects import prospects
 from app.builds.results import read_result
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.form import Check
-from app.tui.widgets.quantize_form import QuantizeForm, RecipeTable
+from app.tui.widgets.quantize_form import QuantizeForm
 from app.tui.widgets.quantize_run import FileTable, QuantizeProgress, QuantizeResult
+from app.tui.widgets.recipe_cards import RecipeCard, RecipeCards
 from quantize.build.workspace import Workspace
-from quantize.recipes.recipe import RECIPES
+from quantize.manifest import load_manifest
 from quantize.source import SourceModel
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -56,7 +58,7 @@ def text_of(screen: QuantizeScreen, selector: str) -> str:
 def fill(screen: QuantizeScreen, model: Path, out: Path, *recipes: str) -> None:
     screen.query_one("#model", Input).value = str(model)
     screen.query_one("#out", Input).value = str(out)
-    screen.query_one(RecipeTable).choose(recipes)
+    screen.query_one(RecipeCards).choose(recipes)
     if screen.query_one("#measure", Check).value:
         screen.query_one("#measure", Check).toggle()
 
@@ -82,28 +84,94 @@ async def test_the_form_follows_what_is_typed(app: IngotApp, pebble: Path) -> No
         assert line.value == f"{pebble}/"
         await wait_until(lambda: "4.9 M weights" in text_of(screen, "#forecast"))
         assert "pebble-built" in text_of(screen, "#forecast")
-        table = screen.query_one(RecipeTable)
-        await pilot.press("tab")
-        assert screen.focused is table
-        assert table.cells(RECIPES["q8_0"])[4] == "5.2 MB"
-
-        await pilot.press("down", "space")
-        assert table.chosen == ("q4_k_m", "onnx-int4", "onnx-int8")
-        assert table.cells(RECIPES["q8_0"])[0] == "[ ]"
-        assert "q8_0: 8-bit" in text_of(screen, "#advice")
-        await pilot.press("enter")
-        assert table.cells(RECIPES["q8_0"])[0] == "[x]"
+        cards = screen.query_one(RecipeCards)
+        await pilot.press("tab", "tab")
+        assert screen.focused is cards
+        await wait_until(lambda: card_of(screen, "q8_0").prospect.exact)
 
         screen.query_one("#out", Input).value = str(pebble.parent / "elsewhere")
         await wait_until(lambda: "elsewhere" in text_of(screen, "#forecast"))
-        needed = text_of(screen, "#forecast")
-        assert "free memory (building ONNX files)" in needed
+        form = screen.query_one(QuantizeForm)
+        await wait_until(lambda: "of memory" in sum_of(form))
+        needed = sum_of(form)
         screen.query_one("#measure").focus()
         await pilot.press("space")
-        await wait_until(lambda: text_of(screen, "#forecast") != needed)
+        await wait_until(lambda: "of memory" in sum_of(form) and sum_of(form) != needed)
         screen.query_one("#model", Input).value = "/no/such"
-        await wait_until(lambda: "✗ there is no folder /no/such" in text_of(screen, "#forecast"))
-        assert table.cells(RECIPES["q8_0"])[4] == ""
+        await wait_until(lambda: "there is no folder /no/such" in form.errors.get("model", ""))
+        await wait_until(lambda: card_of(screen, "q8_0").prospect.bytes is None)
+        screen.query_one("#model", Input).value = str(pebble)
+        await wait_until(lambda: not form.errors)
+
+
+def card_of(screen: QuantizeScreen, recipe: str) -> RecipeCard:
+    return screen.query_one(f"#card-{recipe}", RecipeCard)
+
+
+def sum_of(form: QuantizeForm) -> str:
+    return str(form.query_one("#sum", Static).render())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_cards_are_chosen_by_keys_and_mouse(app: IngotApp, size: tuple[int, int]) -> None:
+    async with app.run_test(size=size) as pilot:
+        screen = await open_screen(pilot)
+        cards = screen.query_one(RecipeCards)
+        cards.focus()
+        assert cards.chosen == ("q4_k_m", "q8_0", "onnx-int4", "onnx-int8")
+        await pilot.press("right", "space")
+        assert cards.chosen == ("q4_k_m", "onnx-int4", "onnx-int8")
+        card = card_of(screen, "q8_0")
+        assert (card.has_class("-chosen"), card.marked_title) == (False, "q8_0")
+        await pilot.press("enter")
+        assert "q8_0" in cards.chosen
+        assert (card.has_class("-chosen"), card.marked_title) == (True, "✓ q8_0")
+        form = screen.query_one(QuantizeForm)
+        assert str(form.query_one("#advice", Static).render()).startswith("q8_0  8-bit")
+        assert sum_of(form) == "4 recipes"
+
+        await pilot.press("down")
+        below = cards.recipe.name
+        assert below in ("q5_k_m", "q4_0")  # of two columns, and of three
+        await pilot.press("up", "left", "left")
+        assert cards.recipe.name == "q4_k_m"
+        await pilot.press("end")
+        assert cards.recipe.name == "onnx-int4-rtn"
+
+        await pilot.click(card_of(screen, "onnx-w8a8"))
+        assert cards.recipe.name == "onnx-w8a8"
+        assert "onnx-w8a8" in cards.chosen
+        await pilot.click(card_of(screen, "onnx-w8a8"))
+        assert "onnx-w8a8" not in cards.chosen
+
+        more = screen.query_one("#more-recipes")
+        more.scroll_visible(animate=False)
+        await pilot.pause()
+        await pilot.click("#more-recipes CollapsibleTitle")
+        await wait_until(lambda: screen.query("#card-iq1_s"))
+        cards.focus()
+        await pilot.press("end", "space")
+        assert cards.recipe.name in cards.chosen
+        assert cards.recipe.name == "onnx-fp32"
+
+
+async def test_cards_say_what_the_files_then_have(
+    app: IngotApp, pebble: Path, pebble_built: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await open_screen(pilot)
+        screen.query_one("#out", Input).value = str(tmp_path / "new")
+        screen.query_one("#model", Input).value = str(pebble)
+        await wait_until(lambda: card_of(screen, "q8_0").prospect.exact)
+        for entry in load_manifest(pebble_built).files:
+            told = card_of(screen, entry.recipe).prospect
+            assert told.bytes == pytest.approx(entry.bytes, rel=0.02)
+            assert told.bits == pytest.approx(entry.bits_per_weight, rel=0.01)
+            assert (told.there, card_of(screen, entry.recipe).border_subtitle) == (False, "fits")
+        assert "on Llama-3-8B" in card_of(screen, "q4_k_m").prospect.quality_text
+        screen.query_one("#out", Input).value = str(pebble_built)
+        await wait_until(lambda: card_of(screen, "q8_0").prospect.there)
+        assert card_of(screen, "q8_0").border_subtitle == "built · fits"
 
 
 def offered(screen: QuantizeScreen) -> list[str]:
@@ -214,11 +282,18 @@ async def test_what_would_be_refused_is_not_started(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_screen(pilot)
         await pilot.press("ctrl+g")
-        await wait_until(lambda: any("name a model" in n.message for n in app._notifications))
+        form = screen.query_one(QuantizeForm)
+        await wait_until(lambda: "name a model" in form.errors.get("model", ""))
         fill(screen, float_gguf, tmp_path / "o", "iq1_s")
-        await wait_until(lambda: "✗ iq1_s cannot be made" in text_of(screen, "#forecast"))
+        await wait_until(lambda: "iq1_s cannot be made" in form.errors.get("imatrix", ""))
+        assert list(form.errors) == ["imatrix"]
+        screen.query_one("#out").focus()
         await pilot.press("ctrl+g")
-        await wait_until(lambda: any("importance matrix" in n.message for n in app._notifications))
+        await wait_until(lambda: screen.focused is screen.query_one("#imatrix"))
+        screen.query_one(RecipeCards).choose(("onnx-int4",))
+        await wait_until(lambda: "cannot be made from a GGUF file" in sum_of(form))
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: not screen._busy)
         assert screen._process is None
         assert page(screen) == "form"
 
@@ -231,11 +306,12 @@ async def test_a_run_that_others_have_begun_is_told_until_it_ends(
         screen = await open_screen(pilot)
         with Workspace(tmp_path / "o"):
             fill(screen, float_gguf, tmp_path / "o", "q8_0")
-            await wait_until(lambda: "builds into" in text_of(screen, "#forecast"))
+            form = screen.query_one(QuantizeForm)
+            await wait_until(lambda: "builds into" in form.errors.get("out", ""))
             await pilot.press("ctrl+g")
-            await wait_until(lambda: any("builds into" in n.message for n in app._notifications))
+            await wait_until(lambda: screen.focused is screen.query_one("#out"))
             assert screen._process is None
-        await wait_until(lambda: "builds into" not in text_of(screen, "#forecast"))
+        await wait_until(lambda: not form.errors)
 
 
 async def test_a_run_that_fails_says_so(app: IngotApp, float_gguf: Path, tmp_path: Path) -> None:
@@ -245,10 +321,9 @@ async def test_a_run_that_fails_says_so(app: IngotApp, float_gguf: Path, tmp_pat
         screen = await open_screen(pilot)
         fill(screen, cut, tmp_path / "o", "q8_0")
         await pilot.press("ctrl+g")
-        await wait_until(lambda: any(n.severity == "error" for n in app._notifications))
-        if screen._process is not None:  # where the header alone did not tell
-            assert state_of(screen) is State.FAILED
-            assert "What went wrong" in text_of(screen, "#stages")
+        form = screen.query_one(QuantizeForm)
+        await wait_until(lambda: "is truncated" in form.errors.get("model", ""))  # by its header
+        assert screen._process is None
 
 
 async def test_pages_turn_by_keys(app: IngotApp, pebble: Path, pebble_built: Path) -> None:
@@ -314,7 +389,7 @@ def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
         if name == "form":
             form = screen.query_one(QuantizeForm)
             form.query_one("#model", Input).placeholder = "river-7b"
-            form.query_one(RecipeTable).set_parameters(FORECAST.source.parameters)
+            form.query_one(RecipeCards).show_prospects(prospects(FORECAST.source, FORECAST.out))
             form.query_one("#forecast", Static).update("\n".join(FORECAST.lines()))
         elif name == "run":
             screen.query_one(QuantizeProgress).show(run_in_the_middle(), 1270.0)
@@ -351,11 +426,12 @@ async def test_without_colour_ticks_and_the_page_can_be_told(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = IngotApp(services)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(120, 40)) as pilot:
         screen = await open_screen(pilot)
         await pilot.pause()
         lines = ["".join(s.text for s in strip) for strip in screen._compositor.render_strips()]
-        assert sum("[x]" in line for line in lines) == 5  # four recipes, and to measure
+        assert sum("[x]" in line for line in lines) == 1  # to measure
+        assert sum(line.count("✓ ") for line in lines) == 4  # recipes
         assert any("[ ] Build again" in line for line in lines)
         reverse = [
             segment.text

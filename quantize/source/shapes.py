@@ -1,0 +1,111 @@
+"""A checkpoint's weights by llama.cpp's names, from the headers of its files: what decides how many
+bits a built file has for each of them."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantize.source.files import CONFIG, read_json, read_tensors
+from quantize.source.model import SourceModel
+
+_LAYER = re.compile(r"\.(?:layers|h|blocks?)\.(\d+)\.")
+_EXPERT = re.compile(r"\.experts\.(?:\d+\.)?")
+# What a weight does, by the last words of its name; the first that fits counts. GPT-2's family
+# says c_proj for two of them.
+_ROLES = tuple(
+    (re.compile(pattern), role)
+    for pattern, role in (
+        (r"(?:embed_tokens|wte|word_embeddings|embed_in|tok_embeddings)$", "token_embd"),
+        (r"(?:^|\.)(?:lm_head|embed_out|output)$", "output"),
+        (r"(?:qkv_proj|c_attn|query_key_value|Wqkv|att_proj)$", "attn_qkv"),
+        (r"(?:q_proj|wq)$", "attn_q"),
+        (r"(?:k_proj|wk)$", "attn_k"),
+        (r"(?:v_proj|wv)$", "attn_v"),
+        (r"(?:att\w*\.(?:o_proj|out_proj|c_proj|dense|wo)|self_attn\.\w*out\w*)$", "attn_output"),
+        (r"(?:gate_up_proj|up_proj|fc1|c_fc|dense_h_to_4h|w3)$", "ffn_up"),
+        (r"(?:gate_proj|w1)$", "ffn_gate"),
+        (r"(?:down_proj|fc2|c_proj|dense_4h_to_h|w2)$", "ffn_down"),
+        (r"(?:\.gate|router)$", "ffn_gate_inp"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Each weight's shape with the length of a row first, as GGUF has it, and the configuration of
+    the language model, which may be nested in a larger one."""
+
+    weights: Mapping[str, tuple[int, ...]]
+    config: Mapping[str, Any]
+
+    @property
+    def layers(self) -> int:
+        """The number of blocks."""
+        found = (int(name.split(".")[1]) for name in self.weights if name.startswith("blk."))
+        return max(found, default=-1) + 1
+
+
+def shapes_of(source: SourceModel) -> Shapes:
+    """Of a Hugging Face folder. Raises SourceError for files that cannot be read."""
+    config = read_json(source.folder / CONFIG, "it is not a Hugging Face model folder")
+    config = {**config, **(config.get("text_config") or {})}
+    tied = bool(config.get("tie_word_embeddings", False))
+    weights: dict[str, tuple[int, ...]] = {}
+    experts: dict[str, int] = {}
+    for path in source.weights:
+        for name, tensor in read_tensors(path).items():
+            known = _name(name)
+            if known == "output.weight" and tied:
+                continue
+            shape = tuple(reversed(tensor.shape))
+            if re.search(r"c_(?:attn|proj|fc)\.weight$", name) and len(shape) == 2:
+                shape = (shape[1], shape[0])  # GPT-2 keeps its matrices the other way round
+            if _EXPERT.search(name) and len(shape) == 2:
+                experts[known] = experts.get(known, 0) + 1
+                shape = (*shape, experts[known])  # one tensor for all of them
+            weights[known] = shape
+    return Shapes(weights, config)
+
+
+def _name(name: str) -> str:
+    """Such as "blk.3.ffn_down.weight"; what is not known keeps its last word."""
+    stem, _, kind = name.rpartition(".")
+    layer = _LAYER.search(f".{stem}.")
+    role = next((role for found, role in _ROLES if found.search(stem)), stem.rpartition(".")[2])
+    if _EXPERT.search(f"{name}."):
+        role += "_exps"
+    return f"blk.{layer[1]}.{role}.{kind}" if layer else f"{role}.{kind}"
+
+
+def vocabulary_bytes(source: SourceModel, tokens: int) -> int:
+    """What a GGUF file takes for its ``tokens`` entries, about: their texts, types and scores, the
+    merges, and the chat template."""
+    path = source.folder / "tokenizer.json"
+    try:
+        model = json.loads(path.read_text(encoding="utf-8"))["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return tokens * 24
+    vocabulary = model.get("vocab") or ()
+    ranked = isinstance(vocabulary, dict)  # else each token has a score
+    texts = [text if ranked else text[0] for text in vocabulary]
+    entries = sum(len(text.encode()) for text in texts) + 8 * len(texts)
+    filled = max(0, tokens - len(texts)) * 20
+    merges = (m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or ())
+    merged = sum(8 + len(merge.encode()) for merge in merges)
+    return (
+        entries + filled + merged + (4 if ranked else 8) * tokens + _template_bytes(source.folder)
+    )
+
+
+def _template_bytes(folder: Path) -> int:
+    path = folder / "chat_template.jinja"
+    return path.stat().st_size if path.is_file() else 0
+
+
+def weights_in(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """How many there are."""
+    return sum(math.prod(shape) for shape in shapes.values())
