@@ -34,12 +34,18 @@ class Sender:
         self._screen = screen
         self.estimate: Budget | None = None  # of the next prompt; None while an answer's is newer
         self.pause: Timer | None = None
+        self._refused: str | None = (
+            None  # a command that could not be done, while it stands in the prompt
+        )
         self._keeping = False
 
     # Commands
 
     def offer(self, text: str) -> None:
         """The menu above the prompt, for what is typed now."""
+        if text == self._refused:  # its error is shown
+            return
+        self._refused = None
         if slash.is_command(text):
             self._screen.menu.offer(slash.candidates(text, self._models()))
         else:
@@ -74,7 +80,8 @@ class Sender:
                     prompt.fill(prompt.text + typed)
         except IngotError as error:
             prompt.give_back(text)
-            screen.call_after_refresh(screen.menu.error, str(error))
+            self._refused = prompt.text
+            screen.menu.error(str(error))
         else:
             prompt.earlier.reset()
 

@@ -28,7 +28,7 @@ async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> 
     env = {"INGOT_HOME": str(home)}
     first = Terminal("chat", gguf_file, env=env)
     try:
-        first.wait("llamacpp")
+        first.wait("q8_0")
         first.press(TYPED)
         first.wait("sent")
         if end == "kill":
@@ -45,7 +45,7 @@ async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> 
     again = Terminal("chat", "--resume", env=env)
     try:
         again.wait(TYPED)
-        again.wait("llamacpp")
+        again.wait("q8_0")
         again.press("\r")  # it is sent from there, in the chat that was made for it
         again.wait("tok/s")
     finally:
