@@ -11,12 +11,13 @@ _SHOWN = 24  # characters of a token
 _NAMES = {"mine": "first", "theirs": "other"}  # in JSON
 
 
-def figures_of(side: Side) -> list[str]:
-    """Such as ["25.1 tok/s", "first token 120 ms", ...], as much as is known."""
+def figures_of(side: Side, *, speed: bool = True) -> list[str]:
+    """Such as ["25.1 tok/s", "first token 120 ms", ...], as much as is known; without ``speed`` all
+    but the first."""
     found = side.figures
     ended = side.state is SideState.DONE and found.finish_reason not in (None, "stop")
     parts = (
-        found.decode_tps is not None and rate(found.decode_tps),
+        speed and found.decode_tps is not None and rate(found.decode_tps),
         found.ttft_s is not None and f"first token {duration(found.ttft_s)}",
         found.prefill_tps is not None and f"prefill {rate(found.prefill_tps)}",
         found.peak_bytes is not None and f"{human(found.peak_bytes)} memory",

@@ -2,7 +2,8 @@
 
 A style sheet names what something means, by Textual's own variables: ``$text`` and ``$text-muted``
 for text, ``$text-primary`` for what is active, ``$text-success``, ``$text-warning`` and
-``$text-error`` for done, waiting and failed, ``$border`` and ``$border-blurred`` around panels, on
+``$text-error`` for done, waiting and failed, ``$hue-1`` to ``$hue-4`` for what stands beside each
+other and is told apart, ``$border`` and ``$border-blurred`` around panels, on
 ``$background``, ``$surface`` (dialogs) or ``$panel`` (bars). What is no colour is one of the
 ``tokens`` below. The classes that all screens share, such as ``pane``, are in app.tcss.
 """
@@ -18,7 +19,11 @@ _TEXT = (
     *("foreground", "text-muted", "text-primary", "text-secondary", "text-accent"),
     *("text-success", "text-warning", "text-error", "link-color"),
     *(f"markdown-h{level}-color" for level in range(1, 7)),
+    *("hue-1", "hue-2", "hue-3", "hue-4"),
 )
+# Of files beside each other, far from what states are told by; and where the terminal has its own.
+_HUES = {"hue-1": "#6FB3E0", "hue-2": "#D98FD0", "hue-3": "#4FC4B0", "hue-4": "#B3A0F0"}
+_ANSI_HUES = dict(zip(_HUES, ("ansi_blue", "ansi_magenta", "ansi_cyan", "ansi_white"), strict=True))
 _TEXT_ON = {  # what stands on a background of its own
     "footer-foreground": "footer-background",
     "footer-key-foreground": "footer-background",
@@ -114,7 +119,8 @@ def legible(variables: dict[str, str]) -> dict[str, str]:
     variables = {"text-on-primary": "auto", "text-on-error": "auto", **variables}
     paper = Color.parse(variables["background"])
     if paper.ansi is not None:
-        return variables
+        return {**_ANSI_HUES, **variables}
+    variables = {**_HUES, **variables}
     ink = Color.parse(variables["foreground"])
     behind = [Color.parse(variables[name]) for name in ("background", "surface", "panel")]
     behind += [one.blend(ink, _FOCUS) for one in behind]

@@ -11,18 +11,20 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.widgets import Static
 
 from app.compare.records import GREEDY, Contender, Question, Report
 from app.compare.run import Comparison, first_choice
 from app.compare.text import agreement_line, as_json, as_markdown
 from app.models.catalog import catalog
-from app.models.entries import Entry
+from app.models.entries import Entry, size_of
+from app.models.quality import file_quality, quality_text
 from app.tui.app import app_of, services_of
 from app.tui.keys import told
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.compare_panes import ComparePane, ComparePanes
+from app.tui.widgets.compare_panes import ComparePane, ComparePanes, SameStrip
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.prompt import Prompt
 from runtimes.chat import Message
@@ -75,7 +77,7 @@ class CompareScreen(ModeScreen):
     def contents(self) -> ComposeResult:
         yield Static(id="how", markup=False)
         yield ComparePanes(id="panes")
-        yield Static(id="agreement", markup=False)
+        yield Vertical(id="agreement")
         yield self.prompt
 
     @work(exit_on_error=False, group="catalog")
@@ -101,7 +103,9 @@ class CompareScreen(ModeScreen):
         panes = self.query_one(ComparePanes)
         await panes.remove_children()
         if self.entries:
-            await panes.mount(*(ComparePane(entry.label) for entry in self.entries))
+            abouts = await asyncio.to_thread(lambda: [about(entry) for entry in self.entries])
+            made = zip(self.entries, abouts, strict=True)
+            await panes.mount(*(ComparePane(e.label, n, a) for n, (e, a) in enumerate(made)))
         else:
             hint = told(
                 self,
@@ -110,7 +114,10 @@ class CompareScreen(ModeScreen):
             )
             await panes.mount(Static(hint, id="hint"))
         panes.lay_out()
-        self.query_one("#agreement", Static).update("")
+        await self.query_one("#agreement").remove_children()
+        strips = (SameStrip(entry.label, n) for n, entry in enumerate(self.entries) if n)
+        await self.query_one("#agreement").mount(*strips)
+        self.query_one("#agreement").display = False
 
     def take(self, messages: Sequence[Message]) -> None:
         """Ask what the last of ``messages`` asks, after those before it."""
@@ -166,20 +173,27 @@ class CompareScreen(ModeScreen):
         partings = [found.parting if found else None for found in report.agreements]
         earliest = min(filter(None, partings), key=lambda p: p.places[0], default=None)
         shown = [earliest, *partings]
+        speeds = [side.figures.decode_tps for side in report.sides]
+        fastest, base = max(filter(None, speeds), default=None), speeds[0]
         for pane, side, parting in zip(self.query(ComparePane), report.sides, shown, strict=True):
-            pane.show(side, parting, first=side is first)
-        lines = [
-            agreement_line(found, side, first)
-            for found, side in zip(report.agreements, others, strict=True)
-            if found is not None and side.state.ended
-        ]
-        self.query_one("#agreement", Static).update("\n".join(lines))
+            pane.show(side, parting, first=side is first, fastest=fastest, base=base)
+        compared = False
+        for strip, side, found in zip(
+            self.query(SameStrip), others, report.agreements, strict=True
+        ):
+            strip.display = found is not None and side.state.ended
+            if found is not None and side.state.ended:
+                line = agreement_line(found, side, first).removeprefix(f"{side.label}: ")
+                strip.show(found.same_share, line)
+                compared = True
+        self.query_one("#agreement").display = compared
         self.refresh_bindings()
 
     def tell_how(self) -> None:
+        """Say how the next question is asked."""
         way = "all at once" if self.together else "one after another"
         params = self.params
-        parts = ["Compare", way, f"temperature {params.temperature:g}"]
+        parts = [way, f"temperature {params.temperature:g}"]
         parts.append(f"up to {params.max_tokens:,} tokens")
         if self._earlier:
             count = len(self._earlier)
@@ -283,3 +297,9 @@ class CompareScreen(ModeScreen):
             self.notify(why, title="Not saved", severity="error", markup=False)
         else:
             self.notify(f"Saved: {path}", markup=False)
+
+
+def about(entry: Entry) -> str:
+    """What is known of a file, for the border of its pane. Reads its header."""
+    size = () if entry.bytes is None else (size_of(entry),)
+    return " · ".join(part for part in (*size, quality_text(file_quality(entry))) if part)

@@ -1,46 +1,100 @@
 """The files of a comparison: each answer as it comes, its figures, the place where it parts."""
 
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical, VerticalScroll
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
+from textual.widgets import Digits, ProgressBar, Static
 
 from app.compare.records import Parting, Side, SideState
 from app.compare.text import figures_of
 
+HUES = 4  # of files; then they begin again
 _MARK = "▶"
 _STYLE = "bold reverse"
-_WIDE = 100  # columns from which two panes stand side by side
 _LEAST_WIDTH = 38  # of a pane beside others
-_LEAST_HEIGHT = 7  # below that the panes scroll
+_LEAST_HEIGHT = 9  # below that the panes scroll
+_TALL = 30  # lines of a terminal, from which on the speed is large
+_STATES = {SideState.DONE: "$text-success", SideState.FAILED: "$text-error"}
+
+
+class Speed(Horizontal):
+    """Tokens a second, large where there is room, and how that is beside the fastest file."""
+
+    def compose(self) -> ComposeResult:
+        yield Digits("", classes="large")
+        yield Static("", classes="small", markup=False)
+        with Vertical():
+            yield Static("", classes="unit", markup=False)
+            yield ProgressBar(100, show_percentage=False, show_eta=False)
+
+    def on_mount(self) -> None:
+        self.set_class(self.app.size.height >= _TALL, "-tall")
+
+    def show(self, speed: float | None, fastest: float | None, base: float | None) -> None:
+        """Nothing where the speed is not known; ``base`` is the first file's."""
+        text = "" if speed is None else f"{speed:,.1f}" if speed < 1000 else f"{speed:,.0f}"
+        self.query_one(Digits).update(text)
+        self.query_one(".small", Static).update(text)
+        ratio = f" · {speed / base:.2f}x" if speed and base and speed is not base else ""
+        self.query_one(".unit", Static).update(f"tok/s{ratio}" if text else "")
+        share = 100 * speed / fastest if speed and fastest else 0
+        self.query_one(ProgressBar).update(progress=share)
 
 
 class ComparePane(Vertical):
-    """``show`` is cheap when nothing has changed."""
+    """``show`` is cheap when nothing has changed. ``number`` is the file's, from 0: it has the hue;
+    ``about`` is what is known of the file: size, bits, KL."""
 
-    def __init__(self, label: str) -> None:
-        super().__init__()
-        self.border_title = label
+    def __init__(self, label: str, number: int = 0, about: str = "") -> None:
+        super().__init__(classes=f"pane -hue-{number % HUES + 1}")
+        self.border_title, self._about = label, about
+        self.border_subtitle = about
+        self.hue = f"$hue-{number % HUES + 1}"
+        self.state = ""
         self._shown: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
+        yield Speed()
         with VerticalScroll():
             yield Static(classes="answer", markup=False)
         yield Static(classes="figures", markup=False)
 
-    def show(self, side: Side, parting: Parting | None, *, first: bool) -> None:
+    def on_mount(self) -> None:
+        scroll = self.query_one(VerticalScroll)
+        self.watch(scroll, "scroll_y", self._scrolled, init=False)
+
+    def _scrolled(self, at: float) -> None:
+        """The others go with it."""
+        if isinstance(self.parent, ComparePanes):
+            self.parent.in_step(self, at)
+
+    def show(
+        self,
+        side: Side,
+        parting: Parting | None,
+        *,
+        first: bool,
+        fastest: float | None = None,
+        base: float | None = None,
+    ) -> None:
         """Show ``side``; ``first`` is the one that the others are compared with."""
-        key = (side.state, side.error, len(side.text), len(side.token_ids), parting, side.figures)
+        speeds = (fastest, base)
+        figures = (parting, side.figures, speeds)
+        key = (side.state, side.error, len(side.text), len(side.token_ids), *figures)
         if key == self._shown:
             return
         before, self._shown = self._shown, key
         self.border_title = f"{side.label} (base)" if first else side.label
         at_work = side.state in (SideState.LOADING, SideState.ANSWERING)
-        self.border_subtitle = f"{side.state} ..." if at_work else str(side.state)
-        self.set_class(side.state is SideState.FAILED, "failed")
-        self.query_one(".figures", Static).update(" · ".join(figures_of(side)))
+        self.state = f"{side.state} ..." if at_work else str(side.state)
+        colour = _STATES.get(side.state, "$text-warning")
+        about = f"{self._about} · " if self._about else ""
+        self.border_subtitle = Content.assemble(about, (self.state, colour)).markup
+        self.set_class(side.state is SideState.FAILED, "-failed")
+        self.query_one(Speed).show(side.figures.decode_tps, *speeds)
+        self.query_one(".figures", Static).update(" · ".join(figures_of(side, speed=False)))
         if before[:5] != key[:5]:
-            self._draw(body(side, parting, first=first))
+            self._draw(body(side, parting, first=first, hue=self.hue))
         if side.state.ended and (not before or before[0] is not side.state):
             place = parting.places[0 if first else 1] if parting is not None else 0
             self.call_after_refresh(self._go_to, place, len(side.text))
@@ -60,8 +114,9 @@ class ComparePane(Vertical):
         scroll.scroll_to(y=max(line - scroll.size.height // 2, 0), animate=False)
 
 
-def body(side: Side, parting: Parting | None, *, first: bool) -> Content:
-    """The answer, with a sign before the place where it parts; what differs is in reverse."""
+def body(side: Side, parting: Parting | None, *, first: bool, hue: str = "$hue-1") -> Content:
+    """The answer, with a sign before the place where it parts; what differs is in reverse, and all
+    that follows in the file's hue."""
     if side.error is not None and not side.text:
         return Content(f"No answer: {side.error}")
     text = side.text
@@ -72,11 +127,29 @@ def body(side: Side, parting: Parting | None, *, first: bool) -> Content:
         piece = parting.mine if first else parting.theirs
         marked = "the end" if piece is None else piece or "a token without text"
         marked = marked.replace("\n", "⏎\n")
-        content = Content(text[:at]) + Content(_MARK + marked).stylize(_STYLE)
-        content += Content(text[at + len(piece or "") :])
+        content = Content(text[:at]) + Content(_MARK + marked).stylize(f"{_STYLE} {hue}")
+        content += Content(text[at + len(piece or "") :]).stylize(hue)
     if side.error is not None:
         content += Content(f"\n\nEnded by an error: {side.error}")
     return content
+
+
+class SameStrip(Horizontal):
+    """How much of the beginning of a later file's answer is the first file's."""
+
+    def __init__(self, label: str, number: int) -> None:
+        super().__init__(classes=f"-hue-{number % HUES + 1}")
+        self._label = label
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._label, classes="name", markup=False)
+        yield ProgressBar(100, show_percentage=False, show_eta=False)
+        yield Static(classes="said", markup=False)
+
+    def show(self, share: float, said: str) -> None:
+        """``share`` from 0 to 1."""
+        self.query_one(ProgressBar).update(progress=100 * share)
+        self.query_one(".said", Static).update(said)
 
 
 class ComparePanes(Container):
@@ -93,16 +166,24 @@ class ComparePanes(Container):
         height = self.size.height // -(-count // across)
         self.styles.grid_size_columns = across
         self.styles.grid_rows = "1fr" if height >= _LEAST_HEIGHT else f"{_LEAST_HEIGHT}"
+        for speed in self.query(Speed):
+            speed.set_class(self.app.size.height >= _TALL and height >= 12, "-tall")
 
     def on_resize(self) -> None:
         self.lay_out()
+
+    def in_step(self, moved: ComparePane, at: float) -> None:
+        """Bring all panes to the line that one was moved to."""
+        for pane in self.query(ComparePane):
+            if pane is not moved:
+                scroll = pane.query_one(VerticalScroll)
+                if scroll.scroll_y != min(at, scroll.max_scroll_y):
+                    scroll.scroll_to(y=at, animate=False, immediate=True)
 
 
 def columns(count: int, width: int) -> int:
     """How many of ``count`` panes stand side by side in ``width`` cells. Rows are as full as they
     can be: four panes are two and two, not three and one."""
-    if count <= 2:
-        return count if width >= _WIDE else 1
     across = max(1, min(count, width // _LEAST_WIDTH))
     rows = -(-count // across)
     return -(-count // rows)

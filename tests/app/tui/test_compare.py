@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Input, Static
+from textual.containers import VerticalScroll
+from textual.events import MouseScrollDown
+from textual.widgets import Digits, Input, ProgressBar, Static
 
 from app.compare import asking
 from app.compare.records import (
@@ -28,7 +30,7 @@ from app.tui.app import IngotApp
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.widgets.compare_panes import ComparePane, body
+from app.tui.widgets.compare_panes import ComparePane, SameStrip, Speed, body
 from app.tui.widgets.model_table import ModelTable
 from tests.app import endless
 from tests.app.tui.conftest import SIZES, ask, is_ready
@@ -59,7 +61,8 @@ def text(pane: ComparePane, part: str = ".answer") -> str:
 
 
 def agreement(screen: CompareScreen) -> str:
-    return str(screen.query_one("#agreement", Static).content)
+    shown = screen.query(SameStrip) if screen.query_one("#agreement").display else ()
+    return "\n".join(str(part.content) for strip in shown for part in strip.query(Static))
 
 
 async def opened(pilot: Any) -> CompareScreen:
@@ -123,10 +126,26 @@ async def test_a_whole_comparison(
         assert text(other).partition("▶")[0] == before
         assert text(other).partition("▶")[2] != after != ""
         for pane in (one, other):
-            for figure in ("tok/s", "first token", "prefill", "MB memory", "48 tokens"):
+            for figure in ("first token", "prefill", "MB memory", "48 tokens"):
                 assert figure in text(pane, ".figures")
-            assert pane.border_subtitle == "done"
-        assert "pebble · q8_0: equal for" in agreement(screen)
+            assert text(pane, ".unit").startswith("tok/s")
+            assert pane.state == "done"
+            assert "bits · [" in str(pane.border_subtitle)  # of the file
+        speeds = [side.figures.decode_tps for side in screen.report.sides]  # type: ignore[union-attr]
+        for pane, speed in zip((one, other), speeds, strict=True):
+            assert (
+                pane.query_one(Digits).value == f"{speed:,.0f}"
+                if speed >= 1000
+                else f"{speed:,.1f}"
+            )
+            bar = pane.query_one(Speed).query_one(ProgressBar)
+            assert bar.progress == pytest.approx(100 * speed / max(speeds))
+        assert "0." in text(other, ".unit") or "1." in text(other, ".unit")  # against the first
+        assert "x" not in text(one, ".unit")
+        assert "pebble · q8_0\nequal for" in agreement(screen)
+        found = screen.report.agreements[0]  # type: ignore[union-attr]
+        strip = screen.query_one(SameStrip).query_one(ProgressBar)
+        assert strip.progress == pytest.approx(100 * found.same_share)
         first = screen.report
         for name in ("kept.md", "kept.json"):
             await pilot.press("f9")
@@ -144,12 +163,12 @@ async def test_a_whole_comparison(
         screen.params = replace(screen.params, max_tokens=endless.CONTEXT - 1024, ignore_eos=True)
         await press_only(pilot, "ctrl+r")
         await wait_until(lambda: screen.running)
-        await wait_until(lambda: any(p.border_subtitle == "answering ..." for p in panes(screen)))
+        await wait_until(lambda: any(p.state == "answering ..." for p in panes(screen)))
         await wait_until(lambda: text(panes(screen)[0]))
         await pilot.press("escape")
         await wait_until(lambda: not screen.running)
         await pilot.pause()
-        assert [pane.border_subtitle for pane in panes(screen)] == ["stopped", "stopped"]
+        assert [pane.state for pane in panes(screen)] == ["stopped", "stopped"]
         assert text(panes(screen)[0])
         assert not screen.interrupt()
 
@@ -168,9 +187,9 @@ async def test_an_error_stays_in_its_pane(bare: Any, tmp_path: Path, pebble_buil
         await wait_until(lambda: screen.report is not None and not screen.running)
         await pilot.pause()
         one, other = panes(screen)
-        assert one.border_subtitle == "done"
+        assert one.state == "done"
         assert text(one)
-        assert other.border_subtitle == "failed"
+        assert other.state == "failed"
         assert "broken.gguf" in text(other)
 
 
@@ -253,9 +272,10 @@ def test_the_difference_is_marked_by_a_sign_and_not_by_colour() -> None:
     marked = [body(s, found.parting, first=n == 0) for n, s in enumerate(report.sides[:2])]
     assert [str(one).partition("▶")[2].split()[0] for one in marked] == ["I", "This"]
     for one, word in zip(marked, ("▶I", "▶This"), strict=True):
-        (span,) = one.spans
+        span, rest = one.spans
         assert one.plain[span.start : span.end] == word
-        assert span.style == "bold reverse"
+        assert span.style == "bold reverse $hue-1"
+        assert (rest.start, rest.end, rest.style) == (span.end, len(one.plain), "$hue-1")
     assert found.parting is not None
     end = replace(found.parting, mine=None, places=(len(SAME), len(SAME)))
     assert str(body(replace(report.sides[0], text=SAME), end, first=True)).endswith("▶the end")
@@ -285,7 +305,8 @@ def test_picture(bare: Any, snap: Any, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("count", "size", "across"),
     [
-        (2, (80, 24), 1),
+        (2, (80, 24), 2),
+        (2, (60, 24), 1),
         (2, (120, 40), 2),
         (3, (80, 24), 2),
         (3, (120, 40), 3),
@@ -308,8 +329,32 @@ async def test_every_pane_has_its_place(
         await pilot.pause()
         places = [pane.region for pane in panes(screen)]
         assert len({place.x for place in places}) == across
-        assert min(place.height for place in places) >= 7
+        assert min(place.height for place in places) >= 9
         room = screen.query_one("#panes").region
         seen = [place for place in places if room.contains_region(place)]
-        assert len(seen) == min(count, across * (room.height // 7))
+        assert len(seen) == min(count, across * (room.height // 9))
         assert min(place.width for place in seen) > room.width // across - 3
+
+
+async def test_panes_scroll_in_step_and_large_figures_need_room(bare: Any) -> None:
+    report = frozen()
+    long = "".join(f"line {number}\n\n" for number in range(200))
+    sides = tuple(replace(side, text=long) for side in report.sides[:2])
+    report = replace(report, sides=sides, agreements=(None,))
+    entries = [Entry(n, n, "", Origin.FILE, Path(n)) for n in ("one", "two")]
+    async with bare.run_test(size=(120, 40)) as pilot:
+        screen = await opened(pilot)
+        await screen.choose(entries)
+        screen.show(report)
+        await pilot.pause()
+        one, other = (pane.query_one(VerticalScroll) for pane in panes(screen))
+        await wait_until(lambda: one.max_scroll_y > 100)
+        for at, moved, follows in ((40, one, other), (7, other, one)):
+            moved.scroll_to(y=at, animate=False)
+            await wait_until(lambda: moved.scroll_y == follows.scroll_y == at)  # noqa: B023
+        await pilot._post_mouse_events([MouseScrollDown], one, (5, 5), button=0)
+        await wait_until(lambda: one.scroll_y == other.scroll_y > 7)
+        assert all(digits.display for digits in screen.query(Digits))
+        await pilot.resize_terminal(80, 24)
+        await wait_until(lambda: not any(digits.display for digits in screen.query(Digits)))
+        assert len({pane.region.y for pane in panes(screen)}) == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.color import ColorType
 from textual.color import Color
-from textual.theme import BUILTIN_THEMES
+from textual.theme import BUILTIN_THEMES, Theme
 
 from app.chat.store import Store
 from app.config.settings import Config
@@ -70,6 +70,16 @@ def test_what_is_readable_stays_as_it_is() -> None:
         legible = theme.legible(made)
         for name in ("foreground", "text-primary", "text-success", "text-error", "text-warning"):
             assert Color.parse(legible[name]).rgb == Color.parse(made[name]).rgb, (own.name, name)
+
+
+@pytest.mark.parametrize("each", THEMES, ids=lambda each: each.name)
+def test_hues_of_files_can_be_read_and_told_apart(each: Theme) -> None:
+    variables = theme.legible({**each.to_color_system().generate(), **each.variables})
+    hues = [Color.parse(variables[f"hue-{number}"]) for number in (1, 2, 3, 4)]
+    for name in ("background", "surface", "panel"):
+        under = Color.parse(variables[name])
+        assert all(theme.contrast(hue, under) >= theme.CONTRAST for hue in hues)
+    assert len({hue.hex for hue in hues}) == 4
 
 
 async def test_all_that_is_drawn_can_be_read(app: IngotApp) -> None:
