@@ -54,6 +54,11 @@ class Backend(ABC):
         Raises ModelError for one that is damaged.
         """
 
+    def peek(self, start: bytes, path: Path, nbytes: int) -> ModelFile | None:
+        """What a single file of ``nbytes`` that is elsewhere says of itself in its first bytes;
+        None when it does not, or this runtime's files never do."""
+        return None
+
     @abstractmethod
     def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         """What ``model`` takes; ``settings`` has a context, and a batch that fits it."""

@@ -126,7 +126,7 @@ def _loose(path: Path, plans: Sequence[MadePlan]) -> Entry:
         origin=Origin.FILE,
         path=path,
         format=format_of(path),
-        bits=_bits(name),
+        bits=bits_of(name),
         bytes=sum(file.stat().st_size for file in files if file.is_file()),
         measured=_measured(path, plans),
     )
@@ -154,7 +154,7 @@ def _pulled(model: library.Model, plans: Sequence[MadePlan]) -> list[Entry]:
             base,
             path=path,
             format=build.kind,
-            bits=base.bits or _bits(build.label),
+            bits=base.bits or bits_of(build.label),
             bytes=build.size,
             measured=_measured(path, plans) if whole else None,
             broken=None if whole else again,
@@ -167,7 +167,7 @@ def _broken(path: Path, why: str) -> Entry:
     return Entry(str(path), path.name or str(path), "", Origin.FILE, path, broken=why)
 
 
-def _bits(label: str) -> int | None:
+def bits_of(label: str) -> int | None:
     """Bits of a weight, from a name such as Q4_K_M, int4-block-32 or BF16."""
     found = _BITS.search(label)
     return int(found[1]) if found else None

@@ -15,7 +15,7 @@ from app.models import library
 from app.models.library import Build, Kept
 from quantize.hub.client import Hub, Listing, RemoteFile, Repository
 from quantize.hub.names import HubName, parse_hub_name
-from quantize.hub.transfer import arrived, fetch, fetch_files
+from quantize.hub.transfer import fetch, fetch_files
 from quantize.manifest import NAME as MANIFEST
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from runtimes.backend import Backend
@@ -50,12 +50,13 @@ class ReadyBuild(Build):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer(Build):
-    """A model of a repository, as it will be called here."""
+class Holdings:
+    """What a repository holds: its manifest if `quantize` wrote it, and the models in it with their
+    files, as the library will have them."""
 
-    bytes: int
-    arrived: int  # of them, from an interrupted download
-    kept: bool  # in the library
+    listing: Listing
+    manifest: Manifest | None
+    ready: tuple[tuple[Kept, tuple[RemoteFile, ...]], ...]
 
 
 def parse_request(text: str) -> PullRequest:
@@ -75,31 +76,24 @@ def pull(request: PullRequest, progress: Reporter, hub: Hub | None = None) -> Pa
     HubError, DiskFullError.
     """
     repo = Repository(request.name, progress, hub or Hub())
-    listing, manifest, ready = _look(repo)
+    found = look(repo)
+    listing, ready = found.listing, found.ready
+    if not ready:
+        original = any(file.path.endswith(".safetensors") for file in listing.files)
+        hint = f"; `quantize {repo.name}` builds them from it" if original else ""
+        raise ModelError(f"{repo.name} holds no ready files, GGUF or ONNX{hint}")
     kept = library.pick([kept for kept, _ in ready], request.what, str(request.name))
     files = next(files for one, files in ready if one is kept)
     model = library.read(listing.repo)
     if model.has(kept):
         progress.note(f"{request.name}:{kept.label} is in the library already")
         return model.path(kept)
-    fetch_files(repo, listing, files, _waiting(listing.repo), "pulling")
-    return _publish(model, kept, files, manifest)
+    fetch_files(repo, listing, files, waiting(listing.repo), "pulling")
+    return _publish(model, kept, files, found.manifest)
 
 
-def offers(name: HubName, progress: Reporter, hub: Hub | None = None) -> list[Offer]:
-    """What ``pull`` could bring of ``name``. Raises HubError, or ModelError when nothing is ready
-    to run."""
-    listing, _, ready = _look(Repository(name, progress, hub or Hub()))
-    model, waiting = library.read(listing.repo), _waiting(listing.repo)
-    return [
-        Offer(k.label, k.kind, k.main, k.size, arrived(waiting, files), model.has(k))
-        for k, files in ready
-    ]
-
-
-def _look(repo: Repository) -> tuple[Listing, Manifest | None, list[tuple[Kept, list[RemoteFile]]]]:
-    """What a repository holds, its manifest if `quantize` wrote it, and the models in it with their
-    files, as the library will have them."""
+def look(repo: Repository) -> Holdings:
+    """What there is to pull. Raises HubError or UsageError."""
     with repo.progress.stage(f"looking at {repo.name}"):
         listing = repo.look()
     there = {file.path: file for file in listing.files}
@@ -116,12 +110,8 @@ def _look(repo: Repository) -> tuple[Listing, Manifest | None, list[tuple[Kept, 
             bytes={place: file.bytes for place, file in places.items()},
             sha256={place: file.key for place, file in places.items()},
         )
-        ready.append((kept, files))
-    if not ready:
-        original = any(path.endswith(".safetensors") for path in there)
-        hint = f"; `quantize {repo.name}` builds them from it" if original else ""
-        raise ModelError(f"{repo.name} holds no ready files, GGUF or ONNX{hint}")
-    return listing, manifest, ready
+        ready.append((kept, tuple(files)))
+    return Holdings(listing, manifest, tuple(ready))
 
 
 def _place(build: ReadyBuild, path: str) -> str:
@@ -130,7 +120,7 @@ def _place(build: ReadyBuild, path: str) -> str:
 
 
 def _publish(
-    model: library.Model, kept: Kept, files: list[RemoteFile], manifest: Manifest | None
+    model: library.Model, kept: Kept, files: Sequence[RemoteFile], manifest: Manifest | None
 ) -> Path:
     """Unlist an older copy, move the files to their places, list them."""
     model = model.without(kept)
@@ -142,7 +132,7 @@ def _publish(
         if file.key in placed:  # two files with the same content
             shutil.copyfile(placed[file.key], target)
         else:
-            (_waiting(model.repo) / file.key).replace(target)
+            (waiting(model.repo) / file.key).replace(target)
         placed[file.key] = target
     model = replace(model, builds=(*model.builds, kept))
     if manifest:
@@ -151,11 +141,11 @@ def _publish(
         write_manifest(model.folder, replace(manifest, files=entries))
     library.write(model)
     with contextlib.suppress(OSError):  # other downloads may be under way there
-        _waiting(model.repo).rmdir()
+        waiting(model.repo).rmdir()
     return model.path(kept)
 
 
-def _waiting(repo: str) -> Path:
+def waiting(repo: str) -> Path:
     """Where files of ``repo`` lie until the build is whole."""
     return library.library_dir() / ".arriving" / repo.replace("/", "--")
 
@@ -163,7 +153,7 @@ def _waiting(repo: str) -> Path:
 def _manifest(repo: Repository, listing: Listing, file: RemoteFile) -> Manifest | None:
     """The manifest of a repository that `quantize --push` wrote; None when it is something else's
     of the same name."""
-    folder = (_waiting(listing.repo) / file.key).with_suffix(".manifest")
+    folder = (waiting(listing.repo) / file.key).with_suffix(".manifest")
     fetch(repo, listing, file, folder / MANIFEST)
     try:
         return load_manifest(folder)
@@ -191,6 +181,11 @@ def find_builds(paths: Iterable[str]) -> list[ReadyBuild]:
         for one in backends()
         for build in (*_single_files(one, everything), *_folders(one, everything))
     ]
+
+
+def is_projector(path: str) -> bool:
+    """Whether a file is the image encoder of a model beside it."""
+    return path.endswith(".gguf") and "mmproj" in path.rpartition("/")[2].lower()
 
 
 def _single_files(runtime: Backend, paths: Sequence[str]) -> Iterator[ReadyBuild]:

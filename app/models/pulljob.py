@@ -1,4 +1,4 @@
-"""A look at the hub or a download in a thread of its own, for screens that ask how it is."""
+"""A download in a thread of its own, for screens that ask how it is."""
 
 import contextlib
 import logging
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.models.pulling import Offer, PullRequest, offers, pull
+from app.models.pulling import PullRequest, pull
 from quantize.hub.client import Hub, Patience
 from quantize.progress.console import Reporter
 from quantize.progress.pace import Pace
@@ -23,7 +23,7 @@ class _CancelledError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class PullState:
-    """How far it is; at the end with ``offers``, ``path``, ``error`` or ``cancelled``."""
+    """How far it is; at the end with ``path``, ``error`` or ``cancelled``."""
 
     stage: str = ""
     done: int = 0  # bytes
@@ -31,7 +31,6 @@ class PullState:
     rate: float | None = None  # bytes a second
     seconds_left: float | None = None
     note: str | None = None
-    offers: tuple[Offer, ...] | None = None
     path: Path | None = None
     error: str | None = None
     cancelled: bool = False
@@ -39,7 +38,7 @@ class PullState:
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen."""
-        return bool(self.cancelled or self.error or self.path) or self.offers is not None
+        return bool(self.cancelled or self.error or self.path)
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class _CancellableHub(Hub):
 
 
 class PullJob(Reporter):
-    """Brings ``request.what`` of a repository, or looks at what there is when that is None.
+    """Brings ``request.what`` of a repository, or the only model that it has.
 
     Every method may be called from any thread and returns at once. What has arrived when it is
     cancelled or fails stays, and the next download of the same file resumes from there.
@@ -88,10 +87,7 @@ class PullJob(Reporter):
 
     def _run(self) -> None:
         try:
-            if self.request.what is None:
-                self._now(offers=tuple(offers(self.request.name, self, self._hub)))
-            else:
-                self._now(path=pull(self.request, self, self._hub))
+            self._now(path=pull(self.request, self, self._hub))
         except _CancelledError:
             self._now(cancelled=True)
         except (IngotError, OSError) as error:

@@ -85,7 +85,7 @@ class Hub:
         disable_progress_bars()
         return HfApi(endpoint=self.endpoint, library_name="ingot")
 
-    def explain(self, error: Exception, name: HubName) -> Exception:
+    def explain(self, error: Exception, name: HubName | None) -> Exception:
         """What the user is told of ``error``."""
         return explain(error, name, token=self.has_token, stalled_s=self.patience.read_s)
 
@@ -106,6 +106,31 @@ class Hub:
             down = isinstance(error, (httpx2.ConnectError, httpx2.ProxyError))
             retried = isinstance(error, (httpx2.TransportError, EndsEarlyError)) and not down
         return self.patience.pause_s if retried else None
+
+    def patiently(
+        self,
+        call: Callable[[], _T],
+        name: HubName | None,
+        progress: Reporter,
+        arrived: Callable[[], int] = lambda: 0,
+    ) -> _T:
+        """``call`` again as ``pause_after`` says; attempts that add to ``arrived`` do not count.
+
+        Raises what `explain` makes of the last failure.
+        """
+        patience, failures, before = self.patience, 0, arrived()
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                pause = self.pause_after(error)
+                failures = 1 if arrived() > before else failures + 1
+                if pause is None or failures >= patience.attempts:
+                    raise self.explain(error, name) from error
+            before = arrived()
+            if pause > patience.pause_s:
+                progress.note(f"the hub asks to wait {pause:.0f} s")
+            time.sleep(pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,23 +167,8 @@ class Repository:
         return self.patiently(ask)
 
     def patiently(self, call: Callable[[], _T], arrived: Callable[[], int] = lambda: 0) -> _T:
-        """``call`` again as `Hub.pause_after` says; attempts that add to ``arrived`` do not count.
-
-        Raises what `explain` makes of the last failure.
-        """
-        patience, failures, before = self.hub.patience, 0, arrived()
-        while True:
-            try:
-                return call()
-            except Exception as error:
-                pause = self.hub.pause_after(error)
-                failures = 1 if arrived() > before else failures + 1
-                if pause is None or failures >= patience.attempts:
-                    raise self.hub.explain(error, self.name) from error
-            before = arrived()
-            if pause > patience.pause_s:
-                self.progress.note(f"the hub asks to wait {pause:.0f} s")
-            time.sleep(pause)
+        """``call`` as `Hub.patiently`."""
+        return self.hub.patiently(call, self.name, self.progress, arrived)
 
 
 def check_path(path: str, name: HubName) -> None:

@@ -30,34 +30,40 @@ class OfflineError(HubError):
     """The hub cannot be reached at all; an earlier download may still serve."""
 
 
-def explain(error: Exception, name: HubName, *, token: bool, stalled_s: float) -> Exception:
+def explain(error: Exception, name: HubName | None, *, token: bool, stalled_s: float) -> Exception:
     """``error`` of huggingface_hub or httpx2 as an IngotError; others come back as they are.
 
-    ``token`` tells whether one was sent, ``stalled_s`` how long a silence counts as a stall. A
-    repository, revision or file that is not there is a UsageError (exit code 2), everything else a
-    HubError (3).
+    Without a ``name`` nothing was to be downloaded: the hub was searched. ``token`` tells whether
+    one was sent, ``stalled_s`` how long a silence counts as a stall. A repository, revision or file
+    that is not there is a UsageError (exit code 2), everything else a HubError (3).
     """
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if isinstance(error, HfHubHTTPError):
+        if name is None:
+            return _search_refused(error.response, token)
         return _by_status(error.response, name, token)
     said = error or type(error).__name__
+    stays = f"; {_STAYS}" if name else ""
     if isinstance(error, OfflineModeIsEnabled):
-        text = (
-            "it is not among the downloaded models, and HF_HUB_OFFLINE forbids a download: unset it"
-        )
+        text = "HF_HUB_OFFLINE forbids to ask the hub: unset it"
+        if name:
+            text = (
+                "it is not among the downloaded models, and HF_HUB_OFFLINE forbids a download:"
+                " unset it"
+            )
     elif isinstance(error, httpx2.TimeoutException):
         text = (
             f"the connection to the hub stalled: nothing came for {stalled_s:g} s, several times in"
-            f" a row. Check the network; {_STAYS}"
+            f" a row. Check the network{stays}"
         )
     elif isinstance(error, httpx2.ProxyError):
         text = f"the proxy does not work ({error}); see HTTPS_PROXY"
     elif isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
         text = (
-            f"the connection to the hub broke, several times in a row ({said}). Check the network;"
-            f" {_STAYS}"
+            f"the connection to the hub broke, several times in a row ({said}). Check the"
+            f" network{stays}"
         )
     elif isinstance(error, httpx2.TransportError):
         text = (
@@ -66,7 +72,7 @@ def explain(error: Exception, name: HubName, *, token: bool, stalled_s: float) -
         )
     else:
         return error
-    return OfflineError(f"{name}: {text}")
+    return OfflineError(f"{name}: {text}" if name else text)
 
 
 def asked_wait(response: httpx2.Response) -> float | None:
@@ -78,6 +84,29 @@ def asked_wait(response: httpx2.Response) -> float | None:
         return float(limits.reset_in_seconds)
     text = response.headers.get("Retry-After", "").strip()
     return float(text) if text.isdigit() else None
+
+
+def _search_refused(response: httpx2.Response, token: bool) -> IngotError:
+    status = response.status_code
+    if status == 401 and token:
+        return HubError(
+            "the hub does not accept the token: it is mistyped, expired or revoked; set HF_TOKEN to"
+            " a valid one, or unset it"
+        )
+    if status == 429:
+        return HubError(_too_often(response, token))
+    said = response.headers.get("X-Error-Message", "")
+    later = "; try again later" if status >= 500 else ""
+    return HubError(
+        f"the hub does not answer the search (HTTP {status}{said and f', {said}'}){later}"
+    )
+
+
+def _too_often(response: httpx2.Response, token: bool) -> str:
+    wait = asked_wait(response)
+    when = f"in {wait:.0f} s" if wait is not None else "later"
+    more = "" if token else "; with HF_TOKEN set the limit is higher"
+    return f"the hub limits how often you may ask (429); try again {when}{more}"
 
 
 def _by_status(response: httpx2.Response, name: HubName, token: bool) -> IngotError:
@@ -115,12 +144,7 @@ def _by_status(response: httpx2.Response, name: HubName, token: bool) -> IngotEr
         reason = f" ({said})" if said else ""
         return HubError(f"{name}: the hub refuses access{reason}; check what the token may do")
     if status == 429:
-        wait = asked_wait(response)
-        when = f"in {wait:.0f} s" if wait is not None else "later"
-        more = "" if token else "; with HF_TOKEN set the limit is higher"
-        return HubError(
-            f"{name}: the hub limits how often you may ask (429); try again {when}{more}; {_STAYS}"
-        )
+        return HubError(f"{name}: {_too_often(response, token)}; {_STAYS}")
     if status >= 500:
         return HubError(f"{name}: the hub is in trouble (HTTP {status}); try again later; {_STAYS}")
     return HubError(f"{name}: the hub answers HTTP {status} {said}".rstrip())

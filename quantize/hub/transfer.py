@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from quantize.disk import full_disk_explained, human, require_room
 from quantize.hub.client import Listing, RemoteFile, Repository
 from quantize.hub.errors import EndsEarlyError, HubError
 from runtimes.machine.locks import Lock, another_run
+
+if TYPE_CHECKING:
+    import httpx2
 
 _CHUNK = 1 << 20
 
@@ -77,6 +80,22 @@ def fetch(
     moved(file.bytes)
 
 
+def fetch_start(repo: Repository, listing: Listing, file: RemoteFile, count: int) -> bytes:
+    """The first ``count`` bytes of ``file``, or all of a shorter one. Raises HubError or
+    UsageError."""
+
+    def receive() -> bytes:
+        got = b""
+        with _request(repo, listing, file, f"bytes=0-{count - 1}") as response:
+            for piece in response.iter_bytes():  # all of it, where the range is ignored
+                got += piece
+                if len(got) >= count:
+                    break
+        return got[:count]
+
+    return repo.patiently(receive)
+
+
 def checksum(path: Path, file: RemoteFile) -> bool:
     """Whether ``path`` holds what the hub says of ``file``."""
     with path.open("rb") as stream:
@@ -106,6 +125,29 @@ def _lock(partial: Path, file: RemoteFile, repo: Repository) -> AbstractContextM
             return Lock(partial, wait=True)
     except FileNotFoundError:  # it has become the finished file
         return nullcontext()
+
+
+@contextmanager
+def _request(
+    repo: Repository, listing: Listing, file: RemoteFile, span: str | None
+) -> Iterator[httpx2.Response]:
+    """The content of a file, or a ``span`` of it, as it comes."""
+    import httpx2
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    url = hf_hub_url(listing.repo, file.path, revision=listing.commit, endpoint=repo.hub.endpoint)
+    # No compression: lengths and ranges are the file's.
+    headers = {**build_hf_headers(library_name="ingot"), "Accept-Encoding": "identity"}
+    if span is not None:
+        headers["Range"] = span
+    timeout = httpx2.Timeout(repo.hub.patience.read_s)
+    # On a redirect to another host (the storage behind the hub) httpx2 leaves the token out.
+    with get_session().stream(
+        "GET", url, headers=headers, timeout=timeout, follow_redirects=True
+    ) as response:
+        hf_raise_for_status(response)
+        yield response
 
 
 @dataclass(slots=True)
@@ -152,26 +194,10 @@ class _Download:
 
     def _receive(self) -> None:
         """One request for the rest; its bytes are on file when this returns or raises."""
-        import httpx2
-        from huggingface_hub import hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
-
         if self.have == self.file.bytes:
             return
-        hub, path = self.repo.hub, self.file.path
-        url = hf_hub_url(
-            self.listing.repo, path, revision=self.listing.commit, endpoint=hub.endpoint
-        )
-        # No compression: lengths and ranges are the file's.
-        headers = {**build_hf_headers(library_name="ingot"), "Accept-Encoding": "identity"}
-        if self.have:
-            headers["Range"] = f"bytes={self.have}-"
-        timeout = httpx2.Timeout(hub.patience.read_s)
-        # On a redirect to another host (the storage behind the hub) httpx2 leaves the token out.
-        with get_session().stream(
-            "GET", url, headers=headers, timeout=timeout, follow_redirects=True
-        ) as response:
-            hf_raise_for_status(response)
+        rest = f"bytes={self.have}-" if self.have else None
+        with _request(self.repo, self.listing, self.file, rest) as response:
             if self.have and response.status_code != 206:  # it ignores the range: from the start
                 self.stream.truncate(0)
                 self.moved(-self.have)
@@ -180,12 +206,12 @@ class _Download:
                 for piece in response.iter_bytes():  # as they come: pieces of a size are held back
                     if self.have + len(piece) > self.file.bytes:
                         raise HubError(
-                            f"{self.repo.name}: {path} is longer on the hub than its listing says"
-                            f" ({self.file.bytes:,} bytes); run again"
+                            f"{self.repo.name}: {self.file.path} is longer on the hub than its"
+                            f" listing says ({self.file.bytes:,} bytes); run again"
                         )
                     self.stream.write(piece)
                     self._count(piece)
             finally:
                 self.stream.flush()
         if self.have < self.file.bytes:
-            raise EndsEarlyError(f"{self.repo.name}: {path} ends early on the hub")
+            raise EndsEarlyError(f"{self.repo.name}: {self.file.path} ends early on the hub")

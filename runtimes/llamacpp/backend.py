@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtimes.backend import Backend
+from runtimes.errors import ModelError
 
 if TYPE_CHECKING:
     from runtimes.models.memory import MemoryEstimate
@@ -22,6 +23,15 @@ class LlamaBackend(Backend):
         from runtimes.llamacpp.modelfile import read_gguf
 
         return None if path.is_dir() else read_gguf(path)
+
+    def peek(self, start: bytes, path: Path, nbytes: int) -> ModelFile | None:
+        """From the part of the header before its tokenizer."""
+        from runtimes.llamacpp.modelfile import peek
+
+        try:
+            return peek(start, path, nbytes)
+        except ModelError:
+            return None
 
     def estimate(self, model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
         """From the header alone."""

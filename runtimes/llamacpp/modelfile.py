@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
-from runtimes.models.gguf import GgufHeader, read_parts
+from runtimes.models.gguf import GgufHeader, read_parts, read_start
 from runtimes.models.modelfile import ModelFile, StateShape
 
+_MOST_LAYERS = 10_000  # no model has more; each costs memory to describe
 # All layers keep a state.
 _ALL = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1"}
 # Every fourth layer attends unless the file says otherwise; the others keep a state.
@@ -92,11 +93,37 @@ class _Keys:
 def read_gguf(path: Path) -> ModelFile:
     """Describe a GGUF file; raises ModelError."""
     header, parts = read_parts(path)
+    if not header.tensors:
+        raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
+    return _described(header, path, sum(part.stat().st_size for part in parts), parts[1:])
+
+
+def peek(start: bytes, path: Path, nbytes: int) -> ModelFile:
+    """Describe a file of ``nbytes``, of which only the first are here. Its tokenizer is taken to
+    have as many merges as tokens where it is cut off. Raises ModelError when they do not say."""
+    header = read_start(start)
+    arch = header.metadata.get("general.architecture", "")
+    needed = [f"{arch}.{key}" for key in ("block_count", "embedding_length", "context_length")]
+    if missing := [key for key in needed if key not in header.metadata]:
+        raise ModelError(f"{path}: its first {len(start):,} bytes do not tell {missing[0]}")
+    tokens = header.array_lengths.get("tokenizer.ggml.tokens", 0)
+    header.array_lengths.setdefault("tokenizer.ggml.merges", tokens)
+    try:
+        return _described(header, path, nbytes)
+    except (ValueError, TypeError, OverflowError, IndexError) as error:
+        raise ModelError(f"{path}: its header is damaged ({error})") from error
+
+
+def _described(
+    header: GgufHeader, path: Path, nbytes: int, further: tuple[Path, ...] = ()
+) -> ModelFile:
     meta = header.metadata
     keys = _Keys(str(meta.get("general.architecture", "")), meta)
-    if not keys.arch or not header.tensors:
-        raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
     number = keys.number
+    if not keys.arch:
+        raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
+    if number("block_count", 1) > _MOST_LAYERS:
+        raise ModelError(f"{path}: {number('block_count'):,} layers; its header is damaged")
     layers, hidden = number("block_count", 1), number("embedding_length")
     heads = number("attention.head_count", 1)
     kv_heads = keys.by_layer("attention.head_count_kv", heads, layers)
@@ -120,8 +147,8 @@ def read_gguf(path: Path) -> ModelFile:
         name=path.stem,
         architecture=keys.arch,
         quantization=_main_type(header),
-        nbytes=sum(part.stat().st_size for part in parts),
-        further=parts[1:],
+        nbytes=nbytes,
+        further=further,
         context_length=number("context_length", 2048),
         layers=layers,
         heads=heads,
@@ -140,11 +167,12 @@ def read_gguf(path: Path) -> ModelFile:
 
 
 def _main_type(header: GgufHeader) -> str:
-    """The tensor type that holds the most bytes: what the file is called after."""
+    """The tensor type that holds the most bytes: what the file is called after. Empty where its
+    tensors are not known."""
     totals: Counter[str] = Counter()
     for tensor in header.tensors:
         totals[tensor.type_name] += tensor.nbytes
-    return totals.most_common(1)[0][0]
+    return totals.most_common(1)[0][0] if totals else ""
 
 
 def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:

@@ -8,6 +8,7 @@ NAME-00001-of-00003.gguf has the metadata; each part says in ``split.no`` (from 
 ``split.count`` which one it is. llama.cpp is given the first and finds the others by their names.
 """
 
+import contextlib
 import math
 import mmap
 import re
@@ -87,10 +88,14 @@ class GgufHeader:
     data_bytes_expected: int  # the file's size if it is whole
 
 
-class _Cursor:
-    """A read position in the mapped file that never runs past its end."""
+class _CutError(ModelError):
+    """There are fewer bytes than the header has."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+
+class _Cursor:
+    """A read position in a file, or its first bytes, that never runs past the end."""
+
+    def __init__(self, data: mmap.mmap | bytes) -> None:
         self.data = data
         self.at = 0
 
@@ -108,7 +113,7 @@ class _Cursor:
     def skip(self, count: int) -> None:
         self.at += count
         if self.at > len(self.data):
-            raise ModelError("the file ends in the middle of its header")
+            raise _CutError("the file ends in the middle of its header")
 
 
 def _read_value(cursor: _Cursor, kind: int) -> Any:
@@ -119,19 +124,18 @@ def _read_value(cursor: _Cursor, kind: int) -> Any:
     raise ModelError(f"unknown metadata type {kind} in the header")
 
 
-def _skip_array(cursor: _Cursor) -> tuple[int, list[Any]]:
-    """Move past an array; return its length and its elements if they are few and scalar."""
-    kind, length = cursor.scalar("I"), cursor.scalar("Q")
+def _skip_array(cursor: _Cursor, kind: int, length: int) -> list[Any]:
+    """Move past an array; return its elements if they are few and scalar."""
     if kind in _SCALARS:
         if length <= _MOST_ELEMENTS:
-            return length, [cursor.scalar(_SCALARS[kind]) for _ in range(length)]
+            return [cursor.scalar(_SCALARS[kind]) for _ in range(length)]
         cursor.skip(struct.calcsize("<" + _SCALARS[kind]) * length)
     elif kind == _STRING:
         for _ in range(length):
             cursor.skip(cursor.scalar("Q"))
     else:
         raise ModelError(f"unknown array element type {kind} in the header")
-    return length, []
+    return []
 
 
 def _read_tensor(cursor: _Cursor) -> TensorInfo:
@@ -171,28 +175,52 @@ def read_header(path: Path) -> GgufHeader:
     return header
 
 
+def read_start(data: bytes) -> GgufHeader:
+    """What the first bytes of a file tell, as far as they go: metadata and lengths of arrays, no
+    tensors. Raises ModelError when they are not those of a GGUF file."""
+    if data[:4] != b"GGUF":
+        raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
+    header = GgufHeader({}, {}, (), 0)
+    with contextlib.suppress(_CutError):
+        cursor = _Cursor(data)
+        _read_pairs(cursor, _counts(cursor)[1], header)
+    return header
+
+
 def _parse(data: mmap.mmap) -> GgufHeader:
     cursor = _Cursor(data)
+    tensor_count, pair_count = _counts(cursor)
+    header = GgufHeader({}, {}, (), 0)
+    _read_pairs(cursor, pair_count, header)
+    tensors = tuple(_read_tensor(cursor) for _ in range(tensor_count))
+    said = int(header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT))
+    alignment = said or _DEFAULT_ALIGNMENT
+    start = -(-cursor.at // alignment) * alignment
+    end = max((t.offset + t.nbytes for t in tensors), default=0)
+    whole = start + end if tensors else cursor.at
+    return replace(header, tensors=tensors, data_bytes_expected=whole)
+
+
+def _counts(cursor: _Cursor) -> tuple[int, int]:
+    """How many tensors and how many pairs of metadata follow."""
     cursor.take(4)
     version = cursor.scalar("I")
     if version not in (2, 3):
         raise ModelError(f"GGUF version {version} is not supported (2 and 3 are)")
-    tensor_count, pair_count = cursor.scalar("Q"), cursor.scalar("Q")
-    metadata: dict[str, Any] = {}
-    lengths: dict[str, int] = {}
-    for _ in range(pair_count):
+    return cursor.scalar("Q"), cursor.scalar("Q")
+
+
+def _read_pairs(cursor: _Cursor, count: int, header: GgufHeader) -> None:
+    """Fill the metadata of ``header``."""
+    for _ in range(count):
         key, kind = cursor.string(), cursor.scalar("I")
         if kind == _ARRAY:
-            lengths[key], elements = _skip_array(cursor)
-            if elements:
-                metadata[key] = elements
+            of, length = cursor.scalar("I"), cursor.scalar("Q")
+            header.array_lengths[key] = length
+            if elements := _skip_array(cursor, of, length):
+                header.metadata[key] = elements
         else:
-            metadata[key] = _read_value(cursor, kind)
-    tensors = tuple(_read_tensor(cursor) for _ in range(tensor_count))
-    alignment = int(metadata.get("general.alignment", _DEFAULT_ALIGNMENT)) or _DEFAULT_ALIGNMENT
-    start = -(-cursor.at // alignment) * alignment
-    end = max((t.offset + t.nbytes for t in tensors), default=0)
-    return GgufHeader(metadata, lengths, tensors, start + end if tensors else cursor.at)
+            header.metadata[key] = _read_value(cursor, kind)
 
 
 def gguf_files(folder: Path) -> list[Path]:

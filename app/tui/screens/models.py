@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -9,15 +10,16 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.widgets import Input, Static
+from textual.containers import Horizontal, VerticalScroll
+from textual.widgets import Button, Input, Static
+from textual.worker import WorkerError
 
 from app.models import library
 from app.models.catalog import catalog
 from app.models.entries import Entry, Origin, details, fit, size_of
 from app.models.quality import with_bits
 from app.tui.screens.dialogs import ConfirmScreen, Panel
-from app.tui.screens.pull import PullScreen
+from app.tui.screens.find import FindScreen
 from app.tui.widgets.model_table import ModelTable
 from runtimes.errors import IngotError
 
@@ -37,7 +39,7 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         Binding("escape", "leave", "Back", id="models.leave"),
         Binding("enter", "choose", "Choose", id="models.choose", priority=True),
         Binding("ctrl+x,insert", "tick", "Tick", id="models.tick", priority=True),
-        Binding("ctrl+g", "get", "Get from the hub", id="models.get", priority=True),
+        Binding("ctrl+g", "get", "Find models", id="models.get", priority=True),
         Binding("ctrl+s", "sort", "Sort", id="models.sort", priority=True),
         Binding("ctrl+d", "remove", "Remove", id="models.remove", priority=True),
         *(
@@ -63,7 +65,9 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
 
     def contents(self) -> ComposeResult:
         hint = "Filter: name, recipe, 4-bit, onnx ..."
-        yield Input(placeholder=hint, id="filter", compact=True)
+        with Horizontal(id="top"):
+            yield Input(placeholder=hint, id="filter", compact=True)
+            yield Button("Find models", id="find", action="screen.get", compact=True)
         yield ModelTable(id="table")
         with VerticalScroll(id="about", can_focus=False):
             yield Static(id="details", markup=False)
@@ -90,7 +94,7 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         self._after = None
         if not entries:
             self.query_one("#details", Static).update(
-                "No model is here yet. ctrl+g gets one from the hub; `quantize` builds one."
+                "No model is here yet. ctrl+g finds one on the hub; `quantize` builds one."
             )
         for entry in entries:
             if not entry.broken:
@@ -175,9 +179,13 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
 
     @work(exit_on_error=False, group="dialog")
     async def action_get(self) -> None:
-        if (name := await self.app.push_screen_wait(PullScreen())) is not None:
-            self._after = f"{name}\0"
-            self._read()
+        use = "Tick it" if self._several else "Use it"
+        name = await self.app.push_screen_wait(FindScreen(use=use))
+        self._after = f"{name}\0" if name else None
+        with suppress(WorkerError):  # it is read once more
+            await self._read().wait()
+        if name and self.query_one(ModelTable).go_to(f"{name}\0"):
+            self._clicked()
 
     @work(exit_on_error=False, group="dialog")
     async def action_remove(self) -> None:

@@ -10,11 +10,14 @@ import pytest
 from app.models import library
 from app.models.pulling import parse_request
 from app.models.pulljob import PullJob, PullState
+from app.models.remote import contents
 from quantize.hub.client import Hub, Patience
+from quantize.hub.names import HubName
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import until
 
 QUICK = Hub(Patience(read_s=60.0, attempts=2, pause_s=0.05, wait_s=1.0))
+TINY = HubName("org/tiny-GGUF")
 EIGHT = b"GGUF eight" * 20_000
 FILES = {
     "tiny-Q4_K_M.gguf": b"GGUF four" * 9000,
@@ -44,24 +47,12 @@ def ended(made: PullJob) -> PullState:
     return until(made.poll, lambda state: state.ended)
 
 
-def test_what_there_is_to_get(hub: FakeHub):
-    state = ended(job("org/tiny-GGUF"))
-    assert state.offers is not None
-    found = {offer.label: offer for offer in state.offers}
-    assert sorted(found) == ["Q4_K_M", "Q8_0", "cpu/int4"]
-    assert found["Q8_0"].bytes == len(EIGHT)
-    assert found["cpu/int4"].kind == "onnx"
-    assert not any(offer.kept or offer.arrived for offer in state.offers)
-
-
 def test_a_download_tells_its_bytes(hub: FakeHub):
     state = ended(job("org/tiny-GGUF:Q8_0"))
     assert (state.done, state.total, state.error) == (len(EIGHT), len(EIGHT), None)
     assert state.path is not None
     assert state.path.read_bytes() == EIGHT
-    state = ended(job("org/tiny-GGUF"))
-    assert state.offers is not None
-    assert [offer.label for offer in state.offers if offer.kept] == ["Q8_0"]
+    assert [b.kept.label for b in contents(TINY, QUICK).builds if b.here] == ["Q8_0"]
 
 
 def test_cancel_keeps_what_has_arrived_and_the_next_one_goes_on(hub: FakeHub):
@@ -77,9 +68,7 @@ def test_cancel_keeps_what_has_arrived_and_the_next_one_goes_on(hub: FakeHub):
     assert not first._thread.is_alive()
     assert len([r for r in hub.requests if r.storage and r.path.endswith("Q8_0.gguf")]) == 1
     fault.times = 0
-    look = ended(job("org/tiny-GGUF"))
-    assert look.offers is not None
-    assert {o.label: o.arrived for o in look.offers}["Q8_0"] == 60_000
+    assert {b.kept.label: b.arrived for b in contents(TINY, QUICK).builds}["Q8_0"] == 60_000
     assert library.find("tiny-GGUF") is None
     state = ended(job("org/tiny-GGUF:Q8_0"))
     assert state.path is not None

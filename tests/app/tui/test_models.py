@@ -15,8 +15,8 @@ from app.chat.store.records import Role
 from app.models import library
 from app.models.entries import Entry, Fit, Measured, Origin
 from app.tui.app import IngotApp
+from app.tui.screens.find import FindScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.screens.pull import PullScreen
 from app.tui.widgets.model_table import ModelTable
 from quantize.manifest import Fidelity, Perplexity, Quality, Speed, TokenParity
 from runtimes.models.modelfile import ModelFile
@@ -176,15 +176,16 @@ async def test_only_pulled_files_are_removed_and_not_the_loaded_one(
     assert loaded.exists()
 
 
-async def test_nothing_there(bare: Any) -> None:
+async def test_nothing_there(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen(), 0)
-        await wait_until(lambda: "ctrl+g gets one from the hub" in about(screen))
+        await wait_until(lambda: "ctrl+g finds one on the hub" in about(screen))
         await pilot.press("enter")
         await pilot.pause()
         assert bare.screen is screen
         await pilot.press("ctrl+g")
-        await wait_until(lambda: isinstance(bare.screen, PullScreen))
+        await wait_until(lambda: isinstance(bare.screen, FindScreen))
         await pilot.pause()
         await pilot.press("escape")
         await wait_until(lambda: bare.screen is screen)

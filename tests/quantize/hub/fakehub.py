@@ -1,7 +1,7 @@
 """A model hub on 127.0.0.1, with the faults that a real one and the way to it have.
 
-It speaks what huggingface_hub asks for: model information, files with redirects of large ones to a
-storage host on another port, byte ranges, and uploads.
+It speaks what huggingface_hub asks for: searches page by page, model information, files with
+redirects of large ones to a storage host on another port, byte ranges, and uploads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 LARGE = 64  # bytes from which a file is stored as LFS here
 _PIECE = 16384
@@ -26,6 +26,7 @@ class Request:
     headers: dict[str, str]
     storage: bool
     sent: int = 0
+    asked: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -46,6 +47,8 @@ class Fault:
 class FakeHub:
     def __init__(self) -> None:
         self.repos: dict[str, dict[str, bytes]] = {}
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.page = 1000  # repositories in a page of a search, at most
         self.private: dict[str, bool] = {}
         self.tokens: set[str] = {"hf_good"}
         self.gated: set[str] = set()
@@ -59,9 +62,10 @@ class FakeHub:
             f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers
         )
 
-    def add(self, repo: str, files: dict[str, bytes]) -> str:
-        """Put a repository there; its commit."""
+    def add(self, repo: str, files: dict[str, bytes], **facts: Any) -> str:
+        """Put a repository there, with facts such as ``downloads`` and ``tags``; its commit."""
         self.repos[repo] = dict(files)
+        self.facts[repo] = facts
         return self.commit(repo)
 
     def commit(self, repo: str) -> str:
@@ -113,9 +117,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin()
 
     def _begin(self) -> None:
-        path = unquote(urlsplit(self.path).path)
+        url = urlsplit(self.path)
+        path = unquote(url.path)
         headers = {key.lower(): value for key, value in self.headers.items()}
-        self.seen = Request(self.command, path, headers, self.storage)
+        self.seen = Request(self.command, path, headers, self.storage, asked=parse_qs(url.query))
         with self.hub.lock:
             self.hub.requests.append(self.seen)
             fault = next(
@@ -136,6 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _hub(self, path: str, body: bytes) -> None:
         if path == "/api/validate-yaml":
             return self._json({"errors": [], "warnings": []})
+        if path == "/api/models":
+            return self._search(self.seen.asked)
         if path == "/api/whoami-v2":
             return self._whoami()
         if path == "/api/repos/create":
@@ -181,7 +188,38 @@ class _Handler(BaseHTTPRequestHandler):
                 sha = hashlib.sha256(data).hexdigest()
                 entry["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
             siblings.append(entry)
-        self._json({"id": repo, "sha": commit, "siblings": siblings, "tags": [], "private": False})
+        about = self._described(repo)
+        self._json({**about, "sha": commit, "siblings": siblings, "private": False})
+
+    def _described(self, repo: str) -> dict[str, Any]:
+        """What the hub says of a repository beside its files."""
+        facts = {"downloads": 0, "likes": 0, "lastModified": "2026-01-01T00:00:00.000Z"}
+        facts |= self.hub.facts.get(repo, {})
+        names = list(self.hub.repos[repo])
+        kinds = [k for k in ("gguf", "onnx", "safetensors") if any(f".{k}" in n for n in names)]
+        tags = [*kinds, *facts.pop("tags", ["conversational"])]
+        gated = "manual" if repo in self.hub.gated else False
+        return {"id": repo, "tags": tags, "gated": gated, **facts}
+
+    def _search(self, asked: dict[str, list[str]]) -> None:
+        token = self.seen.headers.get("authorization", "").removeprefix("Bearer ")
+        if token and token not in self.hub.tokens:
+            self._error(401)
+            return
+        words, tags = asked.get("search", [""])[0].lower().split(), set(asked.get("filter", []))
+        found = [self._described(repo) for repo in self.hub.repos]
+        found = [one for one in found if tags <= set(one["tags"])]
+        found = [one for one in found if all(word in one["id"].lower() for word in words)]
+        found.sort(key=lambda one: one[asked["sort"][0]], reverse=True)
+        first = int(asked.get("cursor", ["0"])[0])
+        last = first + min(int(asked["limit"][0]), self.hub.page)
+        headers = {"Content-Type": "application/json"}
+        if last < len(found):
+            query = urlencode({**asked, "cursor": [str(last)]}, doseq=True)
+            headers["Link"] = f'<https://hub.example/api/models?{query}>; rel="next"'
+        told = {"id", *asked["expand"]}
+        page = [{k: v for k, v in one.items() if k in told} for one in found[first:last]]
+        self._send(200, json.dumps(page).encode(), headers)
 
     def _resolve(self, repo: str, revision: str, name: str) -> None:
         if not self._allowed(repo):
@@ -263,9 +301,10 @@ class _Handler(BaseHTTPRequestHandler):
             data = bytes([data[0] ^ 1]) + data[1:]
         status, asked = 200, self.seen.headers.get("range")
         if asked and not self.fault.ignore_range:
-            start = int(asked.removeprefix("bytes=").split("-")[0])
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-            data, status = data[start:], 206
+            begin, _, end = asked.removeprefix("bytes=").partition("-")
+            start, last = int(begin), min(int(end or len(data)), len(data) - 1)
+            headers["Content-Range"] = f"bytes {start}-{last}/{len(data)}"
+            data, status = data[start : last + 1], 206
         self._send(status, data, headers)
 
     def _json(self, data: Any) -> None:

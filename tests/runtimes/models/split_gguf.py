@@ -56,7 +56,10 @@ def _pairs(data: bytes) -> tuple[int, int]:
     for _ in range(count):
         cursor.string()
         kind = cursor.scalar("I")
-        _skip_array(cursor) if kind == _ARRAY else _read_value(cursor, kind)
+        if kind == _ARRAY:
+            _skip_array(cursor, cursor.scalar("I"), cursor.scalar("Q"))
+        else:
+            _read_value(cursor, kind)
     return count, cursor.at
 
 
