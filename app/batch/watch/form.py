@@ -73,14 +73,17 @@ class JobForm:
             input=_path(said["input"]),
             output=_path(said["output"]),
             model=said["model"],
-            system=said["system"],
+            system=said["system"] or rest.system,
             slots=said["slots"],
             fresh=self.fresh,
             sampling=_with(rest.sampling, said, "max_tokens", "seed", "temperature", "top_p"),
             constraints=replace(
                 rest.constraints,
-                json_schema=str(Path(schema).expanduser()) if schema else None,
-                choice=[text for part in self.choices.split("|") if (text := part.strip())] or None,
+                json_schema=str(Path(schema).expanduser())
+                if schema
+                else rest.constraints.json_schema,
+                choice=[text for part in self.choices.split("|") if (text := part.strip())]
+                or rest.constraints.choice,
             ),
             samples=_with(rest.samples, said, "n"),
             rows=replace(

@@ -32,6 +32,7 @@ from runtimes.paths import state_dir
 State = Literal["running", "finished", "stopped", "killed", "elsewhere", "gone"]
 
 _MOST = 40
+_PIECE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,15 @@ class KnownJob:
 
     output: Path
     state: State  # gone: it has no journal any more
-    at: float  # when its last run began or, if not known, when it was looked at (Unix seconds)
-    rows: int | None  # of that run
+    at: float  # when something was written or, if not known, when it was looked at (Unix seconds)
+    rows: int | None  # of its last run
     own: bool
+    done: int | None = None  # of them: need nothing more
 
 
 def known_jobs() -> list[KnownJob]:
-    """Those known from before, and those that run now: running ones first, then the latest. Looks
+    """Those known from before, and those that run now: running ones first, then by their last
+    activity. Looks
     at every process and journal: call it in a thread."""
     running = dict(_running())
     found: dict[Path, KnownJob] = {}
@@ -181,19 +184,33 @@ def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:
             state = "stopped" if end.get("unfinished") else "finished"
         else:
             state = "killed" if journal.here else "elsewhere"
-    begun = at if run is None else float(run.get("at", time.time()))
-    return KnownJob(output, state, begun, None if run is None else run.get("rows"), own)
+    if run is None:
+        return KnownJob(output, state, at, None, own)
+    try:
+        at = journal_path(output).stat().st_mtime
+    except OSError:
+        at = float(run.get("at", at))
+    done = int(run.get("reused", 0)) + int(run.get("invalid", 0)) + journal.whole_rows
+    rows = run.get("rows")
+    return KnownJob(output, state, at, rows, own, None if rows is None else min(done, rows))
 
 
-def last_run(path: Path) -> JournalState:
+class LastRun(JournalState):
+    """The notes on a journal's last run, and how many lines it has of rows."""
+
+    whole_rows = 0
+
+
+def last_run(path: Path) -> LastRun:
     """A journal with nothing but the notes on its last run's begin and end, found from the end of
-    the file without reading rows."""
-    journal = JournalState(path)
+    the file without parsing rows; these are counted."""
+    journal = LastRun(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             begun = _take_last(journal, data, RUN, 0)
             if journal.run is not None:
                 _take_last(journal, data, END, begun)
+                journal.whole_rows = _rows_after(data, begun)
     except (OSError, ValueError):  # no file, or an empty one
         pass
     return journal
@@ -206,3 +223,13 @@ def _take_last(journal: JournalState, data: mmap.mmap, kind: str, start: int) ->
     while journal.whole_lines == known and (at := data.rfind(mark, start, at)) >= 0:
         journal.take(at + 1, data[at + 1 : data.find(b"\n", at + 1) + 1])
     return max(at, start)
+
+
+def _rows_after(data: mmap.mmap, start: int) -> int:
+    """The whole lines behind a note, less the other notes."""
+    lines = sum(data[at : at + _PIECE].count(b"\n") for at in range(start + 1, len(data), _PIECE))
+    notes, at = 0, start
+    while (at := data.find(b'\n{"ingot":', at)) >= 0:
+        notes += data.find(b"\n", at + 1) >= 0
+        at += 1
+    return max(0, lines - notes)

@@ -1,8 +1,7 @@
-"""What opens over the batch screen: files, jobs, one row whole, and leaving while a job runs."""
+"""What opens over the batch screen: files, one row whole, and leaving while a job runs."""
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,19 +11,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Button, DirectoryTree, Input, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Button, DirectoryTree, Static
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch.job import Job
 from app.batch.watch.preview import ShownRow, open_row
-from app.batch.watch.records import KnownJob, known_jobs
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.widgets.batch_row import conversation
-from app.tui.widgets.form import path_line
 
 _JOURNAL = journal_path(Path("x")).name[1:]
-_PATH = 33  # columns
 
 
 def short(path: Path) -> str:
@@ -73,59 +68,6 @@ class BatchFilesScreen(Panel[Path]):
         if node is not None and node.data is not None:
             path = node.data.path
             self.dismiss(path if path.is_dir() else path.parent)
-
-
-class BatchJobsScreen(Panel[Path]):
-    """Jobs that run now, those of before, and any other by the path of its output. Ends with the
-    output of a job, None when it was left."""
-
-    HELP = """
-    Jobs of `ingot batch` on this machine, also those started in another terminal. Enter follows
-    one. A job that was started elsewhere can be watched, and resumed once it has ended.
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back", id="batch.jobs_back"),
-        Binding("ctrl+r", "again", "Look again", id="batch.jobs_again", priority=True),
-    ]
-
-    def __init__(
-        self,
-        jobs: Callable[[], list[KnownJob]] = known_jobs,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__("Jobs")
-        self._jobs, self._clock = jobs, clock
-        self.found: list[KnownJob] = []
-
-    def contents(self) -> ComposeResult:
-        yield Static("looking ...", id="jobs-said", markup=False)
-        yield OptionList(id="jobs-list", markup=False)
-        yield path_line("Output", "the OUT of another job", "jobs-output", "")
-
-    def on_mount(self) -> None:
-        self.action_again()
-
-    @work(exit_on_error=False, exclusive=True, group="jobs")
-    async def action_again(self) -> None:
-        self.found = await asyncio.to_thread(self._jobs)
-        now = self._clock()
-        found = self.query_one(OptionList)
-        found.set_options([Option(_job_line(job, now)) for job in self.found])
-        said = "" if self.found else "No job is known here; type the path of an output."
-        self.query_one("#jobs-said", Static).update(said)
-        if self.found:
-            found.highlighted = 0
-        else:
-            self.query_one("#jobs-output").focus()
-
-    @on(OptionList.OptionSelected)
-    def _picked(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self.found[event.option_index].output)
-
-    @on(Input.Submitted)
-    def _typed(self, event: Input.Submitted) -> None:
-        if event.value.strip():
-            self.dismiss(Path(event.value.strip()).expanduser())
 
 
 class BatchRowScreen(Panel[None]):
@@ -201,19 +143,3 @@ class BatchLeaveScreen(ConfirmScreen):
         if what == "pause":
             self._pause()
         self.dismiss(what != "stay")
-
-
-def _job_line(job: KnownJob, now: float) -> str:
-    """One line; the end of a path tells more than its beginning."""
-    output = str(job.output)
-    output = output if len(output) <= _PATH else "…" + output[1 - _PATH :]
-    rows = "" if job.rows is None else f"{job.rows:,} rows"
-    state = "yours" if job.own else job.state
-    return f"{state:<9} {output:<{_PATH}} {rows:>14} {_ago(now - job.at):>9}"
-
-
-def _ago(seconds: float) -> str:
-    for span, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= span:
-            return f"{seconds // span:.0f} {unit} ago"
-    return "just now"

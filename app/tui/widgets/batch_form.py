@@ -13,12 +13,15 @@ from textual.message import Message
 from textual.widgets import Button, Checkbox, Input, Static
 
 from app.batch.watch.command import Command, command_of
-from app.batch.watch.form import FIELDS, FRESH, JobForm, suggested_output
+from app.batch.watch.form import FIELDS, FRESH, FormError, JobForm, suggested_output
 from app.batch.watch.form_look import in_words, look
+from app.batch.watch.presets import beside, save
 from app.batch.watch.preview import Preview, preview
 from app.batch.watch.process import DryRun
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short
+from app.tui.screens.batch_presets import BatchPresetsScreen
+from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_look import Counts, FirstRows
 from app.tui.widgets.form import Check, Field, FieldHelp, Form, Group, path_field, text_field
@@ -48,6 +51,8 @@ class BatchForm(Form):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+g", "start", "Start", id="batch.start"),
         Binding("f8", "files", "Files", id="batch.files"),
+        Binding("ctrl+r", "like", "Like an earlier job", id="batch.like"),
+        Binding("ctrl+s", "save", "Save", id="batch.save", show=False),
         Binding("ctrl+t", "model", "Model", id="batch.model"),
     ]
 
@@ -74,8 +79,11 @@ class BatchForm(Form):
             yield FirstRows(id="form-rows")
             yield Counts(id="form-counts")
         yield Static(id="said", classes="bad", markup=False)
+        yield Static(id="form-rest", classes="-empty", markup=False)
         with Horizontal(id="form-bar"):
             yield FieldHelp()
+            yield Button("Like an earlier job", compact=True, id="like")
+            yield Button("Save", compact=True, id="save")
             yield Button("Start", variant="primary", compact=True, id="start")
 
     def on_mount(self) -> None:
@@ -160,12 +168,40 @@ class BatchForm(Form):
         self.post_message(self.Checked(command_of(form.spec(), Path.cwd())))
 
     def put(self, form: JobForm) -> None:
-        """Fill in all fields but an input, and its output, that are there already."""
+        """Fill in all fields; an input that is there already stays, with its output, unless
+        ``form`` is empty."""
         self._rest = form.rest
-        kept = ("input", "output") if self.form.input.strip() else ()
+        kept = ("input", "output") if self.form.input.strip() and form != JobForm() else ()
         self.fill(**{name: getattr(form, name) for name in FIELDS if name not in kept})
         self.query_one("#fresh", Check).value = form.fresh
+        rest, told = beside(form), self.query_one("#form-rest", Static)
+        told.update(f"and as that job had it: {rest}")
+        told.set_class(not rest, "-empty")
         self.look_later(0)
+
+    @on(Button.Pressed, "#like")
+    @work(exit_on_error=False, group="dialog")
+    async def action_like(self) -> None:
+        form = await self.app.push_screen_wait(BatchPresetsScreen())
+        if form is not None:
+            self.put(form)
+
+    @on(Button.Pressed, "#save")
+    @work(exit_on_error=False, group="dialog")
+    async def action_save(self) -> None:
+        """All but input and output, under a name."""
+        name = await self.app.push_screen_wait(AskScreen("Save these settings as"))
+        if name is None:
+            return
+        try:
+            await asyncio.to_thread(save, name, self.form, Path.cwd())
+        except FormError as error:
+            self.refuse(str(error.field), str(error))
+            self.query_one(f"#{error.field}").focus()
+        except IngotError as error:
+            self.say(str(error))
+        else:
+            self.notify(f"[batch.like ctrl+r] has {name} now.", markup=False)
 
     @work(exit_on_error=False, group="dialog")
     async def action_model(self) -> None:

@@ -12,19 +12,22 @@ from typing import Any
 
 import psutil
 import pytest
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, Static
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
+from app.batch.watch.command import command_of
+from app.batch.watch.form import JobForm
 from app.batch.watch.rows import RowState
 from app.batch.watch.view import Phase
 from app.tui.screens.batch import BatchScreen
+from app.tui.screens.batch_jobs import BatchJobsScreen, JobTable
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
-    BatchJobsScreen,
     BatchLeaveScreen,
     BatchRowScreen,
 )
+from app.tui.screens.batch_presets import BatchPresetsScreen, PresetTable
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_form import BatchForm
@@ -178,7 +181,7 @@ async def test_a_job_from_the_file_to_a_rows_answer(
         await soon(lambda: isinstance(app.screen, BatchJobsScreen) and app.screen.found)
         at = [known.output for known in app.screen.found].index(job.output)
         assert app.screen.found[at].state == "finished"
-        app.screen.query_one(OptionList).highlighted = at
+        app.screen.query_one(JobTable).cursor = at
         await pilot.press("enter")
         await soon(lambda: screen.job is not job and state(screen).startswith("done"))
         # Its speeds are those that were told while it ran.
@@ -206,7 +209,7 @@ async def test_a_running_job_is_watched_stopped_and_left(
         await soon(lambda: isinstance(app.screen, BatchJobsScreen) and app.screen.found)
         # Other jobs may run on this machine.
         at = [known.output for known in app.screen.found].index(out)
-        app.screen.query_one(OptionList).highlighted = at
+        app.screen.query_one(JobTable).cursor = at
         await pilot.press("enter")
         await soon(lambda: state(screen).startswith("running · watched"))
         assert not screen.query_one(BatchJob).check_action("do", ("pause",))
@@ -309,3 +312,54 @@ async def test_what_a_field_cannot_show_is_told_in_its_words(app: BatchApp) -> N
         assert said(screen_of(app), "said") == told
         await pilot.press("9")
         assert said(screen_of(app), "said") == "", "it may be mended now"
+
+
+async def test_a_form_is_filled_from_an_earlier_job_and_saved(
+    app: BatchApp, gguf_file: Path
+) -> None:
+    command = command_of(
+        JobForm(
+            input="in.jsonl", output="old.jsonl", model=str(gguf_file), max_tokens="7", seed="3"
+        ).spec(),
+        Path.cwd(),
+    )
+    records.Record(Path("old.jsonl").absolute(), 1000.0, command).save()
+    async with app.run_test(size=(120, 40)) as pilot:
+        form = screen_of(app).query_one(BatchForm)
+        await pilot.press("ctrl+r")
+        await soon(lambda: isinstance(app.screen, BatchPresetsScreen) and app.screen.found)
+        await pilot.press("down", "enter")
+        await soon(lambda: form.form.max_tokens == "7")
+        assert (form.form.input, form.form.output) == ("in.jsonl", "old.jsonl")
+        assert form.form.seed == "3"
+        await soon(lambda: "rows 24" in drawn(screen_of(app), "counts"))
+        # Under a name it is for other inputs too.
+        form.fill(seed="many")
+        await pilot.press("ctrl+s")
+        await soon(lambda: isinstance(app.screen, AskScreen))
+        await pilot.press(*"short", "enter")
+        await soon(lambda: list(form.errors) == ["seed"])
+        form.fill(seed="5")
+        await pilot.pause()
+        await pilot.click("#save")
+        await soon(lambda: isinstance(app.screen, AskScreen))
+        await pilot.press(*"short", "enter")
+        await soon(lambda: app.screen is screen_of(app))
+        await app.workers.wait_for_complete([w for w in app.workers if w.group == "dialog"])
+        form.fill(input="other.jsonl", max_tokens="")
+        await pilot.pause()
+        await pilot.click("#like")
+        await soon(lambda: isinstance(app.screen, BatchPresetsScreen) and app.screen.found)
+        table = app.screen.query_one(PresetTable)
+        assert [one.name for one in table.rows] == ["an empty form", "short", "old.jsonl"]
+        await pilot.click(PresetTable, offset=(4, 2))
+        assert table.cursor == 1
+        await pilot.click(PresetTable, offset=(4, 2))
+        await soon(lambda: form.form.max_tokens == "7")
+        assert (form.form.input, form.form.seed) == ("other.jsonl", "5")
+        await pilot.press("ctrl+r")
+        await soon(lambda: isinstance(app.screen, BatchPresetsScreen) and app.screen.found)
+        await pilot.press("down", "delete")
+        await soon(lambda: len(app.screen.found) == 2)
+        await pilot.press("home", "enter")
+        await soon(lambda: form.form == JobForm())

@@ -17,9 +17,9 @@ from app.batch.watch.records import KnownJob
 from app.batch.watch.rows import Speed
 from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
+from app.tui.screens.batch_jobs import BatchJobsScreen
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
-    BatchJobsScreen,
     BatchLeaveScreen,
     BatchRowScreen,
 )
@@ -177,7 +177,14 @@ def test_a_row(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
 
 def known(states: Sequence[tuple[str, bool, int | None]]) -> list[KnownJob]:
     return [
-        KnownJob(Path(f"/data/job{i}/answers.jsonl"), state, 1000.0 - 5000 * i, rows, own)  # type: ignore[arg-type]
+        KnownJob(
+            Path(f"/data/job{i}/answers.jsonl"),
+            state,
+            1000.0 - 5000 * i,
+            rows,
+            own,
+            rows and rows * 2 // 3,
+        )  # type: ignore[arg-type]
         for i, (state, own, rows) in enumerate(states)
     ]
 

@@ -1,0 +1,110 @@
+"""Forms to begin with: those that were saved under a name, and those of earlier jobs.
+
+The saved ones are the command lines of ``batch-presets.json`` in the config folder, without input
+and output.
+"""
+
+import json
+import os
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.batch.journal.journal import journal_path
+from app.batch.watch.command import Command, command_of
+from app.batch.watch.form import FIELDS, JobForm
+from app.batch.watch.form_like import form_like
+from app.batch.watch.records import last_run, records
+from runtimes.errors import RequestError
+from runtimes.paths import config_dir
+
+_PLACE = "-"  # of an input and output that are not told
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """``at`` is when the job was started or looked at last (Unix seconds), None for a saved one."""
+
+    name: str
+    form: JobForm
+    at: float | None = None
+
+
+def presets(here: Path) -> list[Preset]:
+    """The saved ones by their names, then those of earlier jobs, the latest first. Paths are as
+    they are ``here``. Reads journals: call it in a thread."""
+    found = []
+    for name, said in sorted(_saved().items()):
+        command = Command(("batch", "in", "out", *said["arguments"]), Path(said["folder"]))
+        form = form_like(command, here)
+        if form is not None:
+            found.append(Preset(name, replace(form, input="", output="")))
+    for record in records():
+        known = record.command or _command(record.output)
+        form = None if known is None else form_like(known, here)
+        if form is not None:
+            found.append(Preset(form.output, form, record.at))
+    return found
+
+
+def save(name: str, form: JobForm, here: Path) -> None:
+    """Keep all but input and output. Raises FormError for what no job can have, RequestError when
+    it cannot be written."""
+    spec = replace(form, input="in", output="out", fresh=False).spec()
+    arguments = command_of(spec, here).arguments[3:]
+    _write({**_saved(), name: {"arguments": list(arguments), "folder": str(here)}})
+
+
+def forget(name: str) -> None:
+    """Drop a saved one. Raises RequestError when that cannot be written."""
+    _write({other: said for other, said in _saved().items() if other != name})
+
+
+def summary(form: JobForm) -> str:
+    """What it says beside input, output and model."""
+    parts = [
+        f"{FIELDS[name]['label'].lower()} {text}"
+        for name in FIELDS
+        if name not in ("input", "output", "model") and (text := getattr(form, name))
+    ]
+    return " · ".join([*parts, *filter(None, [beside(form)])])
+
+
+def beside(form: JobForm) -> str:
+    """The options for which the form has no field, as one types them."""
+    if form.rest is None:
+        return ""
+    spec = replace(form.rest, input=_PLACE, output=_PLACE)
+    return shlex.join(command_of(spec, Path()).arguments[3:])
+
+
+def _command(output: Path) -> Command | None:
+    run = last_run(journal_path(output)).run or {}
+    arguments, folder = run.get("command"), run.get("folder")
+    if not isinstance(arguments, list) or not isinstance(folder, str):
+        return None
+    return Command(tuple(map(str, arguments)), Path(folder))
+
+
+def _path() -> Path:
+    return config_dir() / "batch-presets.json"
+
+
+def _saved() -> dict[str, Any]:
+    try:
+        saved = json.loads(_path().read_text(encoding="utf-8"))
+        return {name: said for name, said in saved.items() if {"arguments", "folder"} <= {*said}}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _write(saved: dict[str, Any]) -> None:
+    path = _path()
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,81 @@
+"""Forms of earlier jobs, and those that were saved under a name."""
+
+from pathlib import Path
+
+import pytest
+
+from app.batch.spec import BatchSpec
+from app.batch.watch.command import Command, command_of
+from app.batch.watch.form import FormError, JobForm
+from app.batch.watch.form_like import form_like
+from app.batch.watch.presets import beside, forget, presets, save, summary
+from app.options import ConstraintOptions, ModelOptions, SamplingOptions
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "home"))
+    return tmp_path / "here"
+
+
+FULL = JobForm(
+    input="in.csv", output="out.csv", model="m", field="a.b", limit="7", system="Be brief.",
+    temperature="0.5", top_p="0.9", seed="3", n="2", choices="yes | no", max_tokens="9",
+    slots="4", row_timeout="2.5", max_time="60",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        FULL,
+        JobForm(input="in.csv", output="o", model="m"),
+        JobForm(input="in", output="o", model="m", template="t.j2", schema="s.json"),
+    ],
+)
+def test_a_job_gives_the_form_that_started_it(form: JobForm, here: Path) -> None:
+    command = command_of(form.spec(), here)
+    again = form_like(command, here)
+    assert again is not None
+    assert again.spec() == form.spec()
+    for name in ("input", "output", "model", "template", "schema", "choices", "temperature"):
+        assert getattr(again, name) == getattr(form, name)
+    assert not beside(again)
+    # From another folder its files are the same ones.
+    other = form_like(command, here / "deeper")
+    assert other is not None
+    assert other.input == str(here / form.input)
+
+
+def test_what_has_no_field_stays(here: Path) -> None:
+    spec = BatchSpec(
+        "in.txt", "out.jsonl", "m", system="two\nlines", force=True, reproducible=True,
+        sampling=SamplingOptions(top_k=5, max_tokens=8),
+        constraints=ConstraintOptions(choice=["a|b", "c"]), options=ModelOptions(context=512),
+    )  # fmt: skip
+    form = form_like(command_of(spec, here), here)
+    assert form is not None
+    assert (form.max_tokens, form.system, form.choices) == ("8", "", "")
+    again = form.spec()
+    assert again.system == spec.system
+    assert again.constraints.choice == ["a|b", "c"]
+    assert (again.sampling.top_k, again.options.context, again.reproducible) == (5, 512, True)
+    assert not again.force, "what disregards the answers that are there is said each time"
+    for part in ("--context=512", "--top-k=5", "--reproducible", "--choice=c"):
+        assert part in beside(form)
+    assert form_like(Command(("batch", "in", "-", "-m", "m"), here), here) is None
+
+
+def test_saved_ones_are_found_by_their_names_and_forgotten(here: Path) -> None:
+    save("short", FULL, here)
+    save("plain", JobForm(model="m"), here)
+    found = presets(here)
+    assert [one.name for one in found] == ["plain", "short"]
+    assert (found[1].form.input, found[1].form.output) == ("", "")
+    assert found[1].form.max_tokens == "9"
+    assert "max tokens 9" in summary(found[1].form)
+    with pytest.raises(FormError) as caught:
+        save("bad", JobForm(model="m", slots="many"), here)
+    assert caught.value.field == "slots"
+    forget("plain")
+    assert [one.name for one in presets(here)] == ["short"]
