@@ -105,9 +105,11 @@ class Conversation:
 
     # What is said
 
-    def say(self, text: str, attachments: Sequence[Attachment] = ()) -> Message:
-        """The user's next message, at the end of the branch that is shown."""
-        return self._add(self.leaf, text, attachments)
+    def say(
+        self, text: str, attachments: Sequence[Attachment] = (), after: int | None = None
+    ) -> Message:
+        """The next message of the user, ``after`` that one or at the end of the shown branch."""
+        return self._add(self.leaf if after is None else after, text, attachments)
 
     def edit(self, id: int, text: str, attachments: Sequence[Attachment] | None = None) -> Message:
         """Another version of a message of the user, in a branch of its own; it keeps the files

@@ -1,17 +1,15 @@
 """``Session``: the chat that is shown, and what is being written for it."""
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.chat.budget import Draft
 from app.chat.conversation import Conversation
+from app.chat.drafts import Drafts
+from app.chat.followups import FollowUp, FollowUps
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment, Chat, Message
 from app.chat.store.store import Store
-from runtimes.errors import IngotError
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +30,28 @@ class Session:
         self.attached: list[Attachment] = []
         self.editing: int | None = None  # the message that the prompt will replace
         self.put_aside = ""  # what ctrl+c took out of the prompt, until something is sent
+        self.followups = FollowUps()
         self._drafts: dict[int | None, str] = {}  # of chats that were shown
+        self._kept = Drafts(store, lambda: store.new_chat(host.model, self.system).id)
+        self._state = 0
 
     @property
     def conversation(self) -> Conversation:
         """The chat that is shown, made now if it is none yet. Raises StoreError."""
         if self.shown is None:
-            self.shown = Conversation.new(self._store, model=self._host.model, system=self.system)
+            self.shown = self._begun()
             self._drafts[self.shown.chat.id] = self._drafts.pop(None, "")
         return self.shown
+
+    def _begun(self) -> Conversation:
+        """A new chat: the one that was made for its draft, if there is one."""
+        made = self._kept.take()
+        if made is None:
+            return Conversation.new(self._store, model=self._host.model, system=self.system)
+        self._store.restore_chat(made)  # who has deleted it and sends goes on with it
+        conversation = Conversation.open(self._store, made)
+        conversation.update(system=self.system)
+        return conversation
 
     @property
     def path(self) -> Sequence[Message]:
@@ -65,6 +76,8 @@ class Session:
         if self.editing is None:
             self._drafts[self.chat_id] = typed
         self.editing, self.attached, self.put_aside = None, [], ""
+        if conversation is not None and self._kept.take(conversation.chat.id) is not None:
+            self._drafts[conversation.chat.id] = self._drafts.pop(None, "")
         self.shown = conversation
 
     def edit(self, message: Message, typed: str) -> None:
@@ -91,8 +104,7 @@ class Session:
             message = self.conversation.say(text, self.attached)
             draft = ""
         self.editing, self.attached, self.put_aside = None, [], ""
-        if self._store.draft(message.chat):
-            self._store.keep_draft(message.chat, "")
+        self._kept.forget(message.chat, self._state)
         return message, before, draft
 
     def take_back(self, said: Message, before: Before, typed: str) -> None:
@@ -114,17 +126,42 @@ class Session:
             parent = conversation.message(self.editing).parent
         return conversation, Draft(text, tuple(self.attached), parent)
 
-    def keep_drafts(self, typed: str) -> None:
-        """Store what was typed and not sent. The shown chat comes last: it is to be resumed."""
+    # What waits for the answer before it
+
+    @property
+    def queued(self) -> Sequence[FollowUp]:
+        """In the chat that is shown, the next one first."""
+        return self.followups.of(self.chat_id)
+
+    def queue(self, text: str, *, after_stop: bool) -> None:
+        """Send it, and what is attached, when the answer that is being written here has ended."""
+        one = FollowUp(text, tuple(self.attached), after_stop)
+        self.followups.add(self.conversation, one)
+        self.attached, self.put_aside = [], ""
+
+    def unqueue(self, at: int = -1) -> str | None:
+        """Take back one that waits in the chat that is shown: its text; its files are attached."""
+        one = self.followups.take(self.chat_id, at)
+        if one is None:
+            return None
+        self.attached = [*one.attachments, *self.attached]
+        return one.text
+
+    # Drafts, on disk
+
+    def unsent(self, typed: str) -> tuple[dict[int | None, str], int]:
+        """All that was typed and not sent, by its chat, and the number of this state: for
+        ``keep_drafts``, in a thread. The shown chat comes last: it is to be resumed."""
         shown = self.draft if self.editing is not None else typed or self.put_aside
         drafts = {**self._drafts, self.chat_id: shown}
+        for chat, text in self.followups.texts().items():
+            drafts[chat] = "\n\n".join(part for part in (text, drafts.get(chat, "")) if part)
         drafts[self.chat_id] = drafts.pop(self.chat_id)
-        for chat, text in drafts.items():
-            try:
-                if chat is not None and text != self._store.draft(chat):
-                    self._store.keep_draft(chat, text)
-                elif chat is None and text.strip():
-                    made = self._store.new_chat(self._host.model, self.system)
-                    self._store.keep_draft(made.id, text)
-            except IngotError as error:
-                log.warning("a draft could not be kept: %s", error)
+        self._state += 1
+        return drafts, self._state
+
+    def keep_drafts(
+        self, drafts: Mapping[int | None, str], state: int, *, durable: bool = False
+    ) -> None:
+        """Store what ``unsent`` told. Blocks."""
+        self._kept.keep(drafts, state, durable=durable)

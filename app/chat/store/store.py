@@ -122,14 +122,20 @@ class Store:
             row = db.execute("SELECT text FROM drafts WHERE id = ?", (id,)).fetchone()
             return row[0] if row else ""
 
-    def keep_draft(self, id: int, text: str) -> None:
+    def keep_draft(self, id: int, text: str, *, durable: bool = True) -> None:
         """Store a draft, which makes the chat the last one; a blank one goes."""
-        with self._database.writing() as db:
+        with self._database.writing(durable=durable) as db:
             read_chat(db, id)
             db.execute("DELETE FROM drafts WHERE id = ?", (id,))
             if text.strip():
                 rows.insert(db, "drafts", {"id": id, "text": clean(text)})
                 rows.update(db, "chats", id, updated=time.time())
+
+    def discard(self, id: int) -> None:
+        """Remove a chat in which nothing was ever said, for good."""
+        empty = "id = ? AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.chat = chats.id)"
+        with self._database.writing() as db:
+            db.execute(f"DELETE FROM chats WHERE {empty}", (id,))
 
     def delete_chat(self, id: int) -> None:
         """Hide a chat; ``restore_chat`` brings it back for 30 days."""

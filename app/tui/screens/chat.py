@@ -32,6 +32,7 @@ from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.message_view import Entry
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
 from app.tui.widgets.prompt_box import PromptBox
+from app.tui.widgets.queued import QueuedMessages
 from app.tui.widgets.transcript import Transcript
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
@@ -96,6 +97,7 @@ class ChatScreen(ModeScreen):
         super().__init__()
         self.transcript = Transcript()
         self.sidebar = ChatSidebar()
+        self.queued = QueuedMessages()
         self.menu = SlashMenu()
         self.prompt = Prompt(self.menu)
         self.box = PromptBox(self.prompt)
@@ -104,6 +106,7 @@ class ChatScreen(ModeScreen):
         self.answer = AnswerController(self)
         self.sender = Sender(self)
         self.send = self.sender.send
+        self.prompt.recall = self.sender.unqueue
         self.action_complete = self.sender.complete
         actions = ChatActions(self)  # a method of it is the action of its name
         for name in vars(ChatActions):
@@ -119,6 +122,7 @@ class ChatScreen(ModeScreen):
                 yield self.transcript
                 with Vertical(id="chat-bottom"):
                     yield self.notice
+                    yield self.queued
                     yield self.menu
                     yield self.box
 
@@ -140,7 +144,7 @@ class ChatScreen(ModeScreen):
         self.show_state()
 
     def on_unmount(self) -> None:
-        self.session.keep_drafts(self.prompt.text)
+        self.session.keep_drafts(*self.session.unsent(self.prompt.text), durable=True)
         self.answer.close()
 
     # What the parts work with
@@ -194,6 +198,7 @@ class ChatScreen(ModeScreen):
     async def _show(self, conversation: Conversation | None) -> None:
         self.session.show(conversation, self.prompt.text)
         self.prompt.fill(self.session.draft)
+        self.sender.give_back_queue()
         await self.sync()
         await self.transcript.to_end()
         self.show_notice()
@@ -228,6 +233,7 @@ class ChatScreen(ModeScreen):
     @on(TextArea.Changed)
     def _typed(self) -> None:
         self.sender.offer(self.prompt.text)
+        self.sender.keep_soon()
         self.chat_changed()
 
     def action_select_last(self) -> None:
@@ -238,6 +244,11 @@ class ChatScreen(ModeScreen):
         """Another message; the prompt is below the last."""
         if not await self.transcript.move(step):
             self.prompt.focus()
+
+    @on(QueuedMessages.Wanted)
+    def _take_back(self, event: QueuedMessages.Wanted) -> None:
+        self.sender.unqueue(event.at)
+        self.prompt.focus()
 
     @on(Prompt.Detach)
     def _detach(self) -> None:
@@ -330,6 +341,7 @@ class ChatScreen(ModeScreen):
         self.box.name_it("Message" if self.session.editing is None else "Edit a message")
         self.box.show_files(self.session.attached)
         parts += [*self.answer.notice(), *self.sender.notice()]
+        self.queued.show(self.session.queued)
         self.notice.update(told(self, "\n".join(parts)))
         self.notice.display = bool(parts)
 

@@ -100,6 +100,11 @@ class AnswerController:
         """The answer that is being written belongs to the chat that is shown."""
         return self._of is not None and self._of is self._screen.session.shown
 
+    def serves(self, conversation: Conversation | None) -> bool:
+        """Whether an answer is being written in this chat, or will be."""
+        asked = self.pending.conversation if self.pending is not None else None
+        return conversation is not None and conversation in (self._of, asked)
+
     def same(self, conversation: Conversation) -> Conversation:
         """The object that an answer is being written into, if it is this chat."""
         if self._of is not None and self._of.chat.id == conversation.chat.id:
@@ -152,8 +157,10 @@ class AnswerController:
         wanted = self.pending is pending
         if wanted:
             self.pending = None
+        self._screen.sender.give_back_queue()
         if wanted or isinstance(why, Exception):
             await self._screen.sender.refuse(pending, why)
+        await self._screen.sender.follow_up()
         self._screen.show_state()
 
     async def _started(self, pending: PendingAnswer, turn: Turn, read_before: int | None) -> None:
@@ -217,11 +224,13 @@ class AnswerController:
             await self._ended()
 
     async def _ended(self) -> None:
-        here = self.writes_here
+        assert self.turn is not None
+        here, answer = self.writes_here, self.turn.message
         self.turn, self._of = None, None
         self._pace = Pace()
         if here:
             await self._screen.sync()
+        await self._screen.sender.follow_up(answer)
         self._screen.chat_changed()
         self._screen.show_state()
         self._next()
@@ -235,6 +244,8 @@ class AnswerController:
         elif self.pending is None:
             return False
         self.pending = None
+        self._screen.sender.give_back_queue()
+        self._screen.call_later(self._screen.sender.follow_up)
         self._screen.show_state()
         return True
 

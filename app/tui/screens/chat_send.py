@@ -13,6 +13,8 @@ from textual.worker import get_current_worker
 from app.chat import slash
 from app.chat.budget import Budget, Draft, Shortage, Way, WayOut, measure
 from app.chat.conversation import Conversation
+from app.chat.session import Before
+from app.chat.store.records import Message, State
 from app.tui.screens.chat_answer import PendingAnswer
 from app.tui.screens.dialogs import OverflowScreen
 from runtimes.errors import IngotError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from app.tui.screens.chat import ChatScreen
 
 _PAUSE_S = 0.3  # of typing, before tokens are counted
+_KEEP_S = 0.5  # after a key, until what was typed is on disk
 
 
 class Sender:
@@ -31,11 +34,18 @@ class Sender:
         self._screen = screen
         self.estimate: Budget | None = None  # of the next prompt; None while an answer's is newer
         self.pause: Timer | None = None
+        self._refused: str | None = (
+            None  # a command that could not be done, while it stands in the prompt
+        )
+        self._keeping = False
 
     # Commands
 
     def offer(self, text: str) -> None:
         """The menu above the prompt, for what is typed now."""
+        if text == self._refused:  # its error is shown
+            return
+        self._refused = None
         if slash.is_command(text):
             self._screen.menu.offer(slash.candidates(text, self._models()))
         else:
@@ -70,7 +80,8 @@ class Sender:
                     prompt.fill(prompt.text + typed)
         except IngotError as error:
             prompt.give_back(text)
-            screen.call_after_refresh(screen.menu.error, str(error))
+            self._refused = prompt.text
+            screen.menu.error(str(error))
         else:
             prompt.earlier.reset()
 
@@ -122,7 +133,12 @@ class Sender:
     async def send(self, text: str) -> None:
         """Have a message answered; ``refuse`` is what becomes of one that cannot be."""
         screen = self._screen
-        if screen.answer.pending is not None:
+        turn, editing = screen.turn, screen.session.editing is not None
+        if screen.answer.serves(screen.session.shown) and not editing:
+            screen.session.queue(text, after_stop=turn is not None and turn.stopping)
+            self.keep_soon()
+            screen.show_notice()
+        elif screen.answer.pending is not None:
             waits = "One message waits already; [chat.stop esc] takes it back."
             screen.notify(waits, severity="warning")
             screen.prompt.give_back(text)
@@ -131,6 +147,69 @@ class Sender:
             screen.prompt.give_back(text)
         else:
             await self._say(text)
+
+    async def follow_up(self, answer: Message | None = None) -> None:
+        """An answer has ended, or none will come: send what waits for its turn; what waits for an
+        answer that is not whole is given back."""
+        screen, queues = self._screen, self._screen.session.followups
+        if answer is not None:
+            queues.answered(answer.chat, answer.id, whole=answer.state in (State.DONE, State.CUT))
+        self.give_back_queue()
+        found = None if screen.busy else queues.ready()
+        if found is None:
+            return
+        conversation, after, one = found
+        before = Before(conversation.leaf, None)
+        try:
+            message = conversation.say(one.text, one.attachments, after)
+        except IngotError as error:
+            queues.add(conversation, one)
+            self.give_back_queue()
+            screen.tell(error)
+            return
+        screen.prompt.earlier.add(one.text)
+        self.keep_soon()
+        if conversation is screen.session.shown:
+            self.estimate = None
+            await screen.sync()
+            await screen.transcript.to_end()
+        screen.answer.ask(PendingAnswer(conversation, message, before=before))
+
+    def give_back_queue(self) -> None:
+        """What waits in the shown chat for an answer that will not come is a draft again."""
+        screen, session = self._screen, self._screen.session
+        stopping = screen.turn is not None and screen.turn.stopping
+        served = screen.answer.serves(session.shown) and not stopping
+        if served or not session.followups.stranded(session.chat_id):
+            return
+        texts = [one.text for one in session.queued]
+        while session.unqueue() is not None:  # from the last on: files stay in their order
+            pass
+        screen.prompt.give_back("\n\n".join(texts))
+        screen.show_notice()
+
+    def unqueue(self, at: int = -1) -> bool:
+        """Take one message that waits back into the prompt; False when there is none."""
+        text = self._screen.session.unqueue(at)
+        if text is not None:
+            self._screen.prompt.give_back(text)
+            self._screen.show_notice()
+        return text is not None
+
+    # Drafts, on disk a moment after the first key that is not there yet
+
+    def keep_soon(self) -> None:
+        if not self._keeping:
+            self._keeping = True
+            self._screen.set_timer(_KEEP_S, self._keep)
+
+    def _keep(self) -> None:
+        self._keeping = False
+        session = self._screen.session
+        unsent = session.unsent(self._screen.prompt.text)
+        self._screen.run_worker(
+            partial(session.keep_drafts, *unsent), thread=True, exit_on_error=False, group="drafts"
+        )
 
     async def _say(self, text: str, *, checked: bool = False, most: int | None = None) -> None:
         screen = self._screen

@@ -2,7 +2,7 @@
 commands that fit what was typed after a slash.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from textual import events
@@ -145,6 +145,7 @@ class Prompt(TextArea):
         )
         self.earlier = PromptHistory()
         self._menu = menu
+        self.recall: Callable[[], bool] | None = None  # what up does first in an empty prompt
 
     async def _on_key(self, event: events.Key) -> None:
         """What is bound acts at once: left to bubble up to the app, it would act after the letters
@@ -179,6 +180,8 @@ class Prompt(TextArea):
 
     def action_older(self) -> None:
         if self._menu is not None and self._menu.move(-1):
+            return
+        if not self.text and self.recall is not None and self.recall():
             return
         if self.cursor_at_first_line and self._walk(older=True):
             return

@@ -84,7 +84,7 @@ def generating(home: Path, model: Path, **env: str) -> Terminal:
     """A program in the middle of an answer that takes minutes (see ``tests.app.endless``)."""
     one = Terminal("chat", model, env={"INGOT_HOME": str(home), **ENVIRONMENT, **env})
     try:
-        one.wait("llamacpp")  # in the status line as soon as the model is loaded
+        one.wait("q8_0")  # in the header as soon as the model is loaded
         one.press("Tell me a story.\r")
         one.wait("lele")
     except BaseException:

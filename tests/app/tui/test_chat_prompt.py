@@ -124,7 +124,7 @@ async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make: An
             assert f"▸ /{spec.name}" in str(screen.menu.visual)
         await pilot.press("down", "down", "up", "up")  # round the end and back
         assert f"▸ /{SPECS[-1].name}" in str(screen.menu.visual)
-        await pilot.press("ctrl+u", *"/s", "down", "enter")
+        await pilot.press("ctrl+u", *"/sy", "down", "enter")
         await wait_until(lambda: screen.prompt.text == "/system ")
         await pilot.press("ctrl+u", *"/he", "down", "enter")
         await wait_until(lambda: isinstance(app.screen, HelpScreen))

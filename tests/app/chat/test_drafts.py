@@ -1,0 +1,66 @@
+"""Drafts on their way to the disk: the newest state counts, whatever the order of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.chat.drafts import Drafts
+from app.chat.store.records import Role
+from app.chat.store.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "chats.db") as opened:
+        yield opened
+
+
+def test_an_older_state_changes_nothing(store: Store) -> None:
+    drafts, chat = Drafts(store, lambda: store.new_chat().id), store.new_chat().id
+    drafts.keep({chat: "newer"}, 2)
+    drafts.keep({chat: "older"}, 1)
+    assert store.draft(chat) == "newer"
+    drafts.forget(chat, 3)
+    assert store.draft(chat) == ""
+    drafts.keep({chat: "sent meanwhile"}, 3)
+    assert store.draft(chat) == ""
+    drafts.keep({chat: "the next"}, 4)
+    assert store.draft(chat) == "the next"
+
+
+def test_a_draft_without_a_chat_gets_one(store: Store) -> None:
+    drafts = Drafts(store, lambda: store.new_chat().id)
+    drafts.keep({None: "  "}, 1)
+    assert store.chats() == []
+    drafts.keep({None: "half"}, 2)
+    drafts.keep({None: "half a sentence"}, 3)
+    (chat,) = store.chats()
+    assert store.draft(chat.id) == "half a sentence"
+    assert drafts.take(chat.id + 1) is None
+    assert drafts.take(chat.id) == chat.id
+    assert drafts.take() is None
+    drafts.keep({None: "another"}, 4)
+    assert len(store.chats()) == 2
+
+
+def test_a_draft_that_is_emptied_leaves_nothing(store: Store) -> None:
+    drafts = Drafts(store, lambda: store.new_chat().id)
+    drafts.keep({None: "half"}, 1)
+    drafts.keep({None: ""}, 2)
+    assert store.chats() == store.deleted() == []
+
+
+def test_only_an_empty_chat_is_discarded(store: Store) -> None:
+    chat = store.new_chat().id
+    store.add_message(chat, None, Role.USER, "said")
+    store.discard(chat)
+    assert [one.id for one in store.chats()] == [chat]
+
+
+def test_a_store_that_is_closed_is_no_error(store: Store) -> None:
+    drafts, chat = Drafts(store, lambda: store.new_chat().id), store.new_chat().id
+    store.close()
+    drafts.keep({chat: "text"}, 1)

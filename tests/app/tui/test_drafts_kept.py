@@ -1,0 +1,85 @@
+"""What was typed and not sent outlives whatever ends the app, in a real terminal."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.chat.store import Store
+from app.tui.app import IngotApp
+from tests.app.tui.chat_app import answered, shown
+from tests.app.tui.conftest import ask
+from tests.app.tui.terminal import Terminal
+from tests.support import wait_until
+
+TYPED = "a long thought that nobody has sent"
+
+
+def drafts() -> list[str]:
+    with Store.open() as store:
+        return [draft for chat in store.chats() if (draft := store.draft(chat.id))]
+
+
+@pytest.mark.parametrize("end", ["kill", "terminate", "ctrl+c"])
+async def test_a_draft_is_there_again(home: Path, gguf_file: Path, end: str) -> None:
+    env = {"INGOT_HOME": str(home)}
+    first = Terminal("chat", gguf_file, env=env)
+    try:
+        first.wait("q8_0")
+        first.press(TYPED)
+        first.wait("sent")
+        if end == "kill":
+            await wait_until(lambda: drafts() == [TYPED])
+            first.process.kill()
+        elif end == "terminate":
+            first.process.send_signal(signal.SIGTERM)
+        else:
+            first.press("\x03\x03")
+        first.process.wait(60)
+    finally:
+        first.close()
+    assert drafts() == [TYPED]
+    again = Terminal("chat", "--resume", env=env)
+    try:
+        again.wait(TYPED)
+        again.wait("q8_0")
+        again.press("\r")  # it is sent from there, in the chat that was made for it
+        again.wait("tok/s")
+    finally:
+        again.close()
+    with Store.open() as store:
+        (chat,) = store.chats()
+        assert store.messages(chat.id)[0].text == TYPED
+        assert store.draft(chat.id) == ""
+
+
+async def test_a_draft_of_a_new_chat_becomes_that_chat(make: Callable[..., IngotApp]) -> None:
+    app = make()
+    store: Store = app.services.store
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await shown(app)
+        await pilot.press(*"What is tin?")
+        await wait_until(lambda: [store.draft(c.id) for c in store.chats()] == ["What is tin?"])
+        (made,) = store.chats()
+        await pilot.press("enter")
+        await answered(screen, 2)
+        assert screen.session.chat_id == made.id
+        await wait_until(lambda: store.draft(made.id) == "")
+        # Emptied, a new draft leaves nothing behind.
+        await pilot.press("ctrl+n", "x")
+        await wait_until(lambda: len(store.chats()) == 2)
+        await pilot.press("backspace")
+        await wait_until(lambda: len(store.chats()) == 1)
+        # Opened from the list, a draft without a chat is the draft of that chat.
+        await pilot.press(*"half")
+        await wait_until(lambda: len(store.chats()) == 2)
+        await screen.open_chat(store.chats()[0].id)
+        assert screen.prompt.text == "half"
+        await screen.new_chat()
+        assert screen.prompt.text == ""
+        await ask(pilot, "Another one")
+        await answered(screen, 2)
+    assert sorted(store.draft(chat.id) for chat in store.chats()) == ["", "", "half"]

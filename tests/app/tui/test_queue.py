@@ -1,0 +1,170 @@
+"""Messages that are sent while an answer is being written: they wait for it, and come back if it
+does not become whole. With Pebble, whose answers wait for the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from app.chat.store.records import Attachment, Role, State
+from app.chat.store.store import Store
+from app.config.settings import Sampling
+from app.tui.app import IngotApp
+from app.tui.screens.chat import ChatScreen
+from tests.app.tui.chat_app import answered, shown
+from tests.app.tui.conftest import ask
+from tests.app.tui.held import HeldHost
+from tests.support import wait_until
+
+LONG = Sampling(max_tokens=60, temperature=0.0)
+
+
+async def answering(pilot: Any) -> ChatScreen:
+    """A chat in the middle of an answer."""
+    screen = await shown(pilot.app)
+    await ask(pilot, "What is the capital of France?")
+    await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
+    return screen
+
+
+def asked(screen: ChatScreen) -> list[str]:
+    return [message.text for message in screen.path if message.role is Role.USER]
+
+
+def waiting(screen: ChatScreen) -> list[str]:
+    return [one.text for one in screen.session.queued]
+
+
+async def test_they_are_sent_one_after_the_other(
+    held: HeldHost, make: Callable[..., IngotApp]
+) -> None:
+    app = make(LONG, host=held)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await answering(pilot)
+        await ask(pilot, "And of Japan?")
+        screen.session.attached.append(Attachment("notes.txt", "Some notes."))
+        await ask(pilot, "And of Italy?")
+        assert waiting(screen) == ["And of Japan?", "And of Italy?"]
+        assert asked(screen) == ["What is the capital of France?"]
+        assert not screen.session.attached
+        assert screen.queued.display
+        assert "And of Japan?" in str(screen.queued.visual)
+        assert screen.prompt.text == ""
+        held.go.set()
+        await answered(screen, 6)
+        assert asked(screen)[1:] == ["And of Japan?", "And of Italy?"]
+        assert [one.name for one in screen.path[4].attachments] == ["notes.txt"]
+        assert not screen.queued.display
+        # Each follows the answer before it.
+        assert [m.parent for m in screen.path[1:]] == [m.id for m in screen.path[:-1]]
+
+
+async def test_up_and_a_click_take_one_back(held: HeldHost, make: Callable[..., IngotApp]) -> None:
+    app = make(LONG, host=held)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await answering(pilot)
+        for text in ("one", "two", "three"):
+            await ask(pilot, text)
+        await pilot.press("up")
+        assert (screen.prompt.text, waiting(screen)) == ("three", ["one", "two"])
+        await pilot.press("!", "enter")
+        assert waiting(screen) == ["one", "two", "three!"]
+        await pilot.click(screen.queued, offset=(4, 0))
+        assert (screen.prompt.text, waiting(screen)) == ("one", ["two", "three!"])
+        assert screen.prompt.has_focus
+        held.go.set()
+        await answered(screen, 6)
+        assert asked(screen)[1:] == ["two", "three!"]
+        assert screen.prompt.text == "one"
+
+
+async def test_a_stop_gives_them_back(held: HeldHost, make: Callable[..., IngotApp]) -> None:
+    app = make(LONG, host=held)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await answering(pilot)
+        await ask(pilot, "one")
+        await ask(pilot, "two")
+        await pilot.press(*"three", "escape")
+        assert screen.prompt.text == "one\n\ntwo\nthree"
+        assert not screen.queued.display
+        # What is sent while it stops is wanted all the same.
+        assert screen.turn is not None
+        await ask(pilot, "four")
+        assert waiting(screen) == ["four"]
+        held.go.set()
+        await answered(screen, 4)
+        assert screen.path[1].state is State.STOPPED
+        assert asked(screen)[1:] == ["four"]
+
+
+async def test_an_engine_that_fails_gives_them_back(
+    held: HeldHost, make: Callable[..., IngotApp]
+) -> None:
+    app = make(LONG, host=held)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await answering(pilot)
+        await ask(pilot, "one")
+        assert screen.turn is not None
+        screen.turn._stream.cancel()  # as when the model is closed
+        held.go.set()
+        await wait_until(lambda: screen.prompt.text == "one")
+        await answered(screen, 2)
+        assert asked(screen) == ["What is the capital of France?"]
+
+
+async def test_they_wait_while_other_chats_and_screens_are_shown(
+    held: HeldHost, make: Callable[..., IngotApp]
+) -> None:
+    app = make(LONG, host=held)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await answering(pilot)
+        first = screen.session.chat_id
+        assert first is not None
+        await ask(pilot, "And of Japan?")
+        await pilot.press("ctrl+n")
+        assert screen.queued.display is False
+        await pilot.press(*"typed here")
+        await pilot.press("f6")
+        held.go.set()
+        store = app.services.store
+        await wait_until(lambda: [m.state for m in store.messages(first)] == [State.DONE] * 4)
+        await pilot.press("f2")
+        assert screen.prompt.text == "typed here"
+        await screen.open_chat(first)
+        await answered(screen, 4)
+        assert asked(screen)[1:] == ["And of Japan?"]
+
+
+async def test_in_a_chat_that_is_not_shown_they_come_back_when_it_is(
+    held: HeldHost, make: Callable[..., IngotApp]
+) -> None:
+    app = make(LONG, host=held)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await answering(pilot)
+        first = screen.session.chat_id
+        assert first is not None
+        await ask(pilot, "And of Japan?")
+        await pilot.press("ctrl+n", "escape")
+        held.go.set()
+        await wait_until(lambda: not screen.busy)
+        assert screen.prompt.text == ""
+        await screen.open_chat(first)
+        assert screen.prompt.text == "And of Japan?"
+        assert asked(screen) == ["What is the capital of France?"]
+
+
+async def test_they_are_a_draft_when_the_app_ends(
+    held: HeldHost, make: Callable[..., IngotApp]
+) -> None:
+    app = make(LONG, host=held)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await answering(pilot)
+        chat = screen.session.chat_id
+        assert chat is not None
+        await ask(pilot, "one")
+        await pilot.press(*"two")
+        # On disk already, for who is killed now.
+        store: Store = app.services.store
+        await wait_until(lambda: store.draft(chat) == "one\n\ntwo")
+        held.go.set()
+    assert store.draft(chat) in ("one\n\ntwo", "two")  # the answer may have ended before the app
