@@ -41,7 +41,9 @@ def _compile(template: str) -> Any:
     try:
         return environment.from_string(template)
     except jinja2.TemplateError as error:
-        raise RequestError(f"the model's chat template does not compile: {error}") from error
+        line = getattr(error, "lineno", None)
+        where = "" if line is None else f" (line {line})"
+        raise RequestError(f"the chat template does not compile{where}: {error}") from error
 
 
 def render_chat(

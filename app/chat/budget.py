@@ -110,7 +110,7 @@ def shortage(
 def measure(host: EngineHost, conversation: Conversation, draft: Draft, max_tokens: int) -> Budget:
     """The budget of what would be asked. Blocks. Raises RequestError when no model is loaded, or
     its template refuses the conversation."""
-    return _budget(host, _messages(conversation, draft), draft, max_tokens)
+    return _budget(host, conversation, _messages(conversation, draft), draft, max_tokens)
 
 
 def ways_out(
@@ -123,7 +123,8 @@ def ways_out(
     found: list[WayOut] = []
 
     def budget(dropped: Sequence[int], given: Draft = draft, most: int = max_tokens) -> Budget:
-        return _budget(host, _messages(conversation, given, frozenset(dropped)), given, most)
+        messages = _messages(conversation, given, frozenset(dropped))
+        return _budget(host, conversation, messages, given, most)
 
     def offer(way: Way, says: str, after: Budget, ids: tuple[int, ...] = ()) -> None:
         if after.room > now.room and not after.over:
@@ -199,19 +200,27 @@ def _messages(
 
 
 def _budget(
-    host: EngineHost, messages: Sequence[chat.Message], draft: Draft, max_tokens: int
+    host: EngineHost,
+    conversation: Conversation,
+    messages: Sequence[chat.Message],
+    draft: Draft,
+    max_tokens: int,
 ) -> Budget:
     engine: Any = _engine(host)  # hashable, which the protocol does not say
     texts = tuple((message["role"], message["content"]) for message in messages)
-    asked = _count(engine, texts, host.plain) if any(role != "system" for role, _ in texts) else 0
+    asked = 0
+    if any(role != "system" for role, _ in texts):
+        asked = _count(engine, texts, conversation.plain(host), host.template)
     return Budget(asked + draft.answered, max_tokens, engine.context)
 
 
 @lru_cache(_KEPT)
-def _count(engine: EngineApi, texts: tuple[tuple[str, str], ...], plain: bool) -> int:
+def _count(
+    engine: EngineApi, texts: tuple[tuple[str, str], ...], plain: bool, template: str | None
+) -> int:
     """Tokens of a prompt of (role, content) pairs."""
     messages: list[chat.Message] = [{"role": role, "content": text} for role, text in texts]
-    return len(encode(engine, messages, plain=plain)[0])
+    return len(encode(engine, messages, plain=plain, template=template)[0])
 
 
 def _engine(host: EngineHost) -> EngineApi:

@@ -176,7 +176,7 @@ class Conversation:
         self.update(title=title)
 
     def update(self, **changes: Any) -> None:
-        """Change the chat's title, model, system message or sampling, as ``Store.update_chat``."""
+        """Change what is kept of the chat, as ``Store.update_chat``."""
         self.chat = self.store.update_chat(self.chat.id, **changes)
 
     def _grow(self, message: Message) -> None:
@@ -185,6 +185,10 @@ class Conversation:
         self.leaf = message.id
 
     # What the model gets
+
+    def plain(self, host: EngineHost) -> bool:
+        """Whether the model is sent text as it is, which it continues."""
+        return self.chat.raw or host.plain
 
     def prompt(self, until: int | None) -> list[model_chat.Message]:
         """What the model is asked, from the system message to the message ``until``.

@@ -9,11 +9,15 @@ from runtimes.errors import RequestError
 
 
 def encode(
-    engine: EngineApi, messages: Sequence[chat.Message], *, plain: bool = False
+    engine: EngineApi,
+    messages: Sequence[chat.Message],
+    *,
+    plain: bool = False,
+    template: str | None = None,
 ) -> tuple[list[int], Sequence[chat.Message]]:
-    """Ids of a conversation by the model's template, and the messages as they were sent: a system
-    message that the template refuses stands before the first message of the user instead. With
-    ``plain`` the ids are of one text, without the template. Blocks.
+    """Ids of a conversation by the model's template, or by ``template``, and the messages as they
+    were sent: a system message that the template refuses stands before the first message of the
+    user instead. With ``plain`` the ids are of one text, without the template. Blocks.
 
     Raises RequestError for no messages, or a template that refuses the conversation.
     """
@@ -22,11 +26,11 @@ def encode(
     if plain:
         return engine.encode(_text(messages)), messages
     try:
-        ids = engine.encode_chat(messages)
+        ids = engine.encode_chat(messages, template)
     except RequestError as error:
         messages = _without_system(messages)
         try:
-            ids = engine.encode_chat(messages) if messages else []
+            ids = engine.encode_chat(messages, template) if messages else []
         except RequestError:
             raise error from None
         if not ids:

@@ -57,11 +57,18 @@ class EngineHost:
     engine belongs to one load: while another model loads, it still describes the one before.
     """
 
-    def __init__(self, *, raw: bool = False, contexts: SavedContexts | None = None) -> None:
-        """``raw``: every model is sent text as it is, without its chat template. ``contexts``:
-        where the last long chat is saved when the engine is closed.
+    def __init__(
+        self,
+        *,
+        raw: bool = False,
+        template: str | None = None,
+        contexts: SavedContexts | None = None,
+    ) -> None:
+        """``raw``: every model is sent text as it is, without its chat template; ``template``
+        stands instead of that. ``contexts``: where the last long chat is saved when the engine is
+        closed.
         """
-        self.raw = raw
+        self.raw, self.template = raw, template
         self._contexts = contexts
         self._recalled: set[int] = set()  # chats whose saved context this engine has been given
         self._last: tuple[int, Callable[[], Sequence[int]]] | None = None
@@ -99,7 +106,9 @@ class EngineHost:
     @property
     def plain(self) -> bool:
         """Whether the loaded model is sent text as it is: then it continues what one says."""
-        return self.raw or (self._engine is not None and self._engine.model.chat_template is None)
+        engine = self._engine
+        without = engine is not None and engine.model.chat_template is None
+        return self.raw or (without and self.template is None)
 
     @property
     def quality(self) -> str:

@@ -74,6 +74,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("model", "[MODEL]", "load another model", "screen.models", _words),
     Spec("system", "[TEXT|off]", "set the system message", "screen.system", _system),
     Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),
+    Spec("raw", "", "send text as it is; the answer continues it", "screen.raw"),
     Spec("attach", "[PATH]", "send a text file along", "screen.attach", _path),
     Spec("export", "[PATH]", "write the chat to a .md or .json", "screen.export", _path),
     Spec("copy", "", "copy the last answer", "screen.copy"),

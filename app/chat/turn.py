@@ -113,9 +113,10 @@ class Turn:
             raise RequestError(_NO_ENGINE)
         if continues is not None and not can_continue(continues):
             raise RequestError("this answer is whole: there is nothing to continue")
-        ids, messages = encode(engine, conversation.prompt(parent.id), plain=host.plain)
+        plain, own = conversation.plain(host), host.template
+        ids, messages = encode(engine, conversation.prompt(parent.id), plain=plain, template=own)
         if continues is None:
-            template = None if host.plain else engine.model.chat_template
+            template = None if plain else own or engine.model.chat_template
             begun = Begun(opening(template, messages))
         else:
             done, generated = answered_ids(engine, continues, host.label)

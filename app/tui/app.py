@@ -157,7 +157,7 @@ class IngotApp(App[None]):
         if host.engine is not None and host.plain and not host.raw:
             self.warn(
                 f"{host.label} has no chat template: it does not answer, it continues what you"
-                " write."
+                " write. --chat-template gives it one."
             )
         if error is not None:
             title = "The model could not be loaded"

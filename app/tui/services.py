@@ -32,6 +32,7 @@ class Start:
     chat: int | None = None
     resume: bool = False
     raw: bool = False  # text as it is, without chat templates
+    template: str | None = None  # a chat template instead of the models' own
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ def open_services(start: Start) -> Iterator[Services]:
     with Store.open() as store:
         start = _resolved(start, store, loaded.config)
         contexts = SavedContexts(cache_dir() / "contexts", loaded.config.chat.saved_mb * 10**6)
-        host = EngineHost(raw=start.raw, contexts=contexts)
+        host = EngineHost(raw=start.raw, template=start.template, contexts=contexts)
         monitor = Monitor(host)
         monitor.start()
         try:

@@ -116,10 +116,10 @@ class Engine(EngineApi):
         with self._open_vocabulary():
             return self.tokenizer.encode(text, add_special=True, parse_special=True)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation through the model's chat template; raises RequestError."""
+    def encode_chat(self, messages: Sequence[Message], template: str | None = None) -> list[int]:
+        """See ``EngineApi.encode_chat``."""
         with self._open_vocabulary():
-            return encode_chat(self.tokenizer, self.model.chat_template, messages)
+            return encode_chat(self.tokenizer, template or self.model.chat_template, messages)
 
     @contextlib.contextmanager
     def _open_vocabulary(self) -> Iterator[None]:

@@ -135,9 +135,10 @@ class WorkerEngine(EngineApi):
         ids: list[int] = self._call("encode", text)
         return ids
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation through the model's chat template; raises RequestError."""
-        ids: list[int] = self._call("encode_chat", [dict(message) for message in messages])
+    def encode_chat(self, messages: Sequence[Message], template: str | None = None) -> list[int]:
+        """See ``EngineApi.encode_chat``."""
+        said = [dict(message) for message in messages]
+        ids: list[int] = self._call("encode_chat", said, template)
         return ids
 
     def submit(self, request: Request) -> Stream:

@@ -80,6 +80,7 @@ class Chat:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     leaf: int | None = None  # the last message of the branch that is shown
     count: int = 0  # messages of all branches
+    raw: bool = False  # text is sent as it is, without the model's chat template
 
 
 @dataclass(frozen=True, slots=True)

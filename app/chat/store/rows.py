@@ -15,7 +15,7 @@ from runtimes.machine.processes import birth, is_alive
 
 CHAT = (
     "id, title, created, updated, model, system, sampling, leaf,"
-    " (SELECT count(*) FROM messages WHERE messages.chat = chats.id) AS count"
+    " (SELECT count(*) FROM messages WHERE messages.chat = chats.id) AS count, raw"
 )
 _MESSAGE = tuple(field.name for field in dataclasses.fields(Message))  # the columns, too
 MESSAGE = ", ".join(_MESSAGE)
@@ -44,9 +44,10 @@ def pack_figures(figures: Figures | None) -> str | None:
 
 def chat_of(row: tuple[Any, ...]) -> Chat:
     """From a row of CHAT. Raises StoreDamagedError."""
-    id, title, created, updated, model, system, sampling, leaf, count = row
+    id, title, created, updated, model, system, sampling, leaf, count, raw = row
     try:
-        return Chat(id, title, created, updated, model, system, json.loads(sampling), leaf, count)
+        kept = json.loads(sampling)
+        return Chat(id, title, created, updated, model, system, kept, leaf, count, bool(raw))
     except (ValueError, TypeError) as error:
         raise _damaged(id, error) from error
 

@@ -92,4 +92,5 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _CHATS,
     (*_index("messages", "message_words", "text"), *_index("chats", "chat_words", "title")),
     _DRAFTS,
+    ("ALTER TABLE chats ADD COLUMN raw INTEGER NOT NULL DEFAULT 0",),
 )

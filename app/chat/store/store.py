@@ -103,9 +103,9 @@ class Store:
             return read_chat(db, id)
 
     def update_chat(self, id: int, **changes: Any) -> Chat:
-        """Change ``title``, ``model``, ``system``, ``sampling`` or ``leaf``. Its place in the list
-        stays: that is the messages' doing."""
-        unknown = changes.keys() - {"title", "model", "system", "sampling", "leaf"}
+        """Change ``title``, ``model``, ``system``, ``sampling``, ``leaf`` or ``raw``. Its place in
+        the list stays: that is the messages' doing."""
+        unknown = changes.keys() - {"title", "model", "system", "sampling", "leaf", "raw"}
         if unknown:
             raise TypeError(f"a chat has no {', '.join(sorted(unknown))} to change")
         with self._database.writing() as db:

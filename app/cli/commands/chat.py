@@ -35,6 +35,14 @@ def chat(
             " always holds for models without a template.",
         ),
     ] = False,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="A chat template instead of the model's own: a file of Jinja2, or chatml, llama3,"
+            " gemma.",
+        ),
+    ] = None,
     no_mouse: Annotated[
         bool,
         typer.Option("--no-mouse", help="Do not capture the mouse: the terminal can select text."),
@@ -58,6 +66,13 @@ def chat(
         raise RequestError("--resume is the last chat, --chat another one; give one of them")
     if raw and system is not None:
         raise RequestError("--system needs the chat template, which --raw leaves out")
+    if raw and chat_template is not None:
+        raise RequestError("--raw leaves the chat template out; leave --chat-template out as well")
+    template = None
+    if chat_template is not None:
+        from app.chat.templates import read_template
+
+        template = read_template(chat_template)
     in_browser = terminal.in_browser()
     if web and not in_browser:
         _serve(port)
@@ -77,7 +92,7 @@ def chat(
     from app.tui.services import Start
 
     system = clean_argument(system, console.note)
-    start = Start(model, options, settings, system, chat, resume, raw)
+    start = Start(model, options, settings, system, chat, resume, raw, template)
     code = run(start, mouse=not no_mouse)
     if code:
         raise typer.Exit(code)

@@ -166,6 +166,12 @@ class ChatScreen(ModeScreen):
         return self.answer.turn
 
     @property
+    def plain(self) -> bool:
+        """Whether what is typed is continued, and not answered."""
+        shown = self.session.shown
+        return shown.plain(self.host) if shown is not None else self.host.plain
+
+    @property
     def busy(self) -> bool:
         return self.answer.busy
 
@@ -338,7 +344,8 @@ class ChatScreen(ModeScreen):
                 "Editing an earlier message: [chat.send enter] sends it as a branch,"
                 " [chat.stop esc] leaves it"
             )
-        self.box.name_it("Message" if self.session.editing is None else "Edit a message")
+        name = "Text, sent as it is" if self.plain else "Message"
+        self.box.name_it(name if self.session.editing is None else "Edit a message")
         self.box.show_files(self.session.attached)
         parts += [*self.answer.notice(), *self.sender.notice()]
         self.queued.show(self.session.queued)

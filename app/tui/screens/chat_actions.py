@@ -276,6 +276,21 @@ class ChatActions:
         panel = SystemScreen(chat.system if chat else session.system, chat.sampling if chat else {})
         screen.app.push_screen(panel, chosen)
 
+    def raw(self) -> None:
+        """Send the text of this chat as it is, without the chat template; or with it again."""
+        screen, host = self._screen, self._screen.host
+        if host.plain:
+            why = "--raw was given" if host.raw else "this model has no chat template"
+            screen.say(f"Text is sent as it is anyway: {why}.")
+            return
+        raw = not screen.session.conversation.chat.raw
+        self._change(raw=raw)
+        screen.show_state()
+        if raw:
+            screen.say("Raw: text is sent as it is, and the model continues it. /raw ends this.")
+        else:
+            screen.say("Messages are sent with the chat template again.")
+
     def sampling(self, name: str = "", *value: Any) -> None:
         """Set a parameter, without a ``value`` to its default; without a ``name``, ask for all."""
         from app.tui.screens.answering import SamplingScreen

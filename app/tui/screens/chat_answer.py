@@ -280,7 +280,7 @@ class AnswerController:
             return "stopping"
         if self._starting:
             return "reading the prompt"
-        return "" if self.turn is not None or not host.plain else "continues your text"
+        return "continues your text" if self.turn is None and self._screen.plain else ""
 
     def _reading(self) -> str | Reading:
         """How far the prompt is read; empty as soon as the answer comes."""

@@ -99,7 +99,7 @@ def test_an_answer_in_the_terminal(folder: Folder, tmp_path: Path, gguf_file: Pa
         "chat", gguf_file, env={"INGOT_HOME": str(tmp_path / "home")}, folder=folder.path
     )
     try:
-        terminal.wait("llamacpp")
+        terminal.wait("q8_0")
         terminal.press(f"{QUESTION}\r")
         terminal.wait("Paris")
     finally:

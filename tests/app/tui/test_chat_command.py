@@ -63,6 +63,19 @@ def test_one_chat_only(ingot: Any) -> None:
     assert "give one of them" in done.stderr
 
 
+def test_a_template_that_cannot_be_used_is_told_before_anything_is_drawn(
+    ingot: Any, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.jinja"
+    broken.write_text("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
+    done = ingot("chat", "--chat-template", str(broken))
+    assert done.returncode == 2
+    assert f"{broken}: the chat template does not compile (line 2)" in done.stderr
+    done = ingot("chat", "--chat-template", "chatml", "--raw")
+    assert done.returncode == 2
+    assert "--raw leaves the chat template out" in done.stderr
+
+
 def _on_a_terminal(arguments: list[str], **env: str) -> tuple[int, str]:
     """The exit code of `ingot` and all that it wrote, where every stream is a terminal."""
     master, slave = pty.openpty()
