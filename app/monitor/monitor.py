@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HISTORY = 120  # samples
+_SPEEDS = 300  # of the engine, which is looked at whether anybody watches or not
 _PACKAGES = ("runtimes", "quantize", "app")
 _KEPT = 1000  # events
 _LONGEST = 4000  # characters of one event
@@ -106,6 +107,15 @@ class Sample:
     details: str  # such as "llamacpp · 2 threads"
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Tokens per second over the second before ``time`` (in seconds since 1970)."""
+
+    time: float
+    prefill: float
+    decode: float
+
+
 class Monitor:
     """Samples of the machine and the engine, and the log of events. Used from any thread."""
 
@@ -114,6 +124,7 @@ class Monitor:
         self._reader: MachineReader | None = None
         self._lock = threading.Lock()
         self._samples: deque[Sample] = deque(maxlen=_HISTORY)
+        self._speeds: deque[Speed] = deque(maxlen=_SPEEDS)
         self._log = EventLog()
 
     def start(self) -> None:
@@ -146,6 +157,17 @@ class Monitor:
             )
             self._samples.append(sample)
         return sample
+
+    def note(self) -> None:
+        """Keep the engine's speeds of this moment, as far as they are known; costs nothing that one
+        notices. To be called once a second."""
+        stats = self._host.stats()
+        if stats is not None:
+            self._speeds.append(Speed(time.time(), stats.prefill_tps_now, stats.decode_tps_now))
+
+    def speeds(self) -> tuple[Speed, ...]:
+        """What ``note`` kept, oldest first."""
+        return tuple(self._speeds)
 
     def samples(self) -> tuple[Sample, ...]:
         """The last ones, oldest first."""

@@ -94,6 +94,7 @@ class IngotApp(App[None]):
         if not self.is_headless:
             self._catch_signals()
         self._read_modes()
+        self.set_interval(1.0, self.services.monitor.note)
         start = self.services.start
         if start.model is not None:
             self.load_model(start.model, start.options, start.settings)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from runtimes.request import Timings
 
 _RECENT_S = 10.0
 _KEPT_COMPLETIONS = 1000  # that percentiles are taken over
+_LEAST_S = 1e-3  # the first bin of a histogram ends here; each other one at 2**(1/2) of the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +25,19 @@ class Percentiles:
     p50: float | None = None
     p90: float | None = None
     p99: float | None = None
+    bins: tuple[tuple[float, int], ...] = ()  # a histogram: where each bin ends, how many are in it
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Percentiles:
-        """Inclusive percentiles (``statistics.quantiles``)."""
+        """Inclusive percentiles (``statistics.quantiles``). The bins are half an octave wide, from
+        the first that has something in it to the last."""
         found = sorted(values)
-        if len(found) < 2:
-            return cls(*(found * 3))
+        if not found:
+            return cls()
+        if len(found) == 1:
+            return cls(found[0], found[0], found[0], _histogram(found))
         cuts = statistics.quantiles(found, n=100, method="inclusive")
-        return cls(cuts[49], cuts[89], cuts[98])
+        return cls(cuts[49], cuts[89], cuts[98], _histogram(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,15 @@ def _rates(recent: list[tuple[float, int, int]], now: float, seconds: float) -> 
     # A window that has only begun to fill is divided by the time that it covers.
     span = min(seconds, max(now - recent[0][0], 1e-3)) if len(recent) > 1 else seconds
     return sum(event[1] for event in recent) / span, sum(event[2] for event in recent) / span
+
+
+def _histogram(found: list[float]) -> tuple[tuple[float, int], ...]:
+    numbers = [math.ceil(2 * math.log2(max(value / _LEAST_S, 1.0))) for value in found]
+    counts = Counter(numbers)
+    return tuple(
+        (_LEAST_S * 2 ** (number / 2), counts[number])
+        for number in range(numbers[0], numbers[-1] + 1)
+    )
 
 
 def ratio(part: float, whole: float) -> float:

@@ -7,14 +7,20 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import RichLog, Static
+from textual.containers import Grid, VerticalScroll
 
-from app.monitor.monitor import Event, Sample
+from app.monitor.monitor import Event, Sample, Speed
 from app.tui.app import services_of
 from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.monitor_text import engine_lines, machine_lines
+from app.tui.widgets.monitor_panes import (
+    CpuPane,
+    EnginePane,
+    LatencyPane,
+    MemoryPane,
+    Pane,
+    SpeedPane,
+)
 from quantize.disk import human
 from runtimes.errors import IngotError
 
@@ -26,18 +32,20 @@ class MonitorScreen(ModeScreen):
 
     MODE = "monitor"
     CSS_PATH = "monitor.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-two"), (112, "-four")]  # noqa: RUF012  (as Textual has it)
     HELP = """
-    **Left**, the machine: the load of the processor and the share of Ingot's processes, one
-    character per core, memory, GPUs, and Ingot's processes.
+    **CPU** and **Memory**: the machine, and what Ingot's processes take of it.
 
-    **Right**, the engine: requests that wait (queued), in prefill, or in decode; the tokens in the
-    slots' KV cache; how much of the prompts was found cached, and what is kept beside the slots;
-    tokens per second now and over ten seconds; the time to the first token and to each next one, at
-    the median and the 90th and 99th percentile; and what a step costs outside the native library.
+    **Engine**: requests that wait (queued), in prefill, or in decode; the tokens in the slots' KV
+    cache; how much of the prompts was found cached, and what is kept beside the slots; and what a
+    step costs outside the native library.
 
-    **Below**, events: which file was chosen and why, when the engine's process died and was started
-    again, safer settings that follow, builds, warnings. **/** filters by words, **l**
-    by level.
+    **Latency**: the time to the first token (TTFT) and to each next one (TPOT) of the last answers,
+    at the median and the 90th and 99th percentile, and as a histogram from the least to the most.
+
+    **Events**: which file was chosen and why, when the engine's process died and was started
+    again, safer settings that follow, builds, warnings. **[monitor.filter /]** filters by words,
+    **[monitor.level l]** by level.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pause", "Pause", id="monitor.pause"),
@@ -52,16 +60,18 @@ class MonitorScreen(ModeScreen):
         self.paused = False
 
     def contents(self) -> ComposeResult:
-        with Horizontal(id="figures"):
-            with VerticalScroll(can_focus=False):
-                yield Static(id="machine", markup=False)
-            with VerticalScroll(can_focus=False):
-                yield Static(id="engine", markup=False)
-        yield EventLogView(id="events")
+        with VerticalScroll(id="monitor"):
+            with Grid(id="panes-now"):
+                yield CpuPane("cpu")
+                yield MemoryPane("memory")
+                yield EnginePane("engine")
+                yield LatencyPane("latency")
+            yield SpeedPane("speeds")
+            yield EventLogView(id="events")
 
     def on_mount(self) -> None:
         self.set_interval(_PERIOD_S, self._tick)
-        self.query_one(RichLog).focus()
+        self.query_one("#monitor").focus()
 
     def on_screen_resume(self) -> None:
         self._tick()
@@ -81,14 +91,21 @@ class MonitorScreen(ModeScreen):
             self._looking = False
         log = self.query_one(EventLogView)
         if not self.paused:
-            self.show(sample, monitor.samples(), monitor.events(log.last))
+            self.show(sample, monitor.samples(), monitor.speeds(), monitor.events(log.last))
 
-    def show(self, sample: Sample, samples: Sequence[Sample], more: Sequence[Event]) -> None:
-        """Draw ``sample``, the histories of ``samples``, and events that are not shown yet."""
-        machine, engine = self.query_one("#machine", Static), self.query_one("#engine", Static)
-        width = max(self.size.width // 2 - 2, 20)
-        machine.update("\n".join(machine_lines(sample, samples, width)))
-        engine.update("\n".join(engine_lines(sample, samples, width)))
+    def show(
+        self,
+        sample: Sample,
+        samples: Sequence[Sample],
+        speeds: Sequence[Speed],
+        more: Sequence[Event],
+    ) -> None:
+        """Draw ``sample``, the histories, and events that are not shown yet."""
+        for pane in self.query(Pane):
+            if isinstance(pane, SpeedPane):
+                pane.draw(speeds, sample.time)
+            else:
+                pane.show(sample, samples)
         self.query_one(EventLogView).add(more)
 
     def action_pause(self) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
-from textual.widgets import Input, Label, RichLog
+from textual.widgets import Input, RichLog
 
 from app.monitor.monitor import Event
 
@@ -32,12 +32,11 @@ class EventLogView(Vertical):
     title: reactive[str] = reactive("", init=False)  # what stands before everything else
 
     def __init__(self, id: str | None = None) -> None:
-        super().__init__(id=id)
+        super().__init__(id=id, classes="pane")
         self._events: list[Event] = []
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="events-filter"):
-            yield Label(id="events-level")
             yield Input(placeholder="words to filter by", id="events-words", compact=True)
         # The log keeps less than the monitor does; nobody scrolls through more.
         yield RichLog(id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20)
@@ -72,8 +71,8 @@ class EventLogView(Vertical):
         self.query_one(RichLog).focus()
 
     def watch_title(self) -> None:
-        parts = (self.title, f"Events: {LEVELS[self.level][1]}")
-        self.query_one("#events-level", Label).update(" · ".join(filter(None, parts)))
+        parts = (self.title, "Events", LEVELS[self.level][1])
+        self.border_title = " · ".join(filter(None, parts))
 
     @on(events.Mount)
     @on(events.Resize)
@@ -87,7 +86,14 @@ class EventLogView(Vertical):
     def _write(self, events: Sequence[Event]) -> None:
         log = self.query_one(RichLog)
         for event in filter(self._passes, events):
-            log.write(line(event), scroll_end=log.scroll_offset.y >= log.max_scroll_y)
+            end = log.scroll_offset.y >= log.max_scroll_y
+            log.write(line(event, self._colors), expand=True, scroll_end=end)
+
+    @property
+    def _colors(self) -> dict[str, str]:
+        """Those of the theme that Rich can write; a theme of the terminal's own has none."""
+        found = self.app.theme_variables
+        return {name: value for name, value in found.items() if value.startswith("#")}
 
     def _passes(self, event: Event) -> bool:
         text = f"{event.level_name} {event.source} {event.text}".lower()
@@ -95,9 +101,14 @@ class EventLogView(Vertical):
         return event.level >= LEVELS[self.level][0] and all(word in text for word in words)
 
 
-def line(event: Event) -> Text:
-    """Time, level, text and where it comes from; warnings are bold."""
+def line(event: Event, colors: Mapping[str, str]) -> Text:
+    """Time, level, text and where it comes from; warnings and errors are bold and have a color."""
     when = time.strftime("%H:%M:%S", time.localtime(event.time))
-    loud = event.level >= logging.WARNING
-    package = event.source.partition(".")[0]
-    return Text(f"{when} {event.level_name:<7} {event.text} ({package})", "bold" if loud else "")
+    text, style = (
+        f"{when} {event.level_name:<7} {event.text} ({event.source.partition('.')[0]})",
+        "",
+    )
+    if event.level >= logging.WARNING:
+        name = "text-error" if event.level >= logging.ERROR else "text-warning"
+        style = f"bold {colors.get(name, '')}"
+    return Text(text, style)

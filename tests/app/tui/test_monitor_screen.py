@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input, RichLog, Static
+from textual.widgets import Input, RichLog, Sparkline, Static
+from textual.widgets._footer import FooterKey
 
 from app.monitor.machine import MachineUse, ProcessUse
-from app.monitor.monitor import Event, Sample
+from app.monitor.monitor import Event, Sample, Speed
 from app.tui.app import IngotApp
 from app.tui.screens import monitor
 from app.tui.screens.monitor import MonitorScreen
+from app.tui.widgets.chart import Chart
 from app.tui.widgets.event_log import EventLogView
-from app.tui.widgets.gauge import gauge, history
-from app.tui.widgets.monitor_text import engine_lines, machine_lines
+from app.tui.widgets.monitor_panes import Gauge, Pane
 from runtimes.engine.metrics import EngineStats, Percentiles
 from runtimes.machine.gpus import Gpu
 from runtimes.request import Request, SamplingParams
@@ -46,18 +47,23 @@ MACHINE = MachineUse(
 ENGINE = EngineStats(
     *(4, 4096, 2, 3, 1, 2, 1234, 5000, 1200, 2100, 2050, 4.2, 52.0),
     *(118.4, 41.6, 96.2, 39.8, 42.0, 5120, 16384, 12_300_000, 0.4, 0, 17, None),
-    Percentiles(0.12, 0.31, 0.45),
-    Percentiles(0.024, 0.026, 0.031),
+    Percentiles(0.12, 0.31, 0.45, ((0.09, 1), (0.128, 9), (0.181, 4), (0.256, 0), (0.512, 3))),
+    Percentiles(0.024, 0.026, 0.031, ((0.0226, 3), (0.032, 14))),
 )
 GPU = Gpu(0, "NVIDIA H200", 150_000_000_000, 129_000_000_000, "9.0", "999.1", 63.0, 412.0)
 SAMPLE = Sample(1000.0, MACHINE, ENGINE, 4107, "river-7b · q4_k_m", "llamacpp · 4 threads")
 SAMPLES = [
     dataclasses.replace(
         SAMPLE,
+        time=SAMPLE.time - 20 + i,
         machine=dataclasses.replace(MACHINE, cores=(5.0 * i,)),
-        engine=dataclasses.replace(ENGINE, decode_tps_now=float(i % 7)),
+        engine=dataclasses.replace(ENGINE, steps=ENGINE.steps - 20 + i),
     )
     for i in range(20)
+]
+SPEEDS = [
+    Speed(SAMPLE.time - 120 + i, 900.0 if i == 40 else 0.0, 60.0 + i % 5 if i > 40 else 0.0)
+    for i in range(120)
 ]
 EVENTS = (
     Event(1, 0.0, logging.INFO, "app.models.planning", "planned: river-7b-q4_k_m.gguf on llamacpp"),
@@ -65,55 +71,6 @@ EVENTS = (
     Event(3, 0.0, logging.INFO, "runtimes.worker", "a new worker process has loaded river-7b"),
     Event(4, 0.0, logging.ERROR, "quantize", "the disk is full"),
 )
-
-
-# Lines
-
-
-def test_gauges_and_histories_have_their_width() -> None:
-    assert gauge(0, 6) == "[    ]"
-    assert gauge(0.5, 6) == "[██  ]"
-    assert gauge(0.53, 6) == "[██▏ ]"
-    assert gauge(7, 6) == "[████]"
-    assert gauge(None, 6) == "[    ]"
-    assert history([0, 50, 100], 5, 100) == "  ▁▅█"
-    assert history([1, 2, 4], 2) == "▅█"
-    assert history([], 3) == "   "
-    assert history([0, 0], 2) == "▁▁"
-
-
-@pytest.mark.parametrize("width", [38, 58, 98])
-def test_all_lines_fit_and_nothing_that_counts_is_cut_off(width: int) -> None:
-    gpus = dataclasses.replace(SAMPLE, machine=dataclasses.replace(MACHINE, gpus=(GPU,)))
-    many = dataclasses.replace(MACHINE, cores=tuple(float(i % 100) for i in range(192)))
-    for sample in (SAMPLE, gpus, dataclasses.replace(SAMPLE, machine=many)):
-        lines = machine_lines(sample, SAMPLES, width) + engine_lines(sample, SAMPLES, width)
-        assert all(len(line) <= width for line in lines)
-    text = "\n".join(machine_lines(gpus, SAMPLES, width))
-    assert "40%, ours 38%" in text
-    assert "11 GB of 32 GB" in text
-    assert "ours 5.3 GB, swap 500 MB used" in text
-    assert "63%, 412 W" in text
-    assert "21 GB of 150 GB, NVIDIA H200" in text
-    assert text.index("engine") < text.index("this program") < text.index("quantize")
-    engine = "\n".join(engine_lines(SAMPLE, SAMPLES, width))
-    assert "queued 2 prefill 1 decode 2 slots 4" in engine
-    assert "5,120 of 16,384" in engine
-    assert "decode  41.6 tok/s, 10 s: 39.8" in engine
-    assert "prefill 118.4 tok/s, 10 s: 96.2" in engine
-    assert "40% of prompts, 12 MB kept" in engine
-    assert "120 ms   310 ms   450 ms" in engine
-    assert "24 ms    26 ms    31 ms" in engine
-    assert "42 us a step, 1,234 steps" in engine
-
-
-def test_what_is_missing_is_said() -> None:
-    none = dataclasses.replace(SAMPLE, engine=None, engine_pid=None, label="", details="")
-    assert engine_lines(none, [], 38)[0] == "No model is loaded."
-    dead = engine_lines(dataclasses.replace(SAMPLE, engine_pid=None), [], 58)
-    assert "no process: it has died" in dead[1]
-    text = " ".join("\n".join(machine_lines(SAMPLE, [], 38)).split())
-    assert "none: nvidia-ml-py is not installed" in text
 
 
 # The screen
@@ -127,8 +84,11 @@ def app(home: Path, gguf_file: Path) -> Iterator[IngotApp]:
         yield IngotApp(opened)
 
 
-def lines_of(screen: MonitorScreen, selector: str) -> str:
-    return str(screen.query_one(selector, Static).render())
+def pane(screen: MonitorScreen, name: str) -> str:
+    """The titles and the text of a panel."""
+    found = screen.query_one(f"#{name}", Pane)
+    texts = [str(one.visual) for one in found.query(Static)]
+    return "\n".join([str(found.border_title), str(found.border_subtitle), *texts])
 
 
 def shown(screen: MonitorScreen) -> list[str]:
@@ -151,9 +111,9 @@ async def test_figures_crash_trim_pause_and_filter(
     async with app.run_test(size=(80, 24)) as pilot:
         await wait_until(lambda: host.engine is not None, 60)
         screen = await open_screen(pilot)
-        await wait_until(lambda: "q8_0" in lines_of(screen, "#engine"))
-        assert "CPU" in lines_of(screen, "#machine")
-        assert "this program" in lines_of(screen, "#machine")
+        await wait_until(lambda: "q8_0" in pane(screen, "engine"))
+        assert "cores" in pane(screen, "cpu")
+        assert "this app" in pane(screen, "memory")
         await wait_until(lambda: any("not planned" in text for text in shown(screen)))
 
         # A crash, and the engine that follows it.
@@ -162,18 +122,18 @@ async def test_figures_crash_trim_pause_and_filter(
         assert pid is not None
         os.kill(pid, signal.SIGSEGV)
         await wait_until(lambda: any("died of SIGSEGV" in text for text in shown(screen)))
-        await wait_until(lambda: "no process" in lines_of(screen, "#engine"))
+        await wait_until(lambda: "has died" in pane(screen, "engine"))
         params = SamplingParams(max_tokens=8, ignore_eos=True)
         stream = host.engine.submit(Request(list(range(100, 150)), params))
         await wait_until(lambda: any("a new worker process" in text for text in shown(screen)))
-        await wait_until(lambda: f"process {host.engine.pid}" in lines_of(screen, "#engine"))
+        await wait_until(lambda: str(host.engine.pid) in pane(screen, "engine"))
         stream.result()
 
         # Caches.
-        await wait_until(lambda: " 0 of 1,024" not in lines_of(screen, "#engine"))
+        await wait_until(lambda: " 0 of 1,024" not in pane(screen, "engine"))
         await pilot.press("t")
         await wait_until(lambda: any("free again" in n.message for n in app._notifications))
-        await wait_until(lambda: " 0 of 1,024" in lines_of(screen, "#engine"))
+        await wait_until(lambda: " 0 of 1,024" in pane(screen, "engine"))
 
         # Levels and words.
         everything = len(shown(screen))
@@ -191,7 +151,7 @@ async def test_figures_crash_trim_pause_and_filter(
 
         # Standing still: nothing new is looked at.
         await pilot.press("p")
-        assert "Paused" in lines_of(screen, "#events-level")
+        assert "Paused" in str(screen.query_one(EventLogView).border_title)
         await wait_until(lambda: not screen._looking)
         count = len(app.services.monitor.samples())
         limit = time.monotonic() + 0.5
@@ -213,9 +173,109 @@ async def test_trimming_without_a_model_says_so(services: Any) -> None:
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_screen(pilot)
-        await wait_until(lambda: "No model is loaded" in lines_of(screen, "#engine"))
+        await wait_until(lambda: "No model is loaded" in pane(screen, "engine"))
         await pilot.press("t")
         await wait_until(lambda: any("no model is loaded" in n.message for n in app._notifications))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_figures_are_whole_at_any_size(services: Any, size: tuple[int, int]) -> None:
+    many = tuple(float(i % 100) for i in range(192))
+    gpus = dataclasses.replace(MACHINE, gpus=(GPU,))
+    app = IngotApp(services)
+    async with app.run_test(size=size) as pilot:
+        screen = await open_screen(pilot)
+        screen.paused = True
+        await wait_until(lambda: not screen._looking)
+        for machine in (dataclasses.replace(MACHINE, cores=many), gpus, MACHINE):
+            sample = dataclasses.replace(SAMPLE, machine=machine)
+            screen.show(sample, SAMPLES, SPEEDS, [])
+            await pilot.pause()
+            for one in screen.query(Pane):
+                for text in one.query(Static):
+                    lines = str(text.visual).splitlines()
+                    assert all(len(line) <= one.content_size.width for line in lines), lines
+                    assert text.region.bottom <= one.region.bottom - 1
+            if machine is gpus:
+                assert "63%, 412 W" in pane(screen, "cpu")
+                assert "21 GB of 150 GB" in pane(screen, "cpu")
+        assert "4 cores" in pane(screen, "cpu")
+        assert "40% · ours 38%" in pane(screen, "cpu")
+        assert "none" in pane(screen, "cpu")
+        memory = pane(screen, "memory")
+        assert "11 GB of 32 GB" in memory
+        assert "5.3 GB" in memory
+        assert "500 MB of 8.0 GB" in memory
+        assert memory.index("engine") < memory.index("this app") < memory.index("quantize")
+        engine = " ".join(pane(screen, "engine").split())
+        assert "4107" in engine
+        assert "queued 2" in engine
+        assert "prefill, decode 1, 2 of 4" in engine
+        assert "5,120 of 16,384" in engine
+        assert "prefix hits 40%, 12 MB" in engine
+        assert "decode, 10 s 39.8 tok/s" in engine
+        assert "host a step 42 us" in engine
+        assert "1,234 steps 1/s" in engine
+        latency = pane(screen, "latency")
+        assert "120 ms · 310 ms · 450 ms" in latency
+        assert "24 ms · 26 ms · 31 ms" in latency
+        assert screen.query_one("#ttft-bins", Sparkline).data == [1, 9, 4, 0, 3]
+        [memory_gauge, kv_gauge] = screen.query(Gauge)
+        assert not memory_gauge.has_class("-near")
+        assert kv_gauge.progress == pytest.approx(5120 / 16384)
+        full = dataclasses.replace(MACHINE, ram_used=int(0.95 * MACHINE.ram_total))
+        screen.show(dataclasses.replace(SAMPLE, machine=full), [], [], [])
+        assert memory_gauge.has_class("-full")
+
+
+async def test_keys_of_the_footer_work_by_click(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await open_screen(pilot)
+
+        async def click(does: str) -> None:
+            """On a key of the footer, which is made anew when other keys work."""
+            await wait_until(lambda: any(k.description == does for k in screen.query(FooterKey)))
+            await pilot.pause()
+            [key] = [key for key in screen.query(FooterKey) if key.description == does]
+            await pilot.click(key)
+
+        await click("Pause")
+        await wait_until(lambda: screen.paused)
+        await click("Level")
+        await wait_until(lambda: screen.query_one(EventLogView).level == 1)
+        await click("Trim caches")
+        await wait_until(lambda: any("no model is loaded" in n.message for n in app._notifications))
+        await click("Filter")
+        await wait_until(lambda: isinstance(screen.focused, Input))
+
+
+async def test_speeds_are_kept_while_another_screen_is_shown(app: IngotApp) -> None:
+    monitor_ = app.services.monitor
+    async with app.run_test(size=(100, 30)) as pilot:
+        await wait_until(lambda: app.services.host.engine is not None, 60)
+        engine = app.services.host.engine
+        assert engine is not None
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        stream = engine.submit(Request(list(range(100, 150)), params))
+        await wait_until(lambda: any(one.decode > 0 for one in monitor_.speeds()))
+        stream.cancel()
+        screen = await open_screen(pilot)
+        chart = screen.query_one("#speed-chart", Chart)
+        await wait_until(lambda: chart.series)
+        [_, decode] = chart.series
+        assert any(y > 0 for _, y in decode.points)
+
+
+def test_a_histogram_has_every_value_in_one_bin() -> None:
+    values = [0.0004, 0.001, 0.0011, 0.004, 0.0041, 0.3]
+    found = Percentiles.of(values)
+    assert sum(count for _, count in found.bins) == len(values)
+    ends = [end for end, _ in found.bins]
+    assert ends[0] == pytest.approx(0.001)
+    assert ends[-1] >= 0.3 > ends[-2]
+    for end, count in found.bins[1:]:
+        assert count == sum(end / 2**0.5 < value <= end * (1 + 1e-9) for value in values)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -233,7 +293,7 @@ def test_picture(
         log._events.clear()
         log.next_level()
         log.action_clear()
-        screen.show(SAMPLE, SAMPLES, EVENTS)
+        screen.show(SAMPLE, SAMPLES, SPEEDS, EVENTS)
         await pilot.pause()
 
     assert snap(IngotApp(services), terminal_size=size, run_before=show)
