@@ -34,7 +34,15 @@ class BatchScreen(ModeScreen):
     HELP = """
     Answers every row of a file, as `ingot batch` does, in a process of its own: nothing that
     happens here can lose a finished row. Pausing a job finishes its running rows. Resuming it, here
-    or with the same command, computes no finished row again.
+    or with the same command, computes no finished row again; rows that failed are tried again.
+
+    **New job**: what is wrong stands under its field, and **ctrl+l** goes to the next one.
+    **ctrl+r** fills the form like an earlier job, **ctrl+s** saves its settings under a name.
+
+    **Job**: the strip has a cell for each slot: ■ decodes, ▪ reads a prompt, □ is free. **f**
+    lists the latest rows, **x**, **d** and **w** those that failed, are done, or run; once more
+    all. **/** looks for words, **o** sorts by the next column, **O** turns the order round, **g**
+    goes to a row.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+o", "jobs", "Jobs", id="batch.jobs"),
@@ -109,6 +117,9 @@ class BatchScreen(ModeScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "page" or self.job is not None
+
+    def useful(self, action: str) -> bool:
+        return self._panel.useful(action)
 
     # Leaving
 

@@ -51,7 +51,7 @@ class BatchForm(Form):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+g", "start", "Start", id="batch.start"),
         Binding("f8", "files", "Files", id="batch.files"),
-        Binding("ctrl+r", "like", "Like an earlier job", id="batch.like"),
+        Binding("ctrl+r", "like", "Presets", id="batch.like"),
         Binding("ctrl+s", "save", "Save", id="batch.save", show=False),
         Binding("ctrl+t", "model", "Model", id="batch.model"),
     ]
@@ -78,7 +78,7 @@ class BatchForm(Form):
                             yield Group(title, *map(_field, names))
             yield FirstRows(id="form-rows")
             yield Counts(id="form-counts")
-        yield Static(id="said", classes="bad", markup=False)
+        yield Static(id="said", classes="bad -empty", markup=False)
         yield Static(id="form-rest", classes="-empty", markup=False)
         with Horizontal(id="form-bar"):
             yield FieldHelp()
@@ -97,7 +97,9 @@ class BatchForm(Form):
 
     def say(self, text: str) -> None:
         """What is wrong with no field in particular."""
-        self.query_one("#said", Static).update(f"✗ {in_words(text)}" if text else "")
+        said = self.query_one("#said", Static)
+        said.update(f"✗ {in_words(text)}" if text else "")
+        said.set_class(not text, "-empty")
 
     # What it reads
 

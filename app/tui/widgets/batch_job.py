@@ -46,7 +46,7 @@ class BatchJob(Vertical):
         Binding("s", "stop", "Stop", id="batch.stop"),
         Binding("slash", "search", "Search", id="batch.search"),
         Binding("x", "list('failed')", "Failed", id="batch.failed"),
-        Binding("o", "sort", "Sort", id="batch.sort"),
+        Binding("o", "sort", "Sort", id="batch.sort", show=False),
         Binding("O", "turn", "Turn the order round", id="batch.turn", show=False),
         Binding("f", "list('live')", "Latest", id="batch.follow", show=False),
         Binding("d", "list('done')", "Done", id="batch.done", show=False),
@@ -61,6 +61,7 @@ class BatchJob(Vertical):
         self._by: tuple[By, bool] = ("row", False)  # the column, and whether downwards
         self._search: RowSearch | None = None
         self._view: JobView | None = None
+        self._charted: dict[str, object] = {}  # what the charts show
 
     def compose(self) -> ComposeResult:
         yield JobHeader()
@@ -115,6 +116,10 @@ class BatchJob(Vertical):
 
     def _chart(self, view: JobView, name: str, color: str) -> None:
         now, overall = getattr(view, f"{name}_tps_now"), getattr(view, f"{name}_tps")
+        shown = (self.job, view.speeds, now, overall)
+        if self._charted.get(name) == shown:
+            return
+        self._charted[name] = shown
         pane = self.query_one(f"#job-{name}")
         points = [(speed.at, getattr(speed, name)) for speed in view.speeds]
         # A journal says nothing of it: it is not known of a job that was started elsewhere.
@@ -206,6 +211,13 @@ class BatchJob(Vertical):
         if parameters == ("resume",):
             return not active
         return job.own and active if action in ("do", "stop") else True
+
+    def useful(self, action: str) -> bool:
+        """Whether there is anything for it to do now."""
+        view = self._view
+        if view is None or action not in ("do('resume')", "list('failed')"):
+            return True
+        return view.failed > 0 or (action.startswith("do") and view.phase is not Phase.DONE)
 
     # What its keys do
 

@@ -47,7 +47,7 @@ def test_two_bindings_with_one_key_are_told() -> None:
 
 def test_a_key_that_many_bindings_share_is_told_once() -> None:
     [told] = problems({"app.quit": "ctrl+s"})
-    assert told.startswith("keymap: ctrl+s is both app.quit and chat.sampling, compare.length, ")
+    assert told.startswith("keymap: ctrl+s is both app.quit and batch.save, chat.sampling, ")
 
 
 def test_no_key_of_a_screen_is_one_of_the_whole_app() -> None:
