@@ -72,6 +72,7 @@ SPECS: tuple[Spec, ...] = (
     Spec("chats", "[WORDS]", "open or search earlier chats", "screen.chats", _words),
     Spec("sidebar", "", "show or hide the list of chats", "screen.sidebar"),
     Spec("model", "[MODEL]", "load another model", "screen.models", _words),
+    Spec("find", "[WORDS]", "find a model on the hub", "screen.find", _words),
     Spec("system", "[TEXT|off]", "set the system message", "screen.system", _system),
     Spec("set", "[NAME VALUE]", "set a sampling parameter", "screen.sampling", _set),
     Spec("raw", "", "send text as it is; the answer continues it", "screen.raw"),

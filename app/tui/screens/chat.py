@@ -76,6 +76,7 @@ class ChatScreen(ModeScreen):
         key("ctrl+o", "chat.chats", "Chats", "earlier ones, and search", show=True),
         key("alt+o", "chat.sidebar", "List of chats", "show or hide it, where there is room"),
         key("ctrl+t", "chat.models", "Model", "load another one", show=True),
+        key("alt+m", "chat.find", "Find models", "on the hub"),
         key("ctrl+r", "chat.regenerate", "Again", "regenerate the answer, in a branch", show=True),
         # Not before the prompt: ctrl+e is its end of a line.
         key("alt+e,ctrl+e", "chat.edit", "Edit", "a message of yours, in a branch", priority=False),

@@ -233,6 +233,16 @@ class ChatActions:
         current = str(choice.file.path) if choice else None
         self._screen.app.push_screen(ModelsScreen(app_of(self._screen).named, current), chosen)
 
+    def find(self, words: str = "") -> None:
+        """Models on the hub; one that was downloaded there can be loaded at once."""
+        from app.tui.screens.find import FindScreen
+
+        def chosen(name: str | None) -> None:
+            if name is not None:
+                self._screen.load(name)
+
+        self._screen.app.push_screen(FindScreen(words), chosen)
+
     def attach(self, path: str = "") -> None:
         """A text file that goes with the next message."""
         from app.tui.screens.files import AttachScreen

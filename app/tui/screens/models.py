@@ -61,6 +61,7 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         self._current = current
         self._several = several
         self._ticked = ticked
+        self._none = False  # nothing is there to choose
         self._after: str | None = None  # the key to go to once it is listed
 
     def contents(self) -> ComposeResult:
@@ -92,9 +93,10 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         if (key := self._after or table.current) is not None:
             table.go_to(key)
         self._after = None
-        if not entries:
+        self._none = not entries
+        if self._none:
             self.query_one("#details", Static).update(
-                "No model is here yet. ctrl+g finds one on the hub; `quantize` builds one."
+                "No model is here yet. Enter finds one on the hub; `quantize` builds one."
             )
         for entry in entries:
             if not entry.broken:
@@ -148,6 +150,9 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         self._tell(f"{len(table.marked)} ticked")
 
     def action_choose(self) -> None:
+        if self._none:
+            self.action_get()
+            return
         table = self.query_one(ModelTable)
         chosen = table.entries(table.marked)
         if not chosen and table.record is not None:

@@ -10,12 +10,13 @@ import pytest
 from textual.widgets import Button, Input, ProgressBar, Static
 
 from app.models.pulljob import PullState
+from app.tui.app import IngotApp
 from app.tui.screens.find import FindScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.download import Download, progress_line
 from app.tui.widgets.find_tables import BuildTable, RepoTable
 from app.tui.widgets.repo_view import RepoView
-from tests.app.tui.conftest import SIZES
+from tests.app.tui.conftest import SIZES, ask, is_ready, searched
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import wait_until
 
@@ -256,6 +257,39 @@ async def test_from_the_list_of_models_and_back_with_one(
         await pilot.press("enter")
         await wait_until(lambda: bare.ended_with)
     assert [entry.model for entry in bare.ended_with] == ["org/real-GGUF:Q8_0"]
+
+
+@pytest.mark.parametrize("by", ["key", "slash", "palette"])
+async def test_from_the_chat_and_chat_now(
+    chat_app: IngotApp, hub: FakeHub, gguf_file: Path, by: str
+) -> None:
+    hub.add("org/real-GGUF", {"real-Q8_0.gguf": gguf_file.read_bytes()}, downloads=1)
+    host = chat_app.services.host
+    async with chat_app.run_test(size=(120, 40)) as pilot:
+        await wait_until(lambda: is_ready(chat_app))
+        await pilot.pause()
+        if by == "slash":
+            await ask(pilot, "/find org/real-GGUF")
+        elif by == "key":
+            await pilot.press("alt+m")
+        else:
+            await pilot.press("ctrl+p", *"find models")
+            await searched(chat_app)
+            await pilot.press("enter")
+        await wait_until(lambda: isinstance(chat_app.screen, FindScreen))
+        screen = chat_app.screen
+        await pilot.pause()
+        if by != "slash":
+            await pilot.press(*"org/real-GGUF")
+        await wait_until(lambda: names(screen) == ["org/real-GGUF"])
+        await wait_until(lambda: text(screen, "advice"))
+        await pilot.press("enter", "enter")
+        await wait_until(lambda: screen.query_one(Download).pulled)
+        await pilot.pause()
+        assert str(screen.query_one("#act", Button).label) == "Chat now"
+        await pilot.press("enter")
+        await wait_until(lambda: "real-Q8_0.gguf" in str(host.choice and host.choice.file.path))
+        await wait_until(lambda: is_ready(chat_app))
 
 
 async def test_more_results_when_the_cursor_comes_near_the_end(bare: Any, hub: FakeHub) -> None:
