@@ -179,7 +179,6 @@ def recipe_in(text: str, recipes: Iterable[str]) -> str | None:
 
 # A run in lines for people; colour alone says nothing
 
-_BAR = 12  # characters
 _SIGNS = {State.RUNNING: "▶", State.DONE: "✓", State.FAILED: "✗"}
 _ENDS = {
     State.DONE: "done",
@@ -198,10 +197,9 @@ def headline(run: QuantizeRun, now: float) -> str:
     return f"{_ENDS[run.state]} ({duration(run.seconds)}, {files})"
 
 
-def recipe_lines(run: QuantizeRun) -> list[str]:
-    """Each recipe with its state, and what is known of its file."""
-    width = max(map(len, run.recipes), default=0)
-    lines = []
+def recipe_notes(run: QuantizeRun) -> list[tuple[str, State, str]]:
+    """Each recipe with its state, and what is done to it now, or known of its file."""
+    told = []
     for recipe in run.recipes:
         state = run.state_of(recipe)
         more = ""
@@ -211,8 +209,10 @@ def recipe_lines(run: QuantizeRun) -> list[str]:
             more = run.kept_back[recipe]
         elif state is State.DONE and recipe in run.sizes:
             more = human(run.sizes[recipe])
-        lines.append(f"  {recipe:<{width}}  {state.value}{f': {more}' if more else ''}")
-    return lines
+        elif state is State.DONE and recipe in run.already:
+            more = "was there"
+        told.append((recipe, state, more))
+    return told
 
 
 def stage_line(stage: Stage, now: float) -> str:
@@ -220,9 +220,14 @@ def stage_line(stage: Stage, now: float) -> str:
     text = f"{'  ' * stage.depth}{_SIGNS[stage.state]} {stage.text}"
     if stage.state is not State.RUNNING:
         return f"{text} · {duration(stage.seconds or 0.0)}"
+    return f"{text} · {stage_state(stage, now)}"
+
+
+def stage_state(stage: Stage, now: float) -> str:
+    """How far a stage that runs is, how fast, and what is left."""
     parts = []
     if stage.share is not None and stage.done:
-        parts.append(f"{bar(stage.share, _BAR)} {stage.share:.0%}")
+        parts.append(f"{stage.share:.0%}")
     elif stage.done:
         parts.append(amount(stage.done, stage.unit))
     elif stage.step:
@@ -233,10 +238,4 @@ def stage_line(stage: Stage, now: float) -> str:
         parts.append(f"{clock(stage.seconds_left)} left")
     else:
         parts.append(clock(now - stage.begin))
-    return f"{text} · {', '.join(parts)}"
-
-
-def bar(share: float, width: int) -> str:
-    """``share`` (0 to 1) as a bar of ``width`` characters."""
-    full = round(min(max(share, 0.0), 1.0) * width)
-    return "█" * full + "░" * (width - full)
+    return ", ".join(parts)

@@ -15,13 +15,15 @@ from app.builds.progress import State
 from app.builds.results import read_result
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.frame import ModeScreen
+from app.tui.widgets.front import FrontChart
+from app.tui.widgets.quantize_files import QuantizeResult
 from app.tui.widgets.quantize_form import QuantizeForm, blamed, foreseen
-from app.tui.widgets.quantize_run import QuantizeProgress, QuantizeResult
+from app.tui.widgets.quantize_run import QuantizeProgress
 from runtimes.errors import IngotError, ModelError
 
 _TICK_S = 0.25
 _TABS = ("form", "run", "result")
-_FOCUS = {"form": "#model", "run": "#log", "result": "#files-table"}
+_FOCUS = {"form": "#model", "run": "#quantize-log CollapsibleTitle", "result": "#files-table"}
 _WAIT_S = 3.0  # for a run that is stopped because the app ends
 
 
@@ -29,6 +31,8 @@ class QuantizeScreen(ModeScreen):
     """One run at a time, in a process of its own; it continues while other screens are shown."""
 
     MODE = "quantize"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  (as Textual has it)
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall")]  # noqa: RUF012
     CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "quantize.tcss"]  # type: ignore[assignment]
     HELP = """
     Makes small files of a model: GGUF for llama.cpp and ONNX for ONNX Runtime, checked and
@@ -87,8 +91,10 @@ class QuantizeScreen(ModeScreen):
         form = self.query_one(QuantizeForm)
         settings = form.settings
         try:
-            wrong = (await asyncio.to_thread(foreseen, settings)).wrong
+            forecast = await asyncio.to_thread(foreseen, settings)
+            wrong = forecast.wrong
             if not wrong:
+                self._read(forecast.out, turn=False)
                 return await asyncio.to_thread(QuantizeProcess, settings)
         except (IngotError, OSError) as error:
             wrong = (blamed(error),)
@@ -99,12 +105,16 @@ class QuantizeScreen(ModeScreen):
 
     async def _follow(self, process: QuantizeProcess) -> None:
         self._turn_to("run")
-        goes_on = True
+        goes_on, known = True, 0
         while goes_on:
             goes_on = process.poll()
             self.query_one(QuantizeProgress).show(process.run, time.time())
+            if len(process.run.files) > known:  # a file is there, and measured
+                known = len(process.run.files)
+                self._read(next(iter(process.run.files.values())).parent, turn=False)
             await asyncio.sleep(_TICK_S if goes_on else 0)
         self.refresh_bindings()
+        self.query_one(QuantizeForm).look_later()  # cards have what was measured
         run = process.run
         match run.state:
             case State.DONE:
@@ -113,8 +123,7 @@ class QuantizeScreen(ModeScreen):
                 text = f"{', '.join(run.kept_back)}: too far from the original, not published."
                 self.notify(text, severity="warning", timeout=15, markup=False)
             case State.FAILED:
-                title = "The build failed"
-                self.notify(run.error, title=title, severity="error", timeout=15, markup=False)
+                self.notify("The build failed.", severity="error")
         written = run.manifest or next(iter(run.files.values()), None)
         if written is not None:
             self._read(written.parent, turn=run.state is State.DONE)
@@ -127,6 +136,13 @@ class QuantizeScreen(ModeScreen):
         if not self.running and event.forecast is not None:
             self._read(event.forecast.out, turn=False)
 
+    @on(QuantizeResult.Removed)
+    def _removed(self) -> None:
+        shown = self.query_one(QuantizeResult).result
+        if shown is not None:
+            self._read(shown.folder, turn=False)
+        self.query_one(QuantizeForm).look_later()  # its card is no longer of a file that is there
+
     @work(exit_on_error=False, exclusive=True, group="read")
     async def _read(self, folder: Path, *, turn: bool) -> None:
         result = None
@@ -136,6 +152,7 @@ class QuantizeScreen(ModeScreen):
             if turn:
                 self.notify(str(error), severity="error", markup=False)
         self.query_one(QuantizeResult).show(result)
+        self.query_one("#run-front", FrontChart).show_result(result)
         if turn and result is not None:
             self._turn_to("result")
 

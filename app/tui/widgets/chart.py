@@ -208,9 +208,13 @@ class Chart(Canvas):
         column, row = plot.cell(mark.x, mark.y)
         self.set_pixel(column, row, mark.marker, style)
         width = len(mark.label)
-        for at in (column + 2, column - 1 - width):
-            if plot.left <= at and at + width <= plot.right and self._free(at, row, width):
-                self._write(at, row, mark.label, style)
+        right, left, middle = column + 2, column - 1 - width, column - width // 2
+        beside = ((right, 0), (left, 0), (right, -1), (right, 1), (left, 1), (left, -1))
+        for at, down in (*beside, (middle, -1), (middle, 1)):
+            line = row + down
+            inside = plot.left <= at and at + width <= plot.right
+            if inside and plot.top <= line < plot.bottom and self._free(at, line, width):
+                self._write(at, line, mark.label, style)
                 return
 
     def _free(self, at: int, row: int, width: int) -> bool:

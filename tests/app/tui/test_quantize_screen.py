@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input, Static, TabbedContent
+from textual.widgets import Input, ProgressBar, Static, TabbedContent
 from textual.widgets._footer import FooterKey
 
 from app.builds.forecast import Forecast
@@ -20,11 +21,14 @@ from app.builds.progress import QuantizeRun, Stage, State
 from app.builds.prospects import prospects
 from app.builds.results import read_result
 from app.tui.app import IngotApp
+from app.tui.screens.compare import CompareScreen
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.form import Check
+from app.tui.widgets.front import FrontChart
+from app.tui.widgets.quantize_files import FileTable, QuantizeResult
 from app.tui.widgets.quantize_form import QuantizeForm
-from app.tui.widgets.quantize_run import FileTable, QuantizeProgress, QuantizeResult
+from app.tui.widgets.quantize_run import QuantizeProgress
 from app.tui.widgets.recipe_cards import RecipeCard, RecipeCards
 from quantize.build.workspace import Workspace
 from quantize.manifest import load_manifest
@@ -252,6 +256,80 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
         assert "q4_0" in app.services.host.label
 
 
+async def test_the_chart_grows_while_files_are_measured(
+    app: IngotApp, float_gguf: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await open_screen(pilot)
+        fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
+        screen.query_one("#measure", Check).toggle()
+        front = screen.query_one("#run-front", FrontChart)
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: screen.running)
+        assert not front.marks
+        await wait_until(lambda: len(front.marks) == 1, 300)
+        assert screen.running
+        assert page(screen) == "run"
+        (first,) = front.marks
+        assert first.label in ("q8_0", "q4_0")
+        await wait_until(lambda: page(screen) == "result", 300)
+        files = screen.query_one("#chart", FrontChart)
+        await wait_until(lambda: len(files.marks) == 2)
+        told = read_result(tmp_path / "o")
+        best = next(row.recipe for row in told.rows if row.best)
+        assert [m.label.strip("[]") for m in files.marks if m.marker == "★"] == [best]
+        assert told.chart is not None
+        drawn = {m.label.strip("[]"): (m.x, m.y) for m in files.marks}
+        assert drawn == {p.label: (p.megabytes, p.divergence) for p in told.chart.points}
+        # What was measured is now on the cards.
+        await wait_until(lambda: "same top" in card_of(screen, "q8_0").prospect.quality_text)
+
+
+async def test_a_file_is_compared_found_and_deleted(
+    app: IngotApp, pebble: Path, pebble_built: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(pebble_built, tmp_path / "built"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await open_screen(pilot)
+        screen.query_one("#out", Input).value = str(folder)
+        screen.query_one("#model", Input).value = str(pebble)
+        table = screen.query_one(FileTable)
+        await wait_until(lambda: len(table.rows) == 4)
+        await pilot.press("f10", "f10")
+        await wait_until(lambda: screen.focused is table)
+
+        await pilot.press("y")
+        assert app.clipboard == str(folder / "pebble-q4_k_m.gguf")
+        await pilot.press("down")
+        await pilot.click("#file-path")
+        assert app.clipboard == str(folder / "onnx-int4")
+        table.focus()
+        await pilot.press("home", "space", "down", "down", "space", "c")
+        await wait_until(lambda: isinstance(app.screen, CompareScreen))
+        compared = app.screen
+        assert isinstance(compared, CompareScreen)
+        await wait_until(lambda: len(compared.entries) == 2)
+        assert [entry.recipe for entry in compared.entries] == ["q4_k_m", "q8_0"]
+
+        await pilot.press("f5")
+        await wait_until(lambda: app.screen is screen)
+        await pilot.press("delete")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("n")
+        await wait_until(lambda: app.screen is screen)
+        assert len(table.rows) == 4
+        await pilot.click("#file-remove")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await wait_until(lambda: len(table.rows) == 3)
+        assert not (folder / "pebble-q8_0.gguf").exists()
+        await wait_until(lambda: not card_of(screen, "q8_0").prospect.there)
+        table.focus()
+        await pilot.press("home")
+        await pilot.click("#file-chat")
+        await wait_until(lambda: app.current_mode == "chat")
+
+
 async def test_leaving_while_it_builds_asks_and_ends_the_run(
     app: IngotApp, float_gguf: Path, tmp_path: Path
 ) -> None:
@@ -312,6 +390,24 @@ async def test_a_run_that_others_have_begun_is_told_until_it_ends(
             await wait_until(lambda: screen.focused is screen.query_one("#out"))
             assert screen._process is None
         await wait_until(lambda: not form.errors)
+
+
+async def test_a_run_that_ends_early_says_what_to_do(app: IngotApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        screen._turn_to("run")
+        run = run_in_the_middle()
+        progress = screen.query_one(QuantizeProgress)
+        progress.show(run, 1270.0)
+        panel = screen.query_one("#quantize-ended")
+        assert not panel.display
+        assert screen.query_one("#step-bar", ProgressBar).percentage == pytest.approx(131 / 291)
+        run.ended(1, "out of memory")
+        progress.show(run, 1280.0)
+        assert panel.display
+        assert (panel.border_title, panel.has_class("-failed")) == ("The build failed", True)
+        assert "out of memory\nWhat is finished is kept" in text_of(screen, "#ended-text")
+        assert not screen.query_one("#step-bar").display
 
 
 async def test_a_run_that_fails_says_so(app: IngotApp, float_gguf: Path, tmp_path: Path) -> None:
@@ -393,6 +489,7 @@ def picture_app(app: IngotApp, name: str, folder: Path) -> Any:
             form.query_one("#forecast", Static).update("\n".join(FORECAST.lines()))
         elif name == "run":
             screen.query_one(QuantizeProgress).show(run_in_the_middle(), 1270.0)
+            screen.query_one("#run-front", FrontChart).show_result(read_result(folder))
         else:
             screen.query_one(QuantizeResult).show(read_result(folder))
         await pilot.pause()
