@@ -174,7 +174,7 @@ def kept_speeds(path: Path) -> tuple[Speed, ...]:
     tail = Tail(path, last=_LAST_EVENTS)
     while lines := tail.read()[1]:
         for _, line in lines:
-            event = _event(line)
+            event = event_of(line)
             if event.get("event") == "begin":
                 speeds = SpeedHistory()
             elif event.get("event") == "progress":
@@ -182,7 +182,8 @@ def kept_speeds(path: Path) -> tuple[Speed, ...]:
     return speeds.points()
 
 
-def _event(line: bytes) -> dict[str, Any]:
+def event_of(line: bytes) -> dict[str, Any]:
+    """The event of a line; empty if it is none."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -220,7 +221,7 @@ class EventFeed:
                 self._take(line)
 
     def _take(self, line: bytes) -> None:
-        event = _event(line)
+        event = event_of(line)
         kind = event.get("event")
         rows = self._journal.rows
         if kind == "begin":

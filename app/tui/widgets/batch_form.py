@@ -18,6 +18,7 @@ from app.batch.watch.form_look import in_words, look
 from app.batch.watch.presets import beside, save
 from app.batch.watch.preview import Preview, preview
 from app.batch.watch.process import DryRun
+from app.batch.watch.speeds_before import time_like
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short
 from app.tui.screens.batch_presets import BatchPresetsScreen
@@ -147,7 +148,8 @@ class BatchForm(Form):
         run = None
         try:
             run = await asyncio.to_thread(DryRun, command)
-            counts.show(await asyncio.to_thread(run.found))
+            found = await asyncio.to_thread(run.found)
+            counts.show(found, await asyncio.to_thread(time_like, found))
             self._counted = command.text
         except (IngotError, OSError) as error:
             counts.say(f"✗ {in_words(str(error))}")

@@ -9,6 +9,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from app.batch.watch.preview import Preview
+from app.batch.watch.speeds_before import TimeLike
 from app.figures import duration
 
 _PROBLEMS = 2
@@ -30,12 +31,12 @@ class Counts(VerticalScroll, can_focus=False):
     def say(self, text: str) -> None:
         self.query_one(Static).update(Text(text, style=self._style("muted")))
 
-    def show(self, found: dict[str, Any]) -> None:
-        """``found`` is what the dry run tells."""
+    def show(self, found: dict[str, Any], like: TimeLike | None = None) -> None:
+        """``found`` is what the dry run tells, ``like`` how long it takes by an earlier job."""
         lines = Table.grid(padding=(0, 1), expand=True)
         lines.add_column(justify="right", style=self._style("muted"), no_wrap=True)
         lines.add_column(ratio=1)
-        for name, value, component in figures_of(found):
+        for name, value, component in figures_of(found, like):
             lines.add_row(name, Text(value, style=self._style(component) if component else ""))
         self.query_one(Static).update(lines)
 
@@ -43,7 +44,7 @@ class Counts(VerticalScroll, can_focus=False):
         return self.get_component_rich_style(f"counts--{name}", partial=True)
 
 
-def figures_of(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+def figures_of(found: dict[str, Any], like: TimeLike | None) -> list[tuple[str, str, str]]:
     """A name, a value and how it is to look for each line."""
     memory, seconds = found["memory"]["total"], found["most_seconds"]
     longest = found["longest_prompt"]
@@ -56,9 +57,14 @@ def figures_of(found: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("longest", f"{longest['tokens']:,} of {found['context']:,} tokens", ""),
         ("memory", f"{memory / _GIB:.2f} of {found['free_memory'] / _GIB:.1f} GiB free", ""),
         ("slots", f"{found['slots']:,}", ""),
-        ("time", f"at most {duration(seconds)}", "") if seconds is not None
-        else ("time", "not known before ingot plan", "muted"),
     ]  # fmt: skip
+    if seconds is not None:
+        lines.append(("time", f"at most {duration(seconds)}", ""))
+    elif like is not None:
+        lines.append(("time", f"at most {duration(like.seconds)}", ""))
+        lines.append(("", f"as fast as {like.output.name} was", "muted"))
+    else:
+        lines.append(("time", "not known before ingot plan", "muted"))
     for problem in found["problems"][:_PROBLEMS]:
         lines.append(("", f"{problem['where']}: {problem['message']}", "bad"))
     return lines

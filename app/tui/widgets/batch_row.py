@@ -82,7 +82,7 @@ def conversation(row: ShownRow, state: RowState | None = None) -> Content:
         parts.append(_turn("not finished", row.partial))
     if row.error:
         parts.append(Content.styled(f"✗ {row.error}", "$text-error"))
-    elif state is RowState.RUNNING:
+    elif state is RowState.RUNNING and not row.answers:
         parts.append(Content.styled("it is being answered", "$text-primary"))
     elif not row.answers:
         parts.append(Content.styled("not answered yet", "$text-muted"))

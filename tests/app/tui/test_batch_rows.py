@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from textual.widgets import Static
+from textual.widgets._progress_bar import Bar
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch.job import attach
@@ -16,7 +17,7 @@ from app.batch.watch.view import JobView, Phase
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.batch_panels import BatchRowScreen
 from app.tui.widgets.batch_filter import Words
-from app.tui.widgets.batch_header import slots_of, strip_of
+from app.tui.widgets.batch_header import JobHeader, slots_of, strip_of
 from app.tui.widgets.batch_row import RowPane
 from app.tui.widgets.batch_table import BatchTable
 from tests.app.tui.batch_app import BatchApp
@@ -204,3 +205,24 @@ def test_the_strip_has_a_cell_for_each_slot() -> None:
     line = slots_of(view, 100).plain
     assert line == "Slots ■■■■■■■▪▪□□□□□□□ 16 ·  7 decoding ·  2 reading ·  7 free"
     assert len(line) == len(slots_of(other, 100).plain)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_what_is_left_can_be_told_without_colours(
+    services: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    if plain:
+        monkeypatch.setenv("NO_COLOR", "1")
+    else:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+    app = BatchApp(services)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot, journal_of(folder, 20), 20)
+        header = screen_of(app).query_one(JobHeader)
+        view = JobView("o", Phase.RUNNING, own=True, rows=100, done=25)
+        header.show(view, "in → o")
+        await pilot.pause()
+        bar = header.query_one(Bar)
+        drawn = bar.render_lines(bar.region.reset_offset)[0].text
+        assert ("━" * (bar.size.width // 2) in drawn) is not plain
+        assert drawn.strip().startswith("━━")

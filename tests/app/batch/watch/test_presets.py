@@ -1,5 +1,6 @@
 """Forms of earlier jobs, and those that were saved under a name."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from app.batch.watch.command import Command, command_of
 from app.batch.watch.form import FormError, JobForm
 from app.batch.watch.form_like import form_like
 from app.batch.watch.presets import beside, forget, presets, save, summary
+from app.batch.watch.records import Record
+from app.batch.watch.speeds_before import TimeLike, time_like
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
 
 
@@ -79,3 +82,18 @@ def test_saved_ones_are_found_by_their_names_and_forgotten(here: Path) -> None:
     assert caught.value.field == "slots"
     forget("plain")
     assert [one.name for one in presets(here)] == ["short"]
+
+
+def test_a_time_by_the_speeds_of_an_earlier_job(here: Path) -> None:
+    found = {"model": "m.gguf", "slots": 4, "prompt_tokens": 1000, "most_answer_tokens": 600}
+    assert time_like(found) is None
+    end = {"event": "end", "model": "m.gguf", "slots": 4, "prefill_tps": 500.0, "decode_tps": 60.0}
+    for name, at, other in (("a", 3.0, {"slots": 8}), ("b", 2.0, {}), ("c", 1.0, {})):
+        record = Record(here / name, at)
+        record.save()
+        lines = ({"event": "begin"}, {**end, **other})
+        record.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert time_like(found) == TimeLike(2.0 + 10.0, here / "b"), "the latest with as many slots"
+    Record(here / "b", 0.0).events.write_text('{"event": "begin"}\n')
+    assert time_like(found) == TimeLike(12.0, here / "c")
+    assert time_like({**found, "model": "other.gguf"}) is None
