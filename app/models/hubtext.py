@@ -1,14 +1,27 @@
 """What the hub has, in words for people."""
 
+import logging
+
 from app.models.remote import Contents, RemoteBuild, Verdict
 from app.models.search import Found, Query
 from quantize.disk import human
+from runtimes.errors import IngotError
+
+logger = logging.getLogger(__name__)
 
 _VERDICTS = {
     Verdict.FITS: "it fits",
     Verdict.TIGHT: "it fits, without room for much else",
     Verdict.TOO_BIG: "it does not fit",
 }
+
+
+def wrong(error: Exception) -> str:
+    """What a user is told of it; nothing that asks the hub may end without a word."""
+    if isinstance(error, IngotError | OSError):
+        return str(error) or type(error).__name__
+    logger.error("asking the hub", exc_info=error)
+    return f"internal error: {type(error).__name__}: {error}"
 
 
 def short(count: int) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantize.hub.client import Hub, Patience
+from quantize.hub.errors import HubError
 from quantize.hub.names import HubName
 from quantize.progress.console import Reporter
 
@@ -120,7 +122,9 @@ def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
     for _ in range(_PAGES):
         items, asked = _page(asked, hub)
         for item in items:
-            yield _found(parse(**{"siblings": None, **item}))
+            with _understood():
+                one = _found(parse(**{"siblings": None, **item}))
+            yield one
         if not asked:
             return
 
@@ -141,17 +145,26 @@ def _page(asked: dict[str, Any], hub: Hub) -> tuple[list[dict[str, Any]], dict[s
         return response
 
     response = hub.patiently(ask, None, Reporter())
+    with _understood():
+        items = [dict(item) for item in response.json()]
     # A mirror may name the original hub here: only what it asks is taken over.
     further = response.links.get("next", {}).get("url")
-    if not further:
-        return response.json(), {}
-    params = httpx2.URL(further).params
-    return response.json(), {key: params.get_list(key) for key in params}
+    params = httpx2.URL(further or "").params
+    return items, {key: params.get_list(key) for key in params}
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """A proxy's page for logging in, for one, is no answer to a search."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HubError(f"what answers for the hub is not a list of models ({error})") from error
 
 
 def _found(info: ModelInfo) -> Found:
     gguf = info.gguf or {}
-    total = gguf.get("total") or (info.safetensors.total if info.safetensors else None)
+    total = _count(gguf.get("total")) or _count(info.safetensors and info.safetensors.total)
     licences = (tag.removeprefix("license:") for tag in info.tags or [] if "license:" in tag)
     return Found(
         repo=info.id,
@@ -163,8 +176,12 @@ def _found(info: ModelInfo) -> Found:
         parameters=total or _named_size(info.id),
         exact=bool(total),
         architecture=gguf.get("architecture"),
-        context=gguf.get("context_length"),
+        context=_count(gguf.get("context_length")),
     )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _named_size(repo: str) -> int | None:

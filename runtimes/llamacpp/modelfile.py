@@ -106,8 +106,9 @@ def peek(start: bytes, path: Path, nbytes: int) -> ModelFile:
     needed = [f"{arch}.{key}" for key in ("block_count", "embedding_length", "context_length")]
     if missing := [key for key in needed if key not in header.metadata]:
         raise ModelError(f"{path}: its first {len(start):,} bytes do not tell {missing[0]}")
-    tokens = header.array_lengths.get("tokenizer.ggml.tokens", 0)
-    header.array_lengths.setdefault("tokenizer.ggml.merges", tokens)
+    if not header.data_bytes_expected:
+        tokens = header.array_lengths.get("tokenizer.ggml.tokens", 0)
+        header.array_lengths.setdefault("tokenizer.ggml.merges", tokens)
     try:
         return _described(header, path, nbytes)
     except (ValueError, TypeError, OverflowError, IndexError) as error:

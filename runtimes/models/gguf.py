@@ -177,13 +177,15 @@ def read_header(path: Path) -> GgufHeader:
 
 def read_start(data: bytes) -> GgufHeader:
     """What the first bytes of a file tell, as far as they go: metadata and lengths of arrays, no
-    tensors. Raises ModelError when they are not those of a GGUF file."""
+    tensors, and no size where metadata is cut off. Raises ModelError when they are not those of a
+    GGUF file."""
     if data[:4] != b"GGUF":
         raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
     header = GgufHeader({}, {}, (), 0)
     with contextlib.suppress(_CutError):
         cursor = _Cursor(data)
         _read_pairs(cursor, _counts(cursor)[1], header)
+        header = replace(header, data_bytes_expected=cursor.at)
     return header
 
 

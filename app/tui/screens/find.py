@@ -23,7 +23,7 @@ from app.tui.widgets.find_tables import BuildTable, RepoTable
 from app.tui.widgets.repo_view import RepoView
 from quantize.disk import human
 from quantize.hub.errors import OfflineError
-from runtimes.errors import IngotError, RequestError
+from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
 
 _TYPED_S = 0.4  # after a key press, before the hub is asked
@@ -121,9 +121,9 @@ class FindScreen(Occupied, Panel[str]):
             else:
                 assert results is not None
                 rows = await asyncio.to_thread(lambda: list(islice(results, _ROWS)))
-        except (IngotError, OSError) as error:
+        except Exception as error:
             offline = isinstance(error, OfflineError)
-            self._say(str(error), await asyncio.to_thread(_on_disk) if offline else "")
+            self._say(hubtext.wrong(error), await asyncio.to_thread(_on_disk) if offline else "")
             return
         self._left = results if len(rows) == _ROWS else None
         self._add(rows)
@@ -150,8 +150,8 @@ class FindScreen(Occupied, Panel[str]):
         self._reading = True
         try:
             rows = await asyncio.to_thread(lambda: list(islice(left, _ROWS)))
-        except (IngotError, OSError) as error:
-            self.notify(str(error), severity="error", markup=False)
+        except Exception as error:
+            self.notify(hubtext.wrong(error), severity="error", markup=False)
             rows = []
         finally:
             self._reading = False

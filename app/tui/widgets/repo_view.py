@@ -16,7 +16,6 @@ from app.models.remote import Contents, RemoteBuild, Verdict, contents
 from app.models.search import Found, quick
 from app.tui.widgets.find_tables import BuildTable
 from quantize.hub.names import HubName
-from runtimes.errors import IngotError
 from runtimes.machine.hardware import memory_now
 
 _MOVED_S = 0.25  # after the cursor moved, before the hub is asked
@@ -80,8 +79,8 @@ class RepoView(Vertical):
                 await asyncio.sleep(_MOVED_S)
             try:
                 self._known[name] = await asyncio.to_thread(contents, name, quick())
-            except (IngotError, OSError) as error:
-                self._say(str(error), "bad")
+            except Exception as error:
+                self._say(hubtext.wrong(error), "bad")
                 return
         there = self._known[name]
         self._fill(there, found)

@@ -111,6 +111,19 @@ def test_a_bad_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
         next(search(Query(), AT_ONCE))
 
 
+@pytest.mark.parametrize("page", [b"<html>Log in", b'{"error": "no"}', b'[{"likes": 3}]', b"[7]"])
+def test_what_is_no_answer_of_a_hub(hub: FakeHub, page: bytes):
+    hub.fault("^/api/models$", page=page)
+    with pytest.raises(HubError, match="is not a list of models"):
+        next(search(Query(), AT_ONCE))
+
+
+def test_absurd_figures_are_not_taken_over(hub: FakeHub):
+    hub.add("odd/x-2B", {"a.gguf": b""}, gguf={"total": "many", "context_length": -1})
+    (odd,) = search(Query("odd"), AT_ONCE)
+    assert (odd.parameters, odd.exact, odd.context) == (2_000_000_000, False, None)
+
+
 def test_trouble_that_passes(hub: FakeHub):
     fault = hub.fault("^/api/models$", status=502, times=2)
     assert next(search(Query(), PATIENT)).repo == "one/Apple-1B-GGUF"

@@ -212,6 +212,16 @@ async def test_a_gated_one_says_so_when_it_is_wanted(bare: Any, hub: FakeHub) ->
         assert str(screen.query_one("#act", Button).label) == "Go on"
 
 
+@pytest.mark.parametrize("path", ["^/api/models$", "^/api/models/org/tiny-GGUF/revision"])
+async def test_what_is_no_hub_is_told(bare: Any, hub: FakeHub, path: str) -> None:
+    hub.fault(path, page=b"<html>Log in")
+    async with bare.run_test(size=(80, 24)) as pilot:
+        searched = path.endswith("models$")
+        screen = await opened(pilot, "", 0 if searched else 1)
+        where, told = ("wrong", "not a list of models") if searched else ("about", "error")
+        await wait_until(lambda: told in text(screen, where))
+
+
 async def test_a_limit_is_told(bare: Any, hub: FakeHub) -> None:
     hub.fault("^/api/models$", status=429, headers={"Retry-After": "300"})
     async with bare.run_test(size=(80, 24)) as pilot:

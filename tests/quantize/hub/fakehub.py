@@ -41,6 +41,7 @@ class Fault:
     given_up: threading.Event = field(default_factory=threading.Event)
     ignore_range: bool = False
     flip: bool = False  # one bit of the body
+    page: bytes | None = None  # instead of an answer, as a proxy does before one has logged in
     times: int = 1_000_000
 
 
@@ -132,6 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(headers.get("content-length", 0)))
         if self.fault.status:
             return self._error(self.fault.status, **self.fault.headers)
+        if self.fault.page is not None:
+            return self._send(200, self.fault.page, {"Content-Type": "text/html"})
         if self.storage:
             return self._storage(path, body)
         return self._hub(path, body)

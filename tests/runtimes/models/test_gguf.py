@@ -61,3 +61,23 @@ def test_a_header_with_absurd_counts_ends_with_an_error(q8, tmp_path):
     bad.write_bytes(data)
     with pytest.raises(ModelError):
         read_header(bad)
+
+
+def test_the_first_bytes_tell_what_the_whole_file_does(q8):
+    data, whole = q8.read_bytes(), ModelFile.read(q8)
+    tokens = data.index(b"tokenizer.ggml.tokens") + 200
+    for size in (tokens, len(data)):
+        seen = whole.backend.peek(data[:size], q8, len(data))
+        assert seen is not None
+        same = "architecture context_length layers heads kv_heads head_dim vocab_size kv_elements"
+        for name in f"{same} hidden feed_forward nbytes".split():
+            assert getattr(seen, name) == getattr(whole, name)
+    assert seen.merges == whole.merges
+
+
+def test_first_bytes_that_do_not_tell_or_are_damaged(q8):
+    data, backend = q8.read_bytes(), ModelFile.read(q8).backend
+    for size in (0, 3, 4, 24, 60):
+        assert backend.peek(data[:size], q8, len(data)) is None
+    for byte in range(0, 400, 3):
+        backend.peek(data[:byte] + b"\xff" * 8 + data[byte + 8 : 4000], q8, len(data))
