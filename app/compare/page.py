@@ -13,7 +13,7 @@ from runtimes.errors import RequestError
 
 SUFFIXES = (".md", ".json")
 FILE_HEAD = ("file", "size", "bits", "KL", "tok/s", "first token", "answered", "right")
-PAIR_HEAD = ("against the first", "same", "same part", "parts at (mean, median)", "flips", "speed")
+PAIR_HEAD = ("against the first", "same", "same part", "parts at", "flips", "speed")
 
 
 def file_cells(file: FileResult) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def pair_cells(pair: PairResult, results: Results) -> tuple[str, ...]:
         f"{pair.identical:,} of {pair.rows:,}{share}",
         "" if pair.same_share is None else f"{pair.same_share:.0%}",
         parts if parts == "nowhere" else f"{parts} {pair.unit}",
-        "" if flips is None else f"{flips.to_wrong}↓ {flips.to_right}↑ ({flips.share:.1%})",
+        "" if flips is None else f"{flips.to_wrong}↓ {flips.to_right}↑",
         "" if ratio is None else f"{ratio:.2f}x",
     )
 
@@ -57,6 +57,8 @@ def speed_ratio(results: Results, number: int) -> float | None:
 def notes(results: Results) -> list[str]:
     """What one must know to read the figures."""
     said = ["tok/s and first token are medians over the answers, several of which run at a time."]
+    if any(pair.first_difference_mean is not None for pair in results.pairs):
+        said.append("Parts at: mean and median of the first difference, over answers that differ.")
     if any(pair.unit == "characters" for pair in results.pairs):
         said.append(
             "The files of some pairs have other tokenizers: there places count characters of the"
@@ -155,3 +157,13 @@ def _line(text: str, newline: str = " ") -> str:
 
 def _quote(text: str) -> list[str]:
     return [f"> {line}" for line in text.split("\n")]
+
+
+def place_of(text: str, at: int) -> str | None:
+    """What stands in a text where it parts from another one: the rest of a word, at least one
+    character; None for the end."""
+    if at >= len(text):
+        return None
+    rest = text[at + 1 :]
+    ends = [end for sign in " \n\t" if (end := rest.find(sign)) >= 0]
+    return text[at : at + 1 + min(ends, default=len(rest))]

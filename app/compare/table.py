@@ -6,9 +6,9 @@ import io
 import sys
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from app.compare.page import FILE_HEAD, PAIR_HEAD, file_cells, notes, pair_cells, votes_line
 from app.compare.results import Results
@@ -28,8 +28,9 @@ def tables(results: Results) -> str:
         emoji=False,
         markup=False,
     )
-    shown.print(_table(FILE_HEAD, [file_cells(file) for file in results.files]))
-    shown.print(_table(PAIR_HEAD, [pair_cells(pair, results) for pair in results.pairs]))
+    for table in figures(results):
+        shown.print(table)
+        shown.print()
     for votes in results.votes:
         shown.print(votes_line(votes, results))
     for note in notes(results):
@@ -37,11 +38,19 @@ def tables(results: Results) -> str:
     return out.getvalue()
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+def figures(results: Results, hues: Sequence[str] = ()) -> list[Table]:
+    """Of the files, and of the pairs; names are in the colours of the files, if these are given."""
+    files = _table(FILE_HEAD, [file_cells(file) for file in results.files], hues)
+    pairs = [pair_cells(pair, results) for pair in results.pairs]
+    return [files, _table(PAIR_HEAD, pairs, hues[1:])]
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]], hues: Sequence[str] = ()) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     used = [n for n in range(len(head)) if any(line[n] for line in lines)]
     for at in used:
         table.add_column(head[at], justify="right" if at else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*(line[at] for at in used))
+    for number, line in enumerate(lines):
+        name = Text(line[0], hues[number % len(hues)] if hues else "")
+        table.add_row(name, *(line[at] for at in used[1:]))
     return table

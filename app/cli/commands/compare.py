@@ -29,7 +29,7 @@ def compare(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PROMPT]|[MODEL]...",
+            metavar="PROMPT|MODEL",
             help="What is asked; text that is piped in follows it after a blank line. With"
             " --prompts: further models.",
         ),

@@ -46,6 +46,7 @@ class CompareScreen(ModeScreen):
     **[compare.from_chat ctrl+o]** takes the question of the chat, **[compare.save F9]** saves;
     **[compare.length ctrl+s]** sets how long answers may be, **[compare.together ctrl+g]** asks all
     at once (done sooner, but each is slower), **[compare.new ctrl+n]** starts over.
+    **[compare.prompts F8]** has all files answer a file of prompts, unattended.
     """
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
         "compare.tcss",
@@ -60,6 +61,7 @@ class CompareScreen(ModeScreen):
         Binding("ctrl+s", "length", "Length", id="compare.length", show=False, priority=True),
         Binding("ctrl+n", "new", "New", id="compare.new", show=False, priority=True),
         Binding("ctrl+o", "from_chat", "From chat", id="compare.from_chat", priority=True),
+        Binding("f8", "prompts", "Prompts file", id="compare.prompts", priority=True),
         Binding("f9", "save", "Save", id="compare.save", priority=True),
     ]
 
@@ -241,6 +243,17 @@ class CompareScreen(ModeScreen):
         picker = ModelsScreen(app_of(self).named, several=True, ticked=ticked)
         if entries := await self.app.push_screen_wait(picker):
             await self.choose(entries)
+
+    def action_prompts(self) -> None:
+        """Have the chosen files answer a file of prompts."""
+        from app.tui.screens.compare_prompts import ComparePromptsScreen
+
+        if self._refused():
+            return
+        if len(self.entries) < 2:
+            self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
+            return
+        self.app.push_screen(ComparePromptsScreen(self.entries))
 
     @work(exit_on_error=False, group="dialog")
     async def action_length(self) -> None:

@@ -1,0 +1,270 @@
+"""A file of prompts in the compare mode: run, stopped, looked at, voted on, saved; by key and by
+mouse, with Pebble's files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Button, Input, Static
+
+from app.compare.blind import Ballot
+from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
+from app.models.catalog import entry_of
+from app.models.entries import Entry
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare_answers import AnswersScreen
+from app.tui.screens.compare_blind import BlindScreen
+from app.tui.screens.compare_prompts import ComparePromptsScreen, RowTable
+from app.tui.screens.dialogs import AskScreen
+from app.tui.widgets.compare_panes import ComparePane
+from tests.support import wait_until
+
+ROWS = [
+    {"prompt": "What is the capital of France?", "expected": "The capital of France is Paris."},
+    {"prompt": "Tell me a story about a fox and a tailor in Rome"},
+    {"prompt": "Tell me a story about a fox"},
+    {"prompt": "What is 2 + 2?"},
+]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Relative paths, of prompts and reports, are here."""
+    monkeypatch.chdir(tmp_path)
+    text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    (tmp_path / "prompts.jsonl").write_text(text)
+    return tmp_path
+
+
+def entries(built: Path) -> list[Entry]:
+    return [entry_of(built / name) for name in ("pebble-q8_0.gguf", "pebble-q4_k_m.gguf")]
+
+
+async def opened(pilot: Any, built: Path) -> ComparePromptsScreen:
+    """By the key of the compare mode."""
+    base = CompareScreen()
+    pilot.app.show(base)
+    await wait_until(lambda: base.is_mounted and base.query("#panes"))
+    await pilot.pause()
+    await pilot.press("f8")
+    await wait_until(lambda: any("Choose two" in n.message for n in pilot.app._notifications))
+    await base.choose(entries(built))
+    await pilot.press("f8")
+    await wait_until(lambda: isinstance(pilot.app.screen, ComparePromptsScreen))
+    screen: ComparePromptsScreen = pilot.app.screen
+    await wait_until(lambda: screen.query("#prompts-list"))
+    await pilot.pause()
+    return screen
+
+
+def text(screen: Any, name: str) -> str:
+    return str(screen.query_one(name, Static).content)
+
+
+async def finished(pilot: Any, screen: ComparePromptsScreen) -> Results:
+    await wait_until(lambda: screen.results is not None)
+    await pilot.pause()
+    assert screen.results is not None
+    return screen.results
+
+
+@pytest.mark.parametrize("by", ["key", "mouse"])
+async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path, by: str) -> None:
+    async with bare.run_test(size=(120, 40)) as pilot:
+
+        async def do(key: str, button: str) -> None:
+            await (pilot.press(key) if by == "key" else pilot.click(button))
+
+        screen = await opened(pilot, pebble_built)
+        form = screen.query_one("#prompts-form")
+        await do("ctrl+g", "#start")  # nothing is named yet
+        await pilot.pause()
+        assert "prompts" in form.errors  # type: ignore[attr-defined]
+        screen.query_one("#prompts", Input).value = "prompts.jsonl"
+        screen.query_one("#length", Input).value = "no"
+        await pilot.pause()
+        await do("ctrl+g", "#start")
+        await pilot.pause()
+        assert list(form.errors) == ["length"]  # type: ignore[attr-defined]
+        screen.query_one("#length", Input).value = "48"
+        await pilot.pause()
+        await do("ctrl+g", "#start")
+        await wait_until(lambda: screen.process is not None)
+        assert screen.leaving()
+        results = await finished(pilot, screen)
+        assert screen.leaving() is None
+        assert [file.answered for file in results.files] == [4, 4]
+        table = screen.query_one(RowTable)
+        assert [row.prompt for row in table.rows] == [row["prompt"] for row in ROWS]
+        cells = [table.cells(row) for row in table.rows]
+        for row, cell in zip(results.rows, cells, strict=True):
+            assert cell[1].startswith("=" if row.same(1) else "≠"), cell
+        differ = next(row.index for row in results.rows if row.same(1) is False)
+        # Open one: by enter, or by a click on the line under the cursor.
+        table.go_to(differ)
+        await pilot.pause()
+        if by == "key":
+            table.focus()
+            await pilot.press("enter")
+        else:
+            await pilot.click(RowTable, offset=(20, differ + 1))
+        await wait_until(lambda: isinstance(bare.screen, AnswersScreen))
+        await wait_until(lambda: len(bare.screen.query(ComparePane)) == 2)
+        await pilot.pause()
+        row = results.rows[differ]
+        for pane, told in zip(bare.screen.query(ComparePane), row.answers, strict=True):
+            shown = str(pane.query_one(".answer", Static).content)
+            assert shown.replace("▶", "") == told.text
+            assert shown.index("▶") == row.places[0]
+        await pilot.press("right")
+        assert f"Prompt {differ + 2} of 4" in str(bare.screen.query_one(".asked").border_title)
+        await pilot.press("left", "left")
+        assert f"Prompt {differ} of 4" in str(bare.screen.query_one(".asked").border_title)
+        await pilot.press("escape")
+        await wait_until(lambda: bare.screen is screen)
+        await pilot.pause()
+        for name in ("kept.json", "kept.md"):
+            await do("f9", "#save")
+            await wait_until(lambda: isinstance(bare.screen, AskScreen))
+            await wait_until(lambda: bare.screen.query("#text"))
+            bare.screen.query_one(Input).value = name
+            await pilot.press("enter")
+            await wait_until((own_folder / name).exists)
+            await wait_until(lambda: bare.screen is screen)
+        kept = json.loads((own_folder / "kept.json").read_text())
+        assert kept["pairs"][0]["identical"] == results.pairs[0].identical
+        assert "| pebble · q4_k_m |" in (own_folder / "kept.md").read_text()
+        await do("ctrl+n", "#new")
+        await wait_until(lambda: screen.results is None)
+        assert form.display
+        await pilot.press("escape")
+        await wait_until(lambda: isinstance(bare.screen, CompareScreen))
+
+
+async def test_a_stopped_run_goes_on(bare: Any, pebble_built: Path, own_folder: Path) -> None:
+    lines = (f"Tell me a story about the number {number}\n" for number in range(300))
+    (own_folder / "many.txt").write_text("".join(lines))
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, pebble_built)
+        screen.query_one("#prompts", Input).value = "many.txt"
+        screen.query_one("#length", Input).value = "200"
+        await pilot.pause()
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: "left" in text(screen, "#prompts-said"))
+        assert "of 600 answers" in text(screen, "#prompts-said")
+        await pilot.press("escape")
+        await wait_until(lambda: screen.process is None)
+        await wait_until(lambda: "Stopped" in text(screen, "#prompts-said"))
+        assert screen.results is None
+        (journal,) = own_folder.glob("home/state/compare/*/answers.jsonl.journal.jsonl")
+        held = journal.read_bytes().count(b'"ok":true')
+        assert 0 < held < 300
+        screen.query_one("#limit", Input).value = str(held)
+        await pilot.pause()
+        await pilot.press("ctrl+g")
+        results = await finished(pilot, screen)
+        assert [file.answered for file in results.files] == [held, held]
+        (bad,) = {"none.jsonl"}
+        await pilot.press("ctrl+n")
+        screen.query_one("#prompts", Input).value = bad
+        await pilot.pause()
+        await pilot.press("ctrl+g")
+        await pilot.pause()
+        assert "no such file" in screen.query_one("#prompts-form").errors["prompts"]  # type: ignore[attr-defined]
+
+
+async def test_an_error_of_the_command_is_shown(bare: Any, pebble_built: Path) -> None:
+    Path("empty.jsonl").write_text("\n")
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, pebble_built)
+        screen.query_one("#prompts", Input).value = "empty.jsonl"
+        await pilot.pause()
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: "has no rows" in text(screen, "#prompts-said"))
+        await wait_until(lambda: screen.process is None)
+
+
+def judged(count: int) -> Results:
+    """File 1 says "better", file 0 "worse"."""
+    rows = tuple(
+        PromptResult(
+            n, str(n), f"prompt {n}", (Told(f"worse {n}"), Told(f"better {n}")), (0,), (0,)
+        )
+        for n in range(count)
+    )
+    files = tuple(FileResult(name, name, "llamacpp") for name in ("one", "two"))
+    return Results("p.txt", files, (pair_of(rows, 1, "tokens"),), rows)
+
+
+@pytest.mark.parametrize("by", ["key", "mouse"])
+async def test_votes_are_counted_right_though_sides_are_swapped(
+    bare: Any, own_folder: Path, by: str
+) -> None:
+    ballot = Ballot(judged(12), own_folder / "votes" / "votes.jsonl")
+    assert {pair.swapped for pair in ballot.pairs} == {True, False}
+    async with bare.run_test(size=(80, 24)) as pilot:
+
+        async def vote(said: str, key: str) -> None:
+            await (pilot.press(key) if by == "key" else pilot.click(f"#vote-{said}"))
+            await pilot.pause()
+
+        screen = BlindScreen(ballot)
+        await bare.push_screen(screen)
+        await pilot.pause()
+        for number in range(12):
+            shown = [text(screen, f"#blind-{side} .answer") for side in ("left", "right")]
+            assert sorted(one.split()[0] for one in shown) == ["better", "worse"]
+            drawn = "".join(str(w.content) for w in screen.query(Static) if w.region)
+            assert "one" not in drawn.replace("None", "")
+            assert "two" not in drawn
+            assert f"{number} of 12" in text(screen, "#blind-said")
+            if number == 0:
+                await vote("tie", "t")
+            elif number == 1:
+                await vote("skip", "s")
+            elif shown[0].startswith("better"):
+                await vote("left", "left")
+            else:
+                await vote("right", "right")
+            if number == 5:  # taken back, and said the other way round
+                await pilot.press("u")
+                await pilot.pause()
+                assert "5 of 12" in text(screen, "#blind-said")
+                better = text(screen, "#blind-left .answer").startswith("better")
+                await vote(*(("right", "right") if better else ("left", "left")))
+        assert text(screen, "#blind-votes").startswith("two against one: preferred 9 of 10 times")
+        assert "1 ties, 1 skipped" in text(screen, "#blind-votes")
+        (votes,) = ballot.count()
+        assert (votes.wins, votes.losses, votes.ties, votes.skipped) == (9, 1, 1, 1)
+        assert not any(button.region for button in screen.query(Button))
+        # Another screen goes on where this one ended.
+        await pilot.press("escape")
+        again = BlindScreen(Ballot(judged(13), own_folder / "votes" / "votes.jsonl"))
+        await bare.push_screen(again)
+        await pilot.pause()
+        assert "12 of 13" in text(again, "#blind-said")
+
+
+@pytest.mark.parametrize("by", ["key", "mouse"])
+async def test_votes_reach_the_figures(bare: Any, pebble_built: Path, by: str) -> None:
+    async with bare.run_test(size=(120, 40)) as pilot:
+        screen = await opened(pilot, pebble_built)
+        screen.query_one("#prompts", Input).value = "prompts.jsonl"
+        screen.query_one("#length", Input).value = "48"
+        await pilot.pause()
+        await pilot.press("ctrl+g")
+        await finished(pilot, screen)
+        await (pilot.press("ctrl+b") if by == "key" else pilot.click("#blind"))
+        await wait_until(lambda: isinstance(bare.screen, BlindScreen))
+        await pilot.pause()
+        blind = bare.screen
+        pair = blind.pair
+        await pilot.press("left" if pair.swapped else "right")
+        await pilot.press("escape")
+        await wait_until(lambda: screen.results is not None and screen.results.votes)
+        assert screen.results is not None
+        (votes,) = screen.results.votes
+        assert (votes.wins, votes.losses) == (1, 0)
