@@ -1,25 +1,31 @@
 """What each recipe would make of a model: bytes, bits a weight, memory and quality, before anything
-is built. What an earlier run has measured counts more than what is predicted."""
+is built. What an earlier run has measured counts more than what is predicted.
+
+The recipes alone are known at once; what looks into models, and needs numpy, is imported there.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.builds.settings import estimated_size, offered
 from app.models.quality import kl_text
-from quantize.build.sizes import predict_sizes
 from quantize.disk import human
 from quantize.manifest import FileEntry, load_manifest
 from quantize.recipes.bits import FileSize
 from quantize.recipes.recipe import Recipe
-from quantize.source import SourceModel
-from quantize.source.shapes import shapes_of
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate
 from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
+
+if TYPE_CHECKING:
+    from quantize.source import SourceModel
 
 _LLAMACPP = "llamacpp"  # in `runtimes`
 RUNTIMES = {"gguf": "llama.cpp", "onnx": "ONNX Runtime"}
@@ -102,15 +108,17 @@ def prospects(source: SourceModel, out: Path) -> Prospects:
     found = {}
     for recipe in offered():
         size, entry = sizes.get(recipe.name), there.get(recipe.name)
-        if entry is not None:
-            size = FileSize(entry.bytes, entry.bits_per_weight or recipe.bits_per_weight)
         about = estimated_size(source.parameters, recipe)
-        whole = size.bytes if size else about
+        whole = entry.bytes if entry else size.bytes if size else about
+        # What an older program has built says nothing of its bits.
+        bits = (entry.bits_per_weight if entry else None) or (
+            size.bits_per_weight if size else None
+        )
         found[recipe.name] = Prospect(
             recipe,
             whole,
-            size.bits_per_weight if size else None,
-            exact=size is not None,
+            bits,
+            exact=size is not None or entry is not None,
             memory=_memory(like, whole, recipe) if like else None,
             there=entry is not None,
             measured=entry if entry and entry.fidelity else None,
@@ -123,6 +131,8 @@ def _sizes(
     source: SourceModel, changed: tuple[int, ...]
 ) -> tuple[Mapping[str, FileSize], ModelFile | None]:
     """``changed`` makes a file that was replaced another one."""
+    from quantize.build.sizes import predict_sizes
+
     try:
         return predict_sizes(source, offered()), _like(source)
     except IngotError:  # a model that llama.cpp does not know: the nominal bits are left
@@ -133,6 +143,8 @@ def _like(source: SourceModel) -> ModelFile:
     """A file of this model as its memory is counted, apart from its bytes."""
     if source.kind == "gguf":
         return ModelFile.read(source.weights[0])
+    from quantize.source.shapes import shapes_of
+
     shapes = shapes_of(source)
     config, embedding = shapes.config, shapes.weights.get("token_embd.weight", (0, 0))
     heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)

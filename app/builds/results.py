@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from quantize.children.process import run_child
 from quantize.manifest import entry_path, load_manifest, write_manifest
 from quantize.recipes.recipe import Format
 from quantize.report.chart import Chart, make_chart
 from quantize.report.facts import comparable_parts, is_steady, recommended, sentence
 from quantize.report.table import COLUMNS
-from quantize.report.write import write_report
 from runtimes.errors import ModelError
 from runtimes.machine.locks import holder_of
 
@@ -106,6 +104,9 @@ def read_result(folder: Path) -> Result:
 def remove_file(folder: Path, recipe: str) -> None:
     """Delete a built file, and take it out of the manifest and the report. Raises ModelError for a
     folder that a run is writing into, or without such a file."""
+    from quantize.children.process import run_child
+    from quantize.report.write import write_report
+
     if (builder := holder_of(folder)) is not None:
         raise ModelError(f"process {builder} builds into {folder} now: wait for it, or stop it")
     manifest = load_manifest(folder)
