@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.contexts import SavedContexts
+from app.chat.load_settings import applied, remembered
+from app.chat.templates import read_template
 from app.models.planning import Choice, choose
 from app.models.quality import FileQuality, file_quality, quality_text
 from app.options import ModelOptions, PlanOptions
@@ -69,6 +71,7 @@ class EngineHost:
         closed.
         """
         self.raw, self.template = raw, template
+        self._template = template  # for every model; ``self.template`` is the loaded one's
         self._contexts = contexts
         self._recalled: set[int] = set()  # chats whose saved context this engine has been given
         self._last: tuple[int, Callable[[], Sequence[int]]] | None = None
@@ -153,6 +156,11 @@ class EngineHost:
         from app.models.resolve import load_engine
 
         choice = choose(model, options, settings, "chat", slots=1)
+        said = remembered(choice.file.path)
+        choice = applied(choice, said, options, settings)
+        template = self._template
+        if template is None and said.template is not None:
+            template = read_template(said.template)
         self._continue(wish)
         self._drop()
 
@@ -175,7 +183,7 @@ class EngineHost:
             if wish == self._wish:
                 self._stats, self._asked = stats, time.monotonic()
                 self.choice, self.model, self.label, self.details = choice, again, label, details
-                self.measured = measured
+                self.measured, self.template = measured, template
                 # Last, since those who read take no lock: where there is an engine, it has a name.
                 self._engine = engine
                 self._loads = False

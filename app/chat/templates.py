@@ -41,18 +41,20 @@ def read_template(name: str) -> str:
         return KNOWN[name]
     if not path.is_file():
         names = ", ".join(KNOWN)
-        raise RequestError(f"--chat-template: there is no file {name}; known names are {names}")
+        raise RequestError(
+            f"there is no chat template {name}: no such file; known names are {names}"
+        )
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise RequestError(f"--chat-template: {path} is too large for a template")
+            raise RequestError(f"{path} is too large for a template")
         template = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise RequestError(f"--chat-template: {path} cannot be read: {said}") from error
+        raise RequestError(f"{path} cannot be read: {said}") from error
     try:
         text = render_chat(template, [{"role": "user", "content": "Hello"}])
     except RequestError as error:
-        raise RequestError(f"--chat-template: {path}: {error}") from error
+        raise RequestError(f"{path}: {error}") from error
     if "Hello" not in text:
-        raise RequestError(f"--chat-template: {path} leaves out what the user says")
+        raise RequestError(f"{path} leaves out what the user says")
     return template

@@ -20,6 +20,7 @@ from app.models.entries import Entry, Origin, details, fit, size_of
 from app.models.quality import with_bits
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.screens.find import FindScreen
+from app.tui.screens.load_settings import LoadScreen
 from app.tui.widgets.model_table import ModelTable
 from runtimes.errors import IngotError
 
@@ -40,6 +41,7 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         Binding("enter", "choose", "Choose", id="models.choose", priority=True),
         Binding("ctrl+x,insert", "tick", "Tick", id="models.tick", priority=True),
         Binding("ctrl+g", "get", "Find models", id="models.get", priority=True),
+        Binding("ctrl+l", "settings", "Settings", id="models.settings", priority=True),
         Binding("ctrl+s", "sort", "Sort", id="models.sort", priority=True),
         Binding("ctrl+d", "remove", "Remove", id="models.remove", priority=True),
         *(
@@ -68,6 +70,8 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         hint = "Filter: name, recipe, 4-bit, onnx ..."
         with Horizontal(id="top"):
             yield Input(placeholder=hint, id="filter", compact=True)
+            if not self._several:
+                yield Button("Load settings", id="load", action="screen.settings", compact=True)
             yield Button("Find models", id="find", action="screen.get", compact=True)
         yield ModelTable(id="table")
         with VerticalScroll(id="about", can_focus=False):
@@ -132,7 +136,8 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
             self.action_choose()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return {"tick": self._several, "remove": not self._several}.get(action, True)
+        one = not self._several
+        return {"tick": self._several, "remove": one, "settings": one}.get(action, True)
 
     def action_move(self, step: int) -> None:
         """The filter keeps the cursor; these keys move through the table."""
@@ -165,6 +170,18 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         if entry.broken:
             self.notify(entry.broken, title=entry.label, severity="error", markup=False)
         return entry.broken is not None
+
+    def action_settings(self) -> None:
+        """Say how the file under the cursor is to be loaded, and load it so."""
+        entry = self.query_one(ModelTable).record
+        if entry is None or self._refused(entry):
+            return
+
+        def said(load: bool | None) -> None:
+            if load:
+                self.dismiss((entry,))
+
+        self.app.push_screen(LoadScreen(entry), said)
 
     def action_sort(self) -> None:
         table = self.query_one(ModelTable)

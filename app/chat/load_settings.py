@@ -1,0 +1,116 @@
+"""How a model file is loaded for chats, as was said in the picker; remembered by file."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from app.chat.templates import read_template
+from app.models.planning import Choice
+from app.options import ModelOptions, PlanOptions
+from runtimes.errors import RequestError
+from runtimes.machine.state_file import load_state, save_entry
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
+
+_STATE, _AT_MOST = "load_settings", 200
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """None: as planned. Names are those of the options of the command line."""
+
+    context: int | None = None
+    threads: int | None = None
+    gpu_layers: int | None = None
+    kv_type: Literal["f16", "q8_0", "q4_0"] | None = None
+    template: str | None = None  # a file, or a known name
+
+
+_FLAGS = {item.name: item for owner in (ModelOptions, PlanOptions) for item in fields(owner)}
+_KV_TYPES: tuple[str, ...] = get_args(get_args(get_type_hints(LoadSettings)["kv_type"])[0])
+
+
+def known_to(file: ModelFile) -> tuple[str, ...]:
+    """The settings that the file's runtime has."""
+    general = set(get_type_hints(RunnerSettings)) - {"gpu_layers", "kv_type"}
+    knows = general | file.backend.knows | {"template"}
+    return tuple(item.name for item in fields(LoadSettings) if item.name in knows)
+
+
+def remembered(path: Path) -> LoadSettings:
+    """What was said of this file last. What another version has kept and this one does not take is
+    left out."""
+    kept = load_state(_STATE).get(str(path.resolve()))
+    texts = {name: str(value) for name, value in kept.items()} if isinstance(kept, dict) else {}
+    good, _ = read(texts, files=False)
+    return good
+
+
+def remember(path: Path, settings: LoadSettings) -> None:
+    """Keep it; nothing when all is as planned."""
+    said = {name: value for name, value in asdict(settings).items() if value is not None}
+    save_entry(_STATE, str(path.resolve()), said or None, _AT_MOST)
+
+
+def read(
+    texts: Mapping[str, str], file: ModelFile | None = None, *, files: bool = True
+) -> tuple[LoadSettings, dict[str, str]]:
+    """What is typed, and what is wrong with it, by the name of the field. Empty is as planned.
+    ``files``: a template is read, to see whether it is one."""
+    good: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for item in fields(LoadSettings):
+        text = texts.get(item.name, "").strip()
+        if not text:
+            continue
+        try:
+            if item.name == "template":
+                if files:
+                    read_template(text)
+                good[item.name] = text
+            else:
+                good[item.name] = _value(item.name, text, file)
+        except RequestError as error:
+            errors[item.name] = str(error)
+    return LoadSettings(**good), errors
+
+
+def _value(name: str, text: str, file: ModelFile | None) -> int | str:
+    if name == "kv_type":
+        if text not in _KV_TYPES:
+            raise RequestError(f"one of {', '.join(_KV_TYPES)}")
+        return text
+    bounds = _FLAGS[name].metadata
+    least, most = bounds["min"], bounds.get("max")
+    if name == "context" and file is not None:
+        most = file.context_length
+    allowed = f"a whole number from {least:,}" + (f" to {most:,}" if most is not None else "")
+    try:
+        value = int(text.replace(",", ""))
+    except ValueError:
+        raise RequestError(allowed) from None
+    if value < least or (most is not None and value > most):
+        raise RequestError(allowed)
+    return value
+
+
+def applied(
+    choice: Choice, said: LoadSettings, options: ModelOptions, settings: PlanOptions
+) -> Choice:
+    """``choice`` with what was said of its file, where the options do not say otherwise."""
+    given = {**asdict(options), **asdict(settings)}
+    wanted = {
+        name: value
+        for name, value in asdict(said).items()
+        if name != "template" and name in known_to(choice.file) and value is not None
+    }
+    changes = {name: value for name, value in wanted.items() if given.get(name) is None}
+    return replace(choice, settings=replace(choice.settings, **changes))
+
+
+def memory(choice: Choice, said: LoadSettings) -> int:
+    """Bytes that the file takes so. Raises ModelError for one that cannot be read."""
+    changed = applied(choice, said, ModelOptions(), PlanOptions())
+    return estimate(choice.file, changed.settings).total
