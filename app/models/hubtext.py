@@ -19,7 +19,8 @@ _VERDICTS = {
 def wrong(error: Exception) -> str:
     """What a user is told of it; nothing that asks the hub may end without a word."""
     if isinstance(error, IngotError | OSError):
-        return str(error) or type(error).__name__
+        said = str(error) or type(error).__name__
+        return f"{said[:1].upper()}{said[1:]}" if said.startswith("the") else said
     logger.error("asking the hub", exc_info=error)
     return f"internal error: {type(error).__name__}: {error}"
 

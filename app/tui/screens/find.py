@@ -12,7 +12,9 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 from textual.widgets import Checkbox, Input, Static
 
-from app.models import hubtext, library
+from app.models import hubtext
+from app.models.catalog import catalog
+from app.models.entries import size_of
 from app.models.pulling import PullRequest, parse_request
 from app.models.search import Found, look_up, search
 from app.tui.modes import Occupied
@@ -21,7 +23,6 @@ from app.tui.widgets.download import Download
 from app.tui.widgets.find_filters import FindFilters
 from app.tui.widgets.find_tables import BuildTable, RepoTable
 from app.tui.widgets.repo_view import RepoView
-from quantize.disk import human
 from quantize.hub.errors import OfflineError
 from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
@@ -248,8 +249,8 @@ class FindScreen(Occupied, Panel[str]):
 
 def _on_disk() -> str:
     """What can be used without the hub."""
-    builds = [(model, build) for model in library.models() for build in model.builds]
-    if not builds:
+    usable = [entry for entry in catalog() if not entry.broken]
+    if not usable:
         return "No model is on disk yet."
-    names = [f"{model.repo}:{build.label}  {human(build.size)}" for model, build in builds]
+    names = [f"{entry.label}  {size_of(entry)}" for entry in usable]
     return "\n".join(["On disk, in the list of models:", *names])

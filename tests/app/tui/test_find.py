@@ -186,7 +186,7 @@ async def test_what_is_too_big_is_downloaded_only_after_asking(
 @pytest.mark.parametrize(
     ("name", "where", "told"),
     [
-        ("org/nothing", "wrong", "there is no model org/nothing on the hub, or it is private"),
+        ("org/nothing", "wrong", "There is no model org/nothing on the hub, or it is private"),
         ("nothing-of-this", "said", "The filters leave others out: GGUF, Instruct, Fits here."),
     ],
 )
@@ -239,8 +239,8 @@ async def test_without_a_network_there_is_what_is_on_disk(
         await wait_until(lambda: screen.query_one(Download).pulled)
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         screen.query_one(Input).value = "anything"
-        await wait_until(lambda: "there is no connection to the hub" in text(screen, "wrong"))
-        assert f"{REPO}:Q4_K_M  81 kB" in text(screen, "said")
+        await wait_until(lambda: "There is no connection to the hub" in text(screen, "wrong"))
+        assert f"{REPO} · Q4_K_M  81 kB" in text(screen, "said")
 
 
 @pytest.mark.parametrize("by", ["key", "mouse"])
