@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Grid, VerticalScroll
+from textual.containers import Grid, Horizontal, VerticalScroll
 
 from app.monitor.monitor import Event, Sample, Speed
 from app.tui.app import services_of
@@ -43,6 +43,10 @@ class MonitorScreen(ModeScreen):
     **Latency**: the time to the first token (TTFT) and to each next one (TPOT) of the last answers,
     at the median and the 90th and 99th percentile, and as a histogram from the least to the most.
 
+    **decode** and **prefill tok/s**: the last five minutes of the engine, also of the time in which
+    another screen was shown. A batch job or a quantization has its own process, whose processor
+    and memory are in the first two panels; its speeds are on its own screen.
+
     **Events**: which file was chosen and why, when the engine's process died and was started
     again, safer settings that follow, builds, warnings. **[monitor.filter /]** filters by words,
     **[monitor.level l]** by level.
@@ -66,7 +70,9 @@ class MonitorScreen(ModeScreen):
                 yield MemoryPane("memory")
                 yield EnginePane("engine")
                 yield LatencyPane("latency")
-            yield SpeedPane("speeds")
+            with Horizontal(id="speeds"):
+                yield SpeedPane("decode")
+                yield SpeedPane("prefill")
             yield EventLogView(id="events")
 
     def on_mount(self) -> None:

@@ -169,7 +169,7 @@ class Chart(Canvas):
         for one in reversed(self.series if len(self.series) > 1 else ()):
             sample = (_PLAIN if one in plain else _LEGEND).get(one.kind, one.marker)
             at -= len(sample) + len(one.name) + 1
-            if at <= max(_GUTTER, len(self.y.label)):
+            if at <= max(_GUTTER - 1, len(self.y.label)):
                 return  # no room for more
             self._write(at, 0, sample, self._style(one.color))
             self._write(at + len(sample) + 1, 0, one.name, self._style("$text-muted"))

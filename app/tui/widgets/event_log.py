@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
-from textual.widgets import Input, RichLog
+from textual.widgets import Input, RichLog, Static
 
 from app.monitor.monitor import Event
 
@@ -19,6 +19,12 @@ LEVELS = (
     (logging.DEBUG, "everything"),
     (logging.WARNING, "warnings and errors"),
     (logging.ERROR, "errors"),
+)
+
+
+_NONE = (
+    "Nothing was reported yet. Which file was chosen and why, fallbacks, an engine that died and"
+    " was started again, warnings and errors will stand here."
 )
 
 
@@ -38,6 +44,7 @@ class EventLogView(Vertical):
     def compose(self) -> ComposeResult:
         with Horizontal(id="events-filter"):
             yield Input(placeholder="words to filter by", id="events-words", compact=True)
+        yield Static(_NONE, id="events-none")
         # The log keeps less than the monitor does; nobody scrolls through more.
         yield RichLog(id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20)
 
@@ -52,6 +59,7 @@ class EventLogView(Vertical):
 
     def add(self, more: Sequence[Event]) -> None:
         """Show these too."""
+        self.set_class(not self._events and not more, "-none")
         self._events.extend(more)
         self._write(more)
 

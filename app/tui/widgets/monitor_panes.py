@@ -1,7 +1,7 @@
 """The monitor's panels: processor, memory, engine and latency, each drawn from a sample."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -22,9 +22,12 @@ _NAMES = {
     "runtimes.worker.child": "engine",
     "runtimes.planner.trial_child": "planner",
     "quantize.children.child": "quantize step",
+    "app": "batch job",
+    "quantize": "quantize run",
 }
 _LAST_S = 60.0  # of the processor's graph
 _SPEEDS_S = 300.0
+_GAP_S = 3.0  # samples are a second apart
 _NEAR, _FULL = 0.75, 0.9  # of what has a limit
 _CORES = "▁▂▃▄▅▆▇█"
 
@@ -68,12 +71,13 @@ class CpuPane(Pane):
         self.border_title = f"CPU · {len(use.cores)} cores"
         self.border_subtitle = f"{use.cpu:.0f}% · ours {use.ours:.0f}%"
         recent = [one for one in samples if one.time >= now - _LAST_S]
-        everything = [(one.time - now, one.machine.cpu) for one in recent]
-        ours = [(one.time - now, min(one.machine.ours, one.machine.cpu)) for one in recent]
+        everything = _gapped([(one.time - now, one.machine.cpu) for one in recent])
+        loads_of = [(o.time - now, min(o.machine.ours, o.machine.cpu)) for o in recent]
+        ours = _gapped(loads_of)
         self.query_one(Chart).show(
             [
-                Series("others", everything, kind="area", color="$text-secondary"),
-                Series("ours", ours, kind="area"),
+                Series("others", everything, kind="area", color="$secondary"),
+                Series("ours", ours, kind="area", color="$primary"),
             ]
         )
         loads = "".join(_CORES[min(int(load / 100 * 8), 7)] for load in use.cores)
@@ -182,34 +186,25 @@ class LatencyPane(Pane):
 
 
 class SpeedPane(Pane):
-    """Decode and prefill over five minutes, whether the monitor was shown or not."""
+    """Decode or prefill over five minutes, whether the monitor was shown or not. Each has a scale
+    of its own: prefill is many times faster."""
 
-    TITLE = "tok/s, last 5 min"
+    def __init__(self, kind: Literal["decode", "prefill"]) -> None:
+        super().__init__(f"{kind}-speed")
+        self.kind = kind
+        self.border_title = f"{kind} tok/s"
 
     def compose(self) -> ComposeResult:
-        yield Chart(x=Axis(low=-_SPEEDS_S, high=0.0, time=True), y=Axis(low=0.0), id="speed-chart")
+        x, y = Axis(low=-_SPEEDS_S, high=0.0, time=True), Axis(low=0.0)
+        yield Chart(x=x, y=y, empty="nothing was generated yet")
 
     def draw(self, speeds: Sequence[Speed], now: float) -> None:
-        """``speeds`` until ``now``; a second without one is a gap."""
-        decode: list[Point] = []
-        prefill: list[Point] = []
-        before = None
-        for one in speeds:
-            at = one.time - now
-            if at < -_SPEEDS_S:
-                continue
-            if before is not None and at - before > 3.0:
-                decode.append((at, float("nan")))
-                prefill.append((at, float("nan")))
-            decode.append((at, one.decode))
-            prefill.append((at, one.prefill))
-            before = at
-        self.query_one(Chart).show(
-            [
-                Series("prefill", prefill, color="$text-secondary"),
-                Series("decode", decode, kind="area"),
-            ]
-        )
+        """``speeds`` until ``now``."""
+        recent = [one for one in speeds if one.time >= now - _SPEEDS_S]
+        points = [(one.time - now, getattr(one, self.kind)) for one in recent]
+        self.border_subtitle = f"{points[-1][1]:,.0f} now" if points else ""
+        color = "$primary" if self.kind == "decode" else "$secondary"
+        self.query_one(Chart).show([Series(self.kind, _gapped(points), "area", color)])
 
 
 class Gauge(ProgressBar):
@@ -231,6 +226,16 @@ def _pair(row: Row, width: int) -> Content:
     room = max(width - len(figure) - 1, 0)
     shown = name if len(name) <= room else f"{name[: max(room - 1, 0)]}…"
     return Content.assemble((f"{shown:<{room}} ", "$text-muted"), figure[:width])
+
+
+def _gapped(points: Sequence[Point]) -> list[Point]:
+    """With a gap wherever nobody looked for a while."""
+    found: list[Point] = []
+    for at, value in points:
+        if found and at - found[-1][0] > _GAP_S:
+            found.append((at - _GAP_S / 2, float("nan")))
+        found.append((at, value))
+    return found
 
 
 def _processes(use: MachineUse) -> list[Row]:

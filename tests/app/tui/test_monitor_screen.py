@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import signal
 import time
@@ -261,10 +262,44 @@ async def test_speeds_are_kept_while_another_screen_is_shown(app: IngotApp) -> N
         await wait_until(lambda: any(one.decode > 0 for one in monitor_.speeds()))
         stream.cancel()
         screen = await open_screen(pilot)
-        chart = screen.query_one("#speed-chart", Chart)
+        chart = screen.query_one("#decode-speed Chart", Chart)
         await wait_until(lambda: chart.series)
-        [_, decode] = chart.series
+        [decode] = chart.series
         assert any(y > 0 for _, y in decode.points)
+
+
+async def test_an_empty_log_says_what_will_stand_there(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await open_screen(pilot)
+        screen.paused = True
+        await wait_until(lambda: not screen._looking)
+        log, none = screen.query_one(EventLogView), screen.query_one("#events-none")
+        log._events.clear()
+        screen.show(SAMPLE, SAMPLES, SPEEDS, [])
+        await pilot.pause()
+        assert none.display
+        assert "will stand here" in str(none.render())
+        screen.show(SAMPLE, SAMPLES, SPEEDS, EVENTS)
+        await pilot.pause()
+        assert not none.display
+
+
+async def test_a_gap_is_drawn_where_nobody_looked_and_jobs_have_their_names(services: Any) -> None:
+    app = IngotApp(services)
+    job = dataclasses.replace(MACHINE.processes[2], name="app")
+    machine = dataclasses.replace(MACHINE, processes=(*MACHINE.processes[:2], job))
+    sample = dataclasses.replace(SAMPLE, machine=machine)
+    earlier = dataclasses.replace(sample, time=sample.time - 20)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await open_screen(pilot)
+        screen.paused = True
+        await wait_until(lambda: not screen._looking)
+        screen.show(sample, [earlier, sample], [], [])
+        everything, _ = screen.query_one("#cpu-chart", Chart).series
+        assert [math.isnan(y) for _, y in everything.points] == [False, True, False]
+        assert "batch job" in pane(screen, "memory")
+        assert "nothing was generated yet" in screen.query_one("#decode-speed Chart", Chart).empty
 
 
 def test_a_histogram_has_every_value_in_one_bin() -> None:
