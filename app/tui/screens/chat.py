@@ -32,22 +32,15 @@ from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.message_view import Entry
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
 from app.tui.widgets.prompt_box import PromptBox
+from app.tui.widgets.prose import CodeBlock
 from app.tui.widgets.queued import QueuedMessages
 from app.tui.widgets.transcript import Transcript
+from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
 
 _PROMPTS = 500
 _WIDE = 140  # columns, from which on the list of chats is beside the chat
-_WELCOME = (
-    ("[chat.models ctrl+t]", "choose a model", "[chat.sampling ctrl+s]", "sampling"),
-    ("[chat.chats ctrl+o]", "earlier chats", "[chat.attach F8]", "attach a file"),
-    ("[chat.system F7]", "system prompt", "[app.help F1]", "all keys"),
-)
-_MODES = (
-    "[app.compare F3] compare files   [app.batch F4] batch jobs   [app.quantize F5] quantize"
-    "   [app.monitor F6] monitor   [app.chat F2] back here"
-)
 
 
 class ChatScreen(ModeScreen):
@@ -109,10 +102,10 @@ class ChatScreen(ModeScreen):
         self.send = self.sender.send
         self.prompt.recall = self.sender.unqueue
         self.action_complete = self.sender.complete
-        actions = ChatActions(self)  # a method of it is the action of its name
+        self.actions = ChatActions(self)  # a method of it is the action of its name
         for name in vars(ChatActions):
             if not name.startswith("_"):
-                setattr(self, f"action_{name}", getattr(actions, name))
+                setattr(self, f"action_{name}", getattr(self.actions, name))
 
     def contents(self) -> ComposeResult:
         self.session = Session(self.services.store, self.host)  # here: they need the app
@@ -133,7 +126,7 @@ class ChatScreen(ModeScreen):
         app_of(self).engine_changed.subscribe(self, self._engine_changed)
         self.sidebar.set_class(not self.services.config.chat.sidebar, "-hidden")
         start = self.services.start
-        self._show_welcome()
+        self._clock = self.set_interval(1.0, self.show_status, pause=True)
         self.prompt.earlier = PromptHistory(self.services.store.prompts(_PROMPTS))
         self.session.system = start.system or self.services.config.chat.system
         if start.chat is not None:
@@ -259,14 +252,7 @@ class ChatScreen(ModeScreen):
 
     @on(Prompt.Detach)
     def _detach(self) -> None:
-        self.action_detach(-1)
-
-    def action_detach(self, number: int) -> None:
-        """Take an attached file away."""
-        if self.session.attached:
-            del self.session.attached[number]
-            self.show_notice()
-            self.chat_changed()
+        self.actions.detach(-1)
 
     @on(ChatSidebar.Opened)
     async def _chosen(self, event: ChatSidebar.Opened) -> None:
@@ -275,6 +261,17 @@ class ChatScreen(ModeScreen):
     @on(ChatSidebar.Left)
     def _back(self) -> None:
         self.prompt.focus()
+
+    @on(Starter.Taken)
+    def _begin_with(self, event: Starter.Taken) -> None:
+        """What was in the prompt can be had back."""
+        self.put_away()
+        self.prompt.fill(event.text)
+        self.prompt.focus()
+
+    @on(CodeBlock.Copied)
+    def _copied(self, event: CodeBlock.Copied) -> None:
+        self.actions.copy_text(event.code)
 
     @on(Markdown.LinkClicked)
     def _link(self, event: Markdown.LinkClicked) -> None:
@@ -335,6 +332,7 @@ class ChatScreen(ModeScreen):
     def show_title(self) -> None:
         shown = self.session.shown
         self.bar.update((shown.chat.title if shown else "") or "New chat")
+        self.bar.display = bool(self.path)
         self.sidebar.show_chat(self.session.chat_id)
 
     def show_notice(self) -> None:
@@ -364,21 +362,18 @@ class ChatScreen(ModeScreen):
     def show_status(self, *, now: bool = False) -> None:
         estimate, app, tps = self.sender.estimate, app_of(self), self.answer.figures.decode_tps
         app.speed, app.decoding = "" if tps is None else rate(tps), self.turn is not None
-        figures = replace(self.answer.figures, note=told(self, self.answer.doing()))
+        note = told(self, self.answer.doing())
+        if self.host.state in (HostState.EMPTY, HostState.LOADING):  # seconds are counted
+            self._clock.resume()
+        else:
+            self._clock.pause()
+        if self.transcript.welcome.display:
+            self.transcript.welcome.show(self.host, note)
+        figures = replace(self.answer.figures, note=note)
         if estimate is not None and self.turn is None:
             used, context = estimate.prompt_tokens, estimate.context
             figures = replace(figures, used=used, context=context, estimated=True)
         self.box.show_context(figures, now=now)
-
-    def _show_welcome(self) -> None:
-        """What an empty chat says."""
-        lines = ["Write below; [chat.send enter] sends.", "", "", "", "", _MODES]
-        for column in _WELCOME:
-            cells = [told(self, text) for text in column]
-            keys, does = max(map(len, cells[::2])) + 2, max(map(len, cells[1::2])) + 6
-            for line, at in ((2, 0), (3, 2)):
-                lines[line] += f"{cells[at]:<{keys}}{cells[at + 1]:<{does}}"
-        self.transcript.welcome(told(self, "\n".join(line.rstrip() for line in lines)))
 
     @contextmanager
     def errors_told(self) -> Iterator[None]:

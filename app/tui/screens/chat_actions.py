@@ -142,13 +142,16 @@ class ChatActions:
             self._screen.app.push_screen(CopyChoice(offered), self._copy)
 
     def _copy(self, text: str | None) -> None:
-        """Into the clipboard, through the terminal."""
         if text is not None:
-            self._screen.app.copy_to_clipboard(text)
-            lines = text.count("\n") + 1
-            self._screen.say(
-                f"Copied {len(text):,} characters, {lines:,} line{'s' if lines > 1 else ''}."
-            )
+            self.copy_text(text)
+
+    def copy_text(self, text: str) -> None:
+        """Into the clipboard, through the terminal."""
+        self._screen.app.copy_to_clipboard(text)
+        lines = text.count("\n") + 1
+        self._screen.say(
+            f"Copied {len(text):,} characters, {lines:,} line{'s' if lines > 1 else ''}."
+        )
 
     # Chats
 
@@ -264,6 +267,13 @@ class ChatActions:
     def _attach(self, attachment: Attachment | None) -> None:
         if attachment is not None:
             self._screen.session.attached.append(attachment)
+            self._screen.show_notice()
+            self._screen.chat_changed()
+
+    def detach(self, number: int) -> None:
+        """Take an attached file away."""
+        if self._screen.session.attached:
+            del self._screen.session.attached[number]
             self._screen.show_notice()
             self._screen.chat_changed()
 

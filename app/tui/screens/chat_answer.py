@@ -86,6 +86,7 @@ class AnswerController:
         self._starting = False
         self._read_before: int | None = None  # tokens of prompts, before this one
         self._reads = ReadMeter()
+        self._loading_since: float | None = None
         self._prompt_tokens = 0
         self._pace = Pace()
         self._watching = False
@@ -275,7 +276,13 @@ class AnswerController:
         """What the engine is at, where that is not to be seen in the chat."""
         host = self._screen.host
         if (said := _WITHOUT_MODEL.get(host.state)) is not None:
-            return said
+            if host.state is not HostState.LOADING:
+                return said
+            if self._loading_since is None:
+                self._loading_since = time.monotonic()
+            seconds = int(time.monotonic() - self._loading_since)
+            return f"{said}, {seconds} s" if seconds else said
+        self._loading_since = None
         if self.turn is not None and self.turn.stopping:
             return "stopping"
         if self._starting:

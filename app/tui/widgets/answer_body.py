@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -55,6 +56,11 @@ class Thought(Vertical):
         self._parts = parts
         self._lines.set_text(parts.thinking.strip("\n"))
         self._say()
+
+    def on_click(self, event: Click) -> None:
+        """On its title."""
+        if event.y == 0:
+            self.toggle()
 
     def toggle(self) -> None:
         self.opened = not self.opened

@@ -76,10 +76,12 @@ class MessageFoot(Widget):
     def _marks(self) -> Content:
         index, count = self._branch
         return Content.assemble(
-            clickable("◂ ", f"screen.branch(-1, {self._message})"),
-            f"{index}/{count}",
-            clickable(" ▸", f"screen.branch(1, {self._message})"),
+            clickable("◂ ", "branch(-1)"), f"{index}/{count}", clickable(" ▸", "branch(1)")
         )
+
+    def action_branch(self, step: int) -> None:
+        """By the screen: this widget is taken away with its message."""
+        self.screen.call_later(self.screen.run_action, f"branch({step}, {self._message})")
 
 
 def clickable(text: str, action: str, style: str = "") -> Content:

@@ -13,6 +13,7 @@ from textual.widgets import Static, TextArea
 
 from app.chat.slash import Candidate
 from app.tui.keys import told
+from app.tui.widgets.welcome import Starter
 
 _MOST = 8
 
@@ -198,7 +199,12 @@ class Prompt(TextArea):
         if self.text.startswith("/"):
             await self.run_action("screen.complete")
         else:
-            self.screen.focus_next()
+            chain = self.screen.focus_chain
+            starter = next((one for one in chain if isinstance(one, Starter)), None)
+            if starter is not None:
+                starter.focus()
+            else:
+                self.screen.focus_next()
 
     def fill(self, text: str) -> None:
         self.text = text

@@ -38,6 +38,10 @@ _HEADING = re.compile(r"#{1,6} ")
 class Tail(TextLines):
     """The block that is being written."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.grows = True
+
     def line_content(self, number: int) -> Content:
         """Bold, italic, code and headings as such, their marks still there."""
         line = self.lines[number]
@@ -158,7 +162,7 @@ class CodeBlock(TextLines):
         super().__init__(code, words=False, pad=2)
         self.language = language
         self._styled: list[Content] = []
-        self._ended = ended
+        self._ended, self.grows = ended, not ended
         self._asked = 0.0
 
     def on_mount(self) -> None:
@@ -206,7 +210,8 @@ class CodeBlock(TextLines):
             self._highlight()
 
     async def end(self) -> None:
-        self._ended = True
+        self._ended, self.grows = True, False
+        self.forget_drawn()
         if self.is_mounted:
             self._highlight()
 

@@ -17,6 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 _TAB = 4
+_CURSOR = "▍"
 _CHUNK = re.compile(r"\s*\S+\s*|\s+")
 # What a terminal would obey instead of showing: everything of C0, DEL and C1 but tab and line feed.
 _CONTROL: dict[int, str] = {
@@ -48,6 +49,7 @@ class TextLines(Widget):
         self._rows: list[tuple[int, int, int]] = []
         self._first: list[int] = []
         self._width = 0
+        self.grows = False  # a cursor stands at its end
         self._drawn: dict[int, Strip] = {}
         self._drawn_for: object = None
         self.set_text(text)
@@ -160,6 +162,8 @@ class TextLines(Widget):
             for text, style in part.render(self.visual_style, end="", parse_style=parse)
         ]
         strip = Strip(segments, part.cell_length).apply_offsets(start, line)
+        if self.grows and row == len(self._rows) - 1:
+            strip = Strip([*strip, Segment(_CURSOR, base)])
         left_pad = Strip.blank(self._pad, base)
         return Strip.join([left_pad, strip]).adjust_cell_length(width, base)
 

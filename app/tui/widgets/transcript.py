@@ -11,9 +11,9 @@ from textual.containers import VerticalScroll
 from textual.geometry import Size, clamp
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
-from textual.widgets import Static
 
 from app.tui.widgets.message_view import Entry, MessageView
+from app.tui.widgets.welcome import Welcome
 
 _FIRST = 8  # messages that are mounted before a chat is painted
 _MORE = 8  # that come at once when one scrolls to either end
@@ -37,7 +37,7 @@ class Transcript(VerticalScroll, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self._welcome = Static(classes="welcome", markup=False)
+        self.welcome = Welcome()
         self.entries: list[Entry] = []  # the whole path, mounted or not
         self.views: list[MessageView] = []  # the mounted ones
         self._low = 0  # the index of the first entry that is mounted
@@ -52,7 +52,7 @@ class Transcript(VerticalScroll, can_focus=True):
         self._kept_whole = False  # it has to be in view, and not only to stay where it is
 
     def compose(self) -> ComposeResult:
-        yield self._welcome
+        yield self.welcome
 
     def on_mount(self) -> None:
         self.anchor()
@@ -84,9 +84,7 @@ class Transcript(VerticalScroll, can_focus=True):
 
     def on_resize(self) -> None:
         self._unfold()
-
-    def welcome(self, text: str) -> None:
-        self._welcome.update(text)
+        self.welcome.fit(self.size.height)
 
     async def sync(self, entries: Sequence[Entry]) -> None:
         """Show this path: messages that stay keep their widgets."""
@@ -100,7 +98,7 @@ class Transcript(VerticalScroll, can_focus=True):
             if a.message.id != b.message.id:
                 break
             same += 1
-        self._welcome.display = not self.entries
+        self.welcome.display = not self.entries
         keep = max(0, same - self._low)
         if not keep:
             await self._remove(self.views)

@@ -139,8 +139,8 @@ async def test_keys_are_told_as_they_are_mapped(make: Any):
     add_turn(app.services.store, chat, None, "How?", "So", state=State.STOPPED)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         screen = await shown(app)
-        assert "F11" in str(screen.transcript._welcome.visual)
-        assert "ctrl+t" not in str(screen.transcript._welcome.visual)
+        await wait_until(lambda: "F11" in screen.transcript.welcome.text)
+        assert "ctrl+t" not in screen.transcript.welcome.text
         told = [one.message for one in app._notifications]
         assert any("F2 is both app.chat and chat.attach" in one for one in told), told
         # What would share a key keeps its own: else neither of the two would work.

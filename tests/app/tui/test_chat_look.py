@@ -1,0 +1,376 @@
+"""How the chat looks: its column, the turns, code, the prompt's box, and where one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from textual.color import Color
+from textual.geometry import Offset
+from textual.widgets import ProgressBar
+
+from app.chat.host import HostState
+from app.chat.store import Store
+from app.chat.store.records import Attachment, State
+from app.config.settings import Config, Sampling
+from app.monitor.monitor import Monitor
+from app.tui.app import IngotApp
+from app.tui.measure import RecordedHost
+from app.tui.screens.chat import ChatScreen
+from app.tui.services import Services, Start
+from app.tui.widgets.answer_body import Thought
+from app.tui.widgets.welcome import Choose, Starter
+from tests.app.tui.chat_app import ANSWER, add_turn, answered, shown, text_of
+from tests.app.tui.held import GatedEngine, HeldHost
+from tests.support import wait_until
+
+SIZE = (100, 30)
+LONG = Sampling(max_tokens=200, temperature=0.0)
+POEM = "Roses are red,\nviolets are blue,\n**sugar** is sweet,\nand so are you.\n\nThe end."
+
+
+@pytest.fixture
+def recorded(home: Any) -> Callable[..., tuple[IngotApp, GatedEngine]]:
+    def made(*pieces: str) -> tuple[IngotApp, GatedEngine]:
+        engine = GatedEngine(pieces)
+        host = RecordedHost(engine)
+        services = Services(Config(), Store.open(), host, Monitor(host), Start("recorded"))
+        return IngotApp(services), engine
+
+    return made
+
+
+def lines(screen: ChatScreen) -> list[str]:
+    """What is painted, row by row."""
+    return [strip.text for strip in screen._compositor.render_strips()]
+
+
+def place(screen: ChatScreen, text: str) -> Offset:
+    """Where ``text`` is painted first."""
+    for y, line in enumerate(lines(screen)):
+        if (x := line.find(text)) >= 0:
+            return Offset(x, y)
+    raise AssertionError(f"{text!r} is not on the screen:\n" + "\n".join(lines(screen)))
+
+
+async def click(pilot: Any, text: str, at: int = 0) -> None:
+    """Click on the character ``at`` of a text that is painted."""
+    await wait_until(lambda: any(text in line for line in lines(pilot.app.screen)))
+    await pilot.pause()
+    x, y = place(pilot.app.screen, text)
+    await pilot.click(offset=(x + at, y))
+    await pilot.pause()
+
+
+async def of_the_turn(app: IngotApp, answer: str, question: str = "How?", **end: Any) -> ChatScreen:
+    """The screen with a chat of one turn."""
+    screen = await shown(app)
+    chat = app.services.store.new_chat(title="Boats").id
+    add_turn(app.services.store, chat, None, question, answer, **end)
+    await screen.open_chat(chat)
+    await wait_until(lambda: len(screen.transcript.views) == 2)
+    return screen
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_column_is_a_hundred_wide_at_most_and_in_the_middle(
+    recorded: Any, size: tuple[int, int]
+):
+    app, _ = recorded()
+    async with app.run_test(size=size) as pilot:
+        screen = await of_the_turn(app, "word " * 200, "question " * 60)
+        await pilot.pause()
+        parts = [*screen.transcript.views, screen.box]
+        room = screen.transcript.scrollable_content_region
+        for part in parts:
+            region = part.region
+            assert region.width == min(100, room.width)
+            left, right = region.x - room.x, room.right - region.right
+            assert abs(left - right) <= 1
+        assert len({part.region.x for part in parts}) == 1, "they stand below each other"
+        for line in lines(screen)[room.y : screen.box.region.bottom]:
+            assert len(line[room.x : room.right].strip()) <= 100
+
+
+async def test_turns_are_told_apart_and_the_selected_one_is_clear(recorded: Any):
+    app, _ = recorded()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await of_the_turn(app, "So.")
+        await pilot.pause()
+        asked, answer = screen.transcript.views
+        amber = Color.parse(app.theme_variables["primary"])
+        assert asked.styles.border_left == ("outer", amber)
+        assert answer.styles.border_left[0] == "blank"
+        plain = [view.background_colors[1] for view in (asked, answer)]
+        assert plain[0] != plain[1]
+        for view in (answer, asked):
+            await pilot.press("ctrl+up") if view is answer else await pilot.press("up")
+            await wait_until(lambda view=view: screen.transcript.selected is view)
+            assert view.styles.border_left[0] == "thick"
+            assert view.background_colors[1] not in plain
+
+
+async def test_figures_stand_at_the_right_below_the_answer(recorded: Any):
+    app, _ = recorded()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await of_the_turn(app, "So.")
+        await pilot.pause()
+        answer = screen.transcript.views[-1]
+        row = lines(screen)[answer.foot.region.y]
+        assert row[: answer.foot.region.right].endswith("· 248 tokens · stop")
+        assert row[answer.foot.region.x :].startswith("pebble · q8_0")
+        assert place(screen, "So.").y == answer.foot.region.y - 2
+        await pilot.resize_terminal(60, 20)
+        await pilot.pause()
+        assert "42.5 tok/s" in answer.foot.line, "what matters most stays"
+        assert "prefill" not in answer.foot.line
+
+
+async def test_branches_are_changed_by_a_click(recorded: Any):
+    app, _ = recorded()
+    store = app.services.store
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await of_the_turn(app, "First.")
+        parent = screen.path[0].id
+        begun = store.begin_answer(screen.session.chat_id, parent)
+        store.end_answer(begun.id, "Second.", (1,), State.DONE)
+        await screen.open_chat(screen.session.chat_id)
+        await click(pilot, "◂ 2/2 ▸")
+        await wait_until(lambda: screen.path[-1].text == "First.")
+        await click(pilot, "◂ 1/2 ▸", 6)
+        await wait_until(lambda: screen.path[-1].text == "Second.")
+
+
+async def test_a_poem_keeps_its_lines_streamed_settled_and_opened_again(recorded: Any):
+    app, engine = recorded(*(POEM[at : at + 5] for at in range(0, len(POEM), 5)))
+    poem = [
+        "Roses are red,",
+        "violets are blue,",
+        "sugar is sweet,",
+        "and so are you.",
+        "",
+        "The end.",
+    ]
+
+    def is_shown() -> bool:
+        rows = [line[:80].strip() for line in lines(screen)]
+        return any(rows[at : at + len(poem)] == poem for at in range(len(rows)))
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await shown(app)
+        await screen.send("A poem")
+        engine.may = 12
+        await wait_until(
+            lambda: "violets are blue,▍" not in lines(screen) and len(screen.path) == 2
+        )
+        await wait_until(lambda: any("**sugar**" in line for line in lines(screen)))
+        assert any("violets are blue," in line for line in lines(screen))
+        engine.may = 100
+        await answered(screen, 2)
+        await wait_until(is_shown)
+        chat = screen.session.chat_id
+        await pilot.press("ctrl+n")
+        await wait_until(lambda: not screen.path)
+        await screen.open_chat(chat)
+        await wait_until(is_shown)
+
+
+async def test_a_cursor_stands_where_the_answer_is_being_written(recorded: Any):
+    app, engine = recorded("One\n", "two", "\n\n```py\nx = 1", "\n```\n")
+    async with app.run_test(size=SIZE):
+        screen = await shown(app)
+        await screen.send("Go")
+        engine.may = 2
+        await wait_until(lambda: any("two▍" in line for line in lines(screen)))
+        assert sum("▍" in line for line in lines(screen)) == 1
+        engine.may = 3
+        await wait_until(lambda: any("x = 1▍" in line for line in lines(screen)))
+        engine.may = 4
+        await answered(screen, 2)
+        await wait_until(lambda: not any("▍" in line for line in lines(screen)))
+
+
+async def test_code_stands_in_a_box_and_is_copied_by_a_click(recorded: Any):
+    app, _ = recorded()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await of_the_turn(app, ANSWER)
+        await wait_until(lambda: any("python" in line for line in lines(screen)))
+        top = lines(screen)[place(screen, "╭─ python ─").y].rstrip()
+        assert top.endswith("─ copy ─╮")
+        block = screen.transcript.views[-1].body.code_blocks[0]
+        rows = [line[block.region.x : block.region.right] for line in lines(screen)]
+        inside = rows[block.region.y + 1 : block.region.bottom - 1]
+        assert len(inside) == 2
+        assert all(row.startswith("│ ") and row.endswith(" │") for row in inside)
+        assert rows[block.region.bottom - 1] == f"╰{'─' * (block.region.width - 2)}╯"
+        await click(pilot, "copy")
+        assert app.clipboard == (
+            "def row(boat, strokes):\n    return boat.speed * strokes  # metres"
+        )
+
+
+async def test_what_was_thought_opens_by_a_click(recorded: Any):
+    app, _ = recorded()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await of_the_turn(app, "<think>\nA boat, perhaps.\n</think>\nYes.")
+        thought = screen.query_one(Thought)
+        await click(pilot, "Thought")
+        await wait_until(lambda: any("A boat, perhaps." in line for line in lines(screen)))
+        assert thought.opened
+        await click(pilot, "Thought")
+        assert not thought.opened
+
+
+async def test_attached_files_are_chips_that_a_click_takes_away(recorded: Any):
+    app, _ = recorded()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        screen.session.attached += [Attachment("one.txt", "1"), Attachment("two.txt", "22")]
+        screen.show_notice()
+        await pilot.pause()
+        row = place(screen, "one.txt").y
+        assert screen.box.content_region.contains(screen.box.content_region.x, row)
+        assert "one.txt 1 character ✕" in lines(screen)[row]
+        assert "two.txt 2 characters ✕" in lines(screen)[row]
+        await click(pilot, "1 character ✕", len("1 character "))
+        assert [one.name for one in screen.session.attached] == ["two.txt"]
+        await pilot.press("backspace")
+        assert not screen.session.attached
+        assert not screen.box.query_one(".files").display
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 60)])
+async def test_the_prompt_grows_to_a_third_and_is_named(recorded: Any, size: tuple[int, int]):
+    app, _ = recorded()
+    async with app.run_test(size=size) as pilot:
+        screen = await of_the_turn(app, "So.", "First")
+        await pilot.pause()
+        assert screen.box.region.height == 3
+        assert screen.box.border_title == "Message"
+        screen.prompt.fill("line\n" * 100)
+        await pilot.pause()
+        assert size[1] * 0.25 < screen.box.region.height <= size[1] / 3
+        screen.prompt.fill("")
+        await pilot.press("alt+e")
+        assert screen.box.border_title == "Edit a message"
+        await pilot.press("escape")
+        assert screen.box.border_title == "Message"
+
+
+async def test_the_gauge_is_in_the_border_and_follows_the_answer(recorded: Any):
+    app, engine = recorded(*["word "] * 50)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.send("Go")
+        engine.may = 20
+        await wait_until(lambda: screen.turn is not None and screen.turn.meter.tokens == 20)
+        await wait_until(lambda: screen.answer.figures.used and screen.answer.figures.used >= 20)
+        used = screen.answer.figures.used
+        await wait_until(lambda: f" {used:,} of " in screen.box.status.plain)
+        engine.may = 50
+        await answered(screen, 2)
+        await wait_until(lambda: f" {used + 30:,} of " in screen.box.status.plain)
+        await pilot.pause()
+        border = lines(screen)[screen.box.region.bottom - 1]
+        assert "context ━─" in border
+        assert f" {used + 30:,} of 1,048,576 · 0%" in border
+
+
+async def test_a_long_prompt_is_read_with_a_bar_and_the_time_left(
+    held: HeldHost, make: Any, monkeypatch: pytest.MonkeyPatch
+):
+    app = make(LONG, host=held)
+    held.reading.clear()
+    held.go.set()
+    question = "Tell me of the boat, the river and the mill. " * 40
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await shown(app)
+        await screen.send(question)
+        await wait_until(lambda: screen.turn is not None and len(screen.path) == 2)
+        asked = len(held.held.encode_chat([{"role": "user", "content": question}]))
+        assert asked > 300
+        await wait_until(lambda: screen.transcript.view_of(screen.path[-1].id))
+        view = screen.transcript.view_of(screen.path[-1].id)
+        assert view is not None
+        await wait_until(lambda: f"Reading   0 of {asked} tokens" in text_of(view, "waiting"))
+        assert "left" not in text_of(view, "waiting"), "nobody can know yet"
+        # As far as the engine would tell, were it slow.
+        for read in (100, 200):
+            monkeypatch.setattr(held, "reads", lambda _, read=read: read)
+            told = f"Reading {read} of {asked} tokens"
+            await wait_until(lambda told=told: told in text_of(view, "waiting"))
+        await wait_until(lambda: text_of(view, "waiting").endswith("left"))
+        bar = view.query_one(ProgressBar)
+        assert (bar.progress, bar.total) == (200, asked)
+        assert bar.region.bottom == view.foot.region.y
+        monkeypatch.undo()
+        held.reading.set()
+        answer = await answered(screen, 2)
+        await wait_until(lambda: not text_of(view, "waiting"))
+        await pilot.pause()
+        assert answer.figures is not None
+        assert answer.figures.prefill_tps is not None
+        assert f"{answer.figures.completion_tokens} token" in text_of(view, "foot")
+
+
+async def test_one_begins_with_a_starter_by_key_or_by_mouse(recorded: Any):
+    app, _ = recorded()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await shown(app)
+        await wait_until(lambda: screen.transcript.welcome.region.height)
+        await pilot.pause()
+        starters = list(screen.query(Starter))
+        window = screen.transcript.region
+        assert all(window.contains_region(one.region) for one in starters)
+        await pilot.press("tab")
+        assert starters[0].has_focus
+        await pilot.press("right", "down")
+        assert starters[3].has_focus
+        await pilot.press("enter")
+        await wait_until(lambda: screen.prompt.text == starters[3].text)
+        assert screen.prompt.has_focus
+        await pilot.click(starters[1])
+        await wait_until(lambda: screen.prompt.text == starters[1].text)
+        await pilot.press("tab", "3")
+        await wait_until(lambda: screen.prompt.text == starters[2].text)
+        await pilot.press("tab", "escape")
+        assert screen.prompt.has_focus
+        assert not screen.path, "nothing was sent"
+        await pilot.press("ctrl+u", *"mine", "tab", "1")
+        await wait_until(lambda: screen.prompt.text == starters[0].text)
+        await pilot.press("up")
+        await wait_until(lambda: screen.prompt.text == "mine")
+        await screen.send("Go")
+        await wait_until(lambda: not screen.transcript.welcome.display)
+        screen.interrupt()
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (200, 60)])
+async def test_the_welcome_is_in_the_middle_and_whole(recorded: Any, size: tuple[int, int]):
+    app, _ = recorded()
+    async with app.run_test(size=size) as pilot:
+        screen = await shown(app)
+        await pilot.pause()
+        window = screen.transcript.content_region
+        assert screen.transcript.max_scroll_y == 0
+        for one in screen.query("Welcome Static"):
+            assert not one.region or window.contains_region(one.region)
+        for one in screen.query("Welcome .mark, Welcome .starters"):
+            if one.region:
+                middle = one.region.x + one.region.width / 2
+                assert abs(middle - (window.x + window.width / 2)) <= 2
+        assert "context of 1,048,576 tokens" in "\n".join(lines(screen))
+
+
+async def test_without_a_model_the_welcome_says_what_to_press(services: Any):
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
+        await pilot.press("escape")
+        screen = await shown(app)
+        assert screen.host.state is HostState.EMPTY
+        await wait_until(lambda: any("ctrl+t  Choose a model" in line for line in lines(screen)))
+        assert any("No model is loaded." in line for line in lines(screen))
+        await pilot.click(Choose)
+        await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
