@@ -42,7 +42,7 @@ class Starter(Static, can_focus=True):
 
     HELP = """
     A way to begin. **[starter.take enter]**, or a click, puts it into the prompt, where it can be
-    changed before it is sent. Arrows and **1** to **4** go to the others.
+    changed before it is sent. **1** to **4** take them by number, arrows go to the others.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "take", "Take", id="starter.take"),
@@ -50,10 +50,10 @@ class Starter(Static, can_focus=True):
         Binding("right", "move(1)", id="starter.right", show=False),
         Binding("up", "move(-2)", id="starter.up", show=False),
         Binding("down", "move(2)", id="starter.down", show=False),
-        *(
-            Binding(str(n), f"nth({n})", id=f"starter.{'_abcd'[n]}", show=False)
-            for n in (1, 2, 3, 4)
-        ),
+        Binding("1", "nth(1)", id="starter.first", show=False),
+        Binding("2", "nth(2)", id="starter.second", show=False),
+        Binding("3", "nth(3)", id="starter.third", show=False),
+        Binding("4", "nth(4)", id="starter.fourth", show=False),
     ]
 
     class Taken(Message):
