@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.compare.blind import Ballot
-from app.compare.collect import collect
 from app.compare.page import to_json
 from app.compare.prompts import PromptsJob
 from app.compare.results import Results
@@ -19,6 +18,8 @@ from runtimes.errors import RequestError
 
 def report_of(job: PromptsJob) -> Results:
     """Collect the answers, and keep the report. Raises IngotError or OSError."""
+    from app.compare.collect import collect  # the readers of all formats: those who look need none
+
     results = collect(job)
     write_atomically(job.folder / "results.json", to_json(results))
     return with_votes(results, ballot_of(results, job.folder))

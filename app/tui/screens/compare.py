@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path, PurePath
 from typing import ClassVar
 
@@ -244,16 +245,16 @@ class CompareScreen(ModeScreen):
         if entries := await self.app.push_screen_wait(picker):
             await self.choose(entries)
 
-    def action_prompts(self) -> None:
+    @work(exit_on_error=False, exclusive=True, group="prompts")
+    async def action_prompts(self) -> None:
         """Have the chosen files answer a file of prompts."""
-        from app.tui.screens.compare_prompts import ComparePromptsScreen
-
         if self._refused():
             return
         if len(self.entries) < 2:
             self.notify("Choose two files at least: [compare.files ctrl+t].", severity="warning")
             return
-        self.app.push_screen(ComparePromptsScreen(self.entries))
+        module = await asyncio.to_thread(import_module, "app.tui.screens.compare_prompts")
+        self.app.push_screen(module.ComparePromptsScreen(self.entries))
 
     @work(exit_on_error=False, group="dialog")
     async def action_length(self) -> None:
