@@ -7,16 +7,19 @@ import logging
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.monitor.machine import MachineReader, MachineUse
 from quantize.disk import human
 from runtimes.engine.metrics import EngineStats
-from runtimes.errors import RequestError
+from runtimes.errors import IngotError, RequestError
+from runtimes.models.memory import MemoryEstimate, estimate
 
 if TYPE_CHECKING:
     from app.chat.host import EngineHost
+    from app.models.planning import Choice
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +108,7 @@ class Sample:
     engine_pid: int | None  # None while no process holds the model
     label: str  # such as "pebble · q4_k_m"
     details: str  # such as "llamacpp · 2 threads"
+    needs: MemoryEstimate | None = None  # what the loaded file was expected to need
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ class Monitor:
         self._lock = threading.Lock()
         self._samples: deque[Sample] = deque(maxlen=_HISTORY)
         self._speeds: deque[Speed] = deque(maxlen=_SPEEDS)
+        self._estimated: tuple[Choice | None, MemoryEstimate | None] = (None, None)
         self._log = EventLog()
 
     def start(self) -> None:
@@ -154,9 +159,21 @@ class Monitor:
                 engine.pid if engine is not None else None,
                 self._host.label if engine is not None else "",
                 self._host.details if engine is not None else "",
+                self._needs() if engine is not None else None,
             )
             self._samples.append(sample)
         return sample
+
+    def _needs(self) -> MemoryEstimate | None:
+        """Estimated once a model; None for a graph that cannot be read."""
+        choice = self._host.choice
+        if choice is not self._estimated[0]:
+            with suppress(IngotError):
+                self._estimated = (
+                    choice,
+                    estimate(choice.file, choice.settings) if choice else None,
+                )
+        return self._estimated[1] if choice is self._estimated[0] else None
 
     def note(self) -> None:
         """Keep the engine's speeds of this moment, as far as they are known; costs nothing that one

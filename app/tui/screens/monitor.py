@@ -34,7 +34,8 @@ class MonitorScreen(ModeScreen):
     CSS_PATH = "monitor.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-two"), (112, "-four")]  # noqa: RUF012  (as Textual has it)
     HELP = """
-    **CPU** and **Memory**: the machine, and what Ingot's processes take of it.
+    **CPU** and **Memory**: the machine, and what Ingot's processes take of it. With a ≈ stands
+    what the loaded file was expected to need.
 
     **Engine**: requests that wait (queued), in prefill, or in decode; the tokens in the slots' KV
     cache; how much of the prompts was found cached, and what is kept beside the slots; and what a

@@ -108,7 +108,12 @@ class MemoryPane(Pane):
         self.border_subtitle = f"{human(use.ram_used)} of {human(use.ram_total)}"
         self.query_one(Gauge).show(use.ram_used / use.ram_total)
         swap = f"{human(use.swap_used)} of {human(use.swap_total)}" if use.swap_total else "none"
-        self.write("#memory-text", ("ours", human(use.rss)), ("swap", swap), "", *_processes(use))
+        lines: list[str | Row] = [("ours", human(use.rss)), ("swap", swap)]
+        if needs := sample.needs:
+            lines.append(("weights", f"≈ {human(needs.weights)}"))
+            lines.append(("KV cache", f"≈ {human(needs.kv)}"))
+            lines.append(("compute, runtime", f"≈ {human(needs.compute + needs.overhead)}"))
+        self.write("#memory-text", *lines, "", *_processes(use))
 
 
 class EnginePane(Pane):

@@ -200,6 +200,16 @@ def test_samples_have_the_engines_figures(monitor: Monitor, gguf_file: Path) -> 
     assert any(f"not planned: {gguf_file.name}" in text for text in texts(monitor.events()))
 
 
+def test_what_the_loaded_file_needs_is_estimated_once(monitor: Monitor) -> None:
+    needs = monitor.sample().needs
+    assert needs is not None
+    choice = host_of(monitor).choice
+    assert choice is not None
+    assert needs.weights <= choice.file.path.stat().st_size < needs.total + needs.weights
+    assert needs.kv > 0
+    assert monitor.sample().needs is needs
+
+
 def test_trimming_frees_what_the_engine_keeps(monitor: Monitor) -> None:
     answer(monitor)
     until(lambda: (s := monitor.sample().engine) is not None and s.kv_tokens)

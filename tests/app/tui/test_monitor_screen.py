@@ -27,6 +27,7 @@ from app.tui.widgets.event_log import EventLogView
 from app.tui.widgets.monitor_panes import Gauge, Pane
 from runtimes.engine.metrics import EngineStats, Percentiles
 from runtimes.machine.gpus import Gpu
+from runtimes.models.memory import MemoryEstimate
 from runtimes.request import Request, SamplingParams
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -52,7 +53,8 @@ ENGINE = EngineStats(
     Percentiles(0.024, 0.026, 0.031, ((0.0226, 3), (0.032, 14))),
 )
 GPU = Gpu(0, "NVIDIA H200", 150_000_000_000, 129_000_000_000, "9.0", "999.1", 63.0, 412.0)
-SAMPLE = Sample(1000.0, MACHINE, ENGINE, 4107, "river-7b · q4_k_m", "llamacpp · 4 threads")
+NEEDS = MemoryEstimate(4_100_000_000, 900_000_000, 150_000_000, 50_000_000)
+SAMPLE = Sample(1000.0, MACHINE, ENGINE, 4107, "river-7b · q4_k_m", "llamacpp · 4 threads", NEEDS)
 SAMPLES = [
     dataclasses.replace(
         SAMPLE,
@@ -206,6 +208,9 @@ async def test_figures_are_whole_at_any_size(services: Any, size: tuple[int, int
         memory = pane(screen, "memory")
         assert "11 GB of 32 GB" in memory
         assert "5.3 GB" in memory
+        assert "weights ≈ 4.1 GB KV cache ≈ 900 MB compute, runtime ≈ 200 MB" in " ".join(
+            memory.split()
+        )
         assert "500 MB of 8.0 GB" in memory
         assert memory.index("engine") < memory.index("this app") < memory.index("quantize")
         engine = " ".join(pane(screen, "engine").split())
