@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from inspect import cleandoc
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult, SystemCommand
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -30,12 +29,6 @@ class Group:
 
 class HelpScreen(Panel[None]):
     """Taken down by esc, or by F1 again."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Close", id="help.close"),
-    ]
-
-    HINT = "[help.close esc] closes"
 
     def __init__(self, screen: Screen[Any]) -> None:
         super().__init__("Help")

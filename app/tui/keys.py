@@ -85,38 +85,58 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
             for key in _keys(wanted)
             if not _exists(key)
         ]
-    for key, other, names in _clashes(keymap):
-        kept = ", ".join(name for name in (other, *names) if name in keymap)
-        told.append(
-            f"keymap: {shown(key)} is both {other} and {', '.join(names)}; give one another key"
-            f" (until then what you gave {kept} is left out)"
-        )
+    sharing: dict[tuple[str, str], list[str]] = {}
+    for key, first, others in _clashes(keymap):
+        for name in others:
+            sharing.setdefault((key, name), []).append(first)
+    told += [
+        f"keymap: {shown(key)} is both {name} and {', '.join(firsts)}; {name} goes without it"
+        for (key, name), firsts in sharing.items()
+    ]
     return told
 
 
 def usable(keymap: Mapping[str, str]) -> dict[str, str]:
-    """``keymap`` without what would share a key: with two bindings on it, none of them works."""
-    if not keymap:
-        return {}
-    sharing = {name for _, other, names in _clashes(keymap) for name in (other, *names)}
-    return {name: keys for name, keys in keymap.items() if name not in sharing}
+    """``keymap`` in which no two bindings of a place share a key, for then neither would work: the
+    one that has it without the keymap keeps it, else the first of the keymap."""
+    kept = dict(keymap)
+    while clashes := _clashes(kept):
+        key, _, losers = clashes[0]
+        for name in losers:
+            if name in kept:
+                left = [one for one in _keys(kept[name]) if one != key]
+                if left:
+                    kept[name] = ",".join(left)
+                else:
+                    del kept[name]
+    return kept
 
 
 def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
-    """Bindings that share a key in one class, or of which one holds in the whole app: the key, one
-    of them, and the others."""
+    """Bindings that share a key in one class, or of which one holds in the whole app: the key, the
+    one that keeps it, and the others. At least one of the others is in the keymap."""
+    if not keymap:
+        return []
     owners = dict(declared())
     everywhere = next(found for owner, found in owners.items() if issubclass(owner, App))
+    order = list(keymap)
     told: dict[tuple[str, str], set[str]] = {}
     for found in owners.values():
-        by_key: dict[str, str] = {}
+        sharing: dict[str, set[str]] = {}
         for binding in [*everywhere, *found]:
             name = binding.id or binding.action
-            for key in _keys(keymap.get(binding.id or "", binding.key)):
-                other = by_key.setdefault(key, name)
-                if other != name and (other in keymap or name in keymap):
-                    told.setdefault((key, other), set()).add(name)
-    return [(key, other, sorted(names)) for (key, other), names in sorted(told.items())]
+            for key in _keys(keymap.get(name, binding.key)):
+                sharing.setdefault(key, set()).add(name)
+        for key, names in sharing.items():
+            # Those that are not in the keymap first.
+            first, *others = sorted(names, key=lambda name: (name in order, _place(order, name)))
+            if others and any(name in keymap for name in names):
+                told.setdefault((key, first), set()).update(others)
+    return [(key, first, sorted(others)) for (key, first), others in sorted(told.items())]
+
+
+def _place(order: list[str], name: str) -> int:
+    return order.index(name) if name in order else -1
 
 
 def declared() -> Iterator[tuple[type, list[Binding]]]:

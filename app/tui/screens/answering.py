@@ -41,7 +41,6 @@ class SystemScreen(Panel[SystemChoice]):
         Binding("ctrl+s", "use", "Use", id="system.use", priority=True),
         Binding("ctrl+n", "save", "Save as preset", id="system.save", priority=True),
         Binding("delete", "delete", "Delete preset", id="system.delete"),
-        Binding("escape", "dismiss", "Back", id="system.leave", priority=True),
     ]
 
     HEADING = "System message"
@@ -49,6 +48,7 @@ class SystemScreen(Panel[SystemChoice]):
     def __init__(self, system: str | None, sampling: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self._area = TextArea(system or "", id="text", tab_behavior="focus", soft_wrap=True)
+        self._before = system or ""
         self._own = dict(sampling or {})
         self._chosen: Preset | None = None
 
@@ -72,6 +72,9 @@ class SystemScreen(Panel[SystemChoice]):
         self._chosen = presets.find(services_of(self).config, str(event.option.id))
         self._area.text = self._chosen.system or ""
         self._area.focus()
+
+    def unsaved(self) -> bool:
+        return self._area.text != self._before
 
     def action_use(self) -> None:
         """End with the text, and with the sampling of the preset that was taken last."""
@@ -136,7 +139,6 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
         Binding("ctrl+r", "reset_all", "Reset all", id="sampling.reset_all", priority=True),
         Binding("up", "app.focus_previous", show=False, id="sampling.up"),
         Binding("down", "app.focus_next", show=False, id="sampling.down"),
-        Binding("escape", "dismiss", "Back", id="sampling.leave"),
     ]
     HEADING = "Sampling of this chat"
 
@@ -176,13 +178,20 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
             error = errors.get(field.name)
             hint.set_class(error is not None, "error")
             hint.update(f"! {field.range}" if error else field.range)
+        if not errors:
+            self.complain()
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """Say what the parameter does, or what is wrong with it."""
+        """Say what the parameter does."""
         found = [field for field in FIELDS if field.name == event.widget.id]
         if found:
-            told = self.form.errors.get(found[0].name) or f"{found[0].label}: {found[0].help}"
-            self.query_one("#about", Static).update(told)
+            self.query_one("#about", Static).update(f"{found[0].label}: {found[0].help}")
+
+    def unsaved(self) -> bool:
+        form = self.form
+        defaults = services_of(self).config.sampling
+        now = None if form.params is None else sampling_form.to_mapping(form.params, defaults)
+        return now != dict(self._given)
 
     def action_use(self) -> None:
         form = self.form
@@ -191,7 +200,7 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
             self.dismiss(sampling_form.to_mapping(form.params, defaults))
             return
         wrong = next(iter(form.errors))
-        self.query_one("#about", Static).update(form.errors[wrong])
+        self.complain(form.errors[wrong])
         self.query_one(f"#{wrong}").focus()
 
     def action_reset(self) -> None:

@@ -63,7 +63,6 @@ class BatchJobsScreen(Panel[Path]):
     elsewhere can be watched, and resumed once it has ended.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back", id="batch.jobs_back"),
         Binding("ctrl+r", "again", "Look again", id="batch.jobs_again", priority=True),
     ]
 

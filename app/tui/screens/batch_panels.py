@@ -42,7 +42,6 @@ class BatchFilesScreen(Panel[Path]):
     backspace goes one folder up.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back", id="batch.files_back"),
         Binding("backspace", "up", "Folder above", id="batch.files_up"),
         Binding("t", "take", "Take the folder", id="batch.files_take"),
     ]
@@ -77,7 +76,7 @@ class BatchRowScreen(Panel[None]):
     One row: its prompt, its answer or error, and its figures. Up and down scroll.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter", "dismiss", "Back", id="batch.row_back"),
+        Binding("enter", "leave", "Back", id="batch.row_back", show=False),
         Binding("ctrl+y", "copy", "Copy the answer", id="batch.row_copy"),
     ]
 
@@ -112,7 +111,6 @@ class BatchLeaveScreen(ConfirmScreen):
     which loses nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "choose('stay')", "Stay", id="batch.leave_stay"),
         Binding("r", "choose('run')", "Let it run", id="batch.leave_run"),
         Binding("p", "choose('pause')", "Pause it", id="batch.leave_pause"),
         Binding("up", "app.focus_previous", show=False, id="batch.leave_up"),
@@ -138,6 +136,10 @@ class BatchLeaveScreen(ConfirmScreen):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
         self.action_choose(event.button.id or "stay")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """There is no yes here."""
+        return action != "dismiss"
 
     def action_choose(self, what: str) -> None:
         if what == "pause":

@@ -50,7 +50,6 @@ class BatchPresetsScreen(Panel[JobForm]):
     that the form has already stays, with its output. Delete forgets a saved one.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back", id="batch.presets_back"),
         Binding("delete", "forget", "Forget", id="batch.presets_forget"),
     ]
 

@@ -1,29 +1,33 @@
 """Panels over a screen, and what every screen asks: a line, yes or no, one of a list."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Footer, Input, OptionList, Static
+from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.budget import Budget, WayOut
-from app.tui.keys import told
+from app.tui.widgets.key_hints import KeyHints
 
 Result = TypeVar("Result")
 
 
 class Panel(ModalScreen[Result | None], Generic[Result]):
-    """A box in the middle: a title in its border, the ``contents``, and below them the keys, or a
-    hint in the border instead. Ends with None when it was left."""
+    """A box in the middle: a title in its border, the ``contents``, below them what is wrong, and
+    at the bottom the keys. Ends with None when it was left: by esc, or by a click beside the box
+    where nothing is lost."""
 
     HEADING: ClassVar[str] = ""
-    HINT: ClassVar[str | None] = None
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-tall")]  # noqa: RUF012  (as Textual has it)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back", id="panel.leave"),
+    ]
 
     def __init__(self, heading: str = "") -> None:
         super().__init__(classes="panel")
@@ -31,27 +35,52 @@ class Panel(ModalScreen[Result | None], Generic[Result]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
-            box.border_title, box.border_subtitle = self._heading, told(self, self.HINT or "")
+            box.border_title = self._heading
             yield from self.contents()
-            if self.HINT is None:
-                yield Footer(compact=True, show_command_palette=False)
+            yield Static(classes="problem field-error", markup=False)
+            yield KeyHints(classes="keys")
 
     def contents(self) -> ComposeResult:
         """What is in the box."""
         raise NotImplementedError
 
+    def complain(self, text: str = "") -> None:
+        """Say what is wrong, or with no text that nothing is any more."""
+        problem = self.query_one(".problem", Static)
+        problem.update(text)
+        problem.set_class(bool(text), "-shown")
+
+    def unsaved(self) -> bool:
+        """Whether leaving would lose what was typed here: a click beside the box does nothing
+        then."""
+        return False
+
+    async def on_click(self, event: events.Click) -> None:
+        beside = self.get_widget_at(*event.screen_offset)[0] is self
+        if beside and not self.unsaved():
+            await self.run_action("leave")
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
 
 class AskScreen(Panel[str]):
-    """Ends with one line of text. An empty one is not taken."""
+    """Ends with one line of text. An empty one is not taken; nor is one of which ``wrong`` says
+    what is wrong with it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "take", "OK", id="ask.take", priority=True),
-        Binding("escape", "dismiss", "Back", id="ask.leave"),
     ]
 
-    def __init__(self, title: str, text: str = "", placeholder: str = "") -> None:
+    def __init__(
+        self,
+        title: str,
+        text: str = "",
+        placeholder: str = "",
+        wrong: Callable[[str], str] = lambda _: "",
+    ) -> None:
         super().__init__(title)
-        self._text, self._placeholder = text, placeholder
+        self._text, self._placeholder, self._wrong = text, placeholder, wrong
 
     def contents(self) -> ComposeResult:
         yield Input(self._text, placeholder=self._placeholder, id="text", compact=True)
@@ -59,20 +88,30 @@ class AskScreen(Panel[str]):
     def on_mount(self) -> None:
         self.query_one("#text").focus()
 
+    @on(Input.Changed)
+    def _mended(self) -> None:
+        self.complain()
+
+    def unsaved(self) -> bool:
+        return self.query_one("#text", Input).value != self._text
+
     def action_take(self) -> None:
         if text := self.query_one("#text", Input).value.strip():
-            self.dismiss(text)
+            if wrong := self._wrong(text):
+                self.complain(wrong)
+            else:
+                self.dismiss(text)
 
 
 class ConfirmScreen(Panel[bool]):
     """Ends with whether ``question`` was answered by ``yes``. The cursor starts on the way back."""
 
+    HEADING = "Please confirm"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n", "dismiss(False)", "No", id="confirm.no"),
+        Binding("n", "leave", "Back", id="confirm.no", show=False),
         Binding("y", "dismiss(True)", "Yes", id="confirm.yes"),
         Binding("left,right", "app.focus_next", show=False, id="confirm.other"),
     ]
-    HINT = ""
 
     def __init__(self, question: str, yes: str) -> None:
         super().__init__()
@@ -81,15 +120,22 @@ class ConfirmScreen(Panel[bool]):
     def contents(self) -> ComposeResult:
         yield Static(self._question, markup=False)
         with Horizontal(id="answers"):
-            yield Button("Back (n)", id="no")
-            yield Button(f"{self._yes} (y)", id="yes", variant="error")
+            yield Button("Back", id="no", compact=True)
+            yield Button(self._yes, id="yes", variant="error", compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
 
+    def action_leave(self) -> None:
+        self.dismiss(False)
+
 
 class PickScreen(Panel[Result]):
     """Ends with what was picked of (how it is shown, what it is); ``about`` stands above them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "pick", "Choose", id="pick.choose", priority=True),
+    ]
 
     def __init__(
         self, heading: str, offered: Sequence[tuple[Content, Result]], about: str = ""
@@ -103,6 +149,12 @@ class PickScreen(Panel[Result]):
         if self._offered:
             yield OptionList(*(Option(shown) for shown, _ in self._offered), id="offered")
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "pick" or bool(self._offered)
+
+    def action_pick(self) -> None:
+        self.query_one(OptionList).action_select()
+
     @on(OptionList.OptionSelected)
     def _picked(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._offered[event.option_index][1])
@@ -111,9 +163,6 @@ class PickScreen(Panel[Result]):
 class CopyChoice(PickScreen[str]):
     """Which part of a message to copy: (what it is, its text)."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Back", id="copy.leave")]
-    HINT = "enter copies · esc back"
-
     def __init__(self, parts: Sequence[tuple[str, str]]) -> None:
         shown = [(Content(about).truncate(70, ellipsis=True), text) for about, text in parts]
         super().__init__("Copy", shown)
@@ -121,9 +170,6 @@ class CopyChoice(PickScreen[str]):
 
 class ThemeScreen(PickScreen[str]):
     """The app in each theme while the cursor is on its name; as it was when none is picked."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", id="theme.leave")]
-    HINT = "enter keeps it · esc back"
 
     def __init__(self, names: Sequence[str], now: str) -> None:
         super().__init__("Theme", [(Content(name), name) for name in names])
@@ -149,9 +195,6 @@ class OverflowScreen(PickScreen[WayOut]):
     A model can only see as many tokens as its context holds. What is left out of the prompt stays
     in the chat and on disk; the model does not see it any more.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Do not send", id="overflow.leave"),
-    ]
 
     def __init__(self, budget: Budget, ways: Sequence[WayOut]) -> None:
         about = describe(budget)

@@ -1,11 +1,9 @@
 """Panels that ask for a file: one that goes with the next message, and one to write the chat to."""
 
 from pathlib import Path
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.widgets import RadioButton, RadioSet, Static
 
 from app.chat.attachments import Attached, read_attachment, with_attachments
@@ -36,9 +34,8 @@ class FilePanel(Panel[Result]):
 
     def tell(self, text: str, *, error: bool = False) -> None:
         if self.is_attached:
-            about = self.query_one("#about", Static)
-            about.set_class(error, "error")
-            about.update(text)
+            self.complain(text if error else "")
+            self.query_one("#about", Static).update("" if error else text)
 
 
 class AttachScreen(FilePanel[Attachment]):
@@ -48,11 +45,7 @@ class AttachScreen(FilePanel[Attachment]):
     Type the path of a text file, or pick it below: tab completes, down goes to the list. How much
     of the context the file takes is shown before you attach it.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back", id="attach.leave")
-    ]
     HEADING = "Attach a text file"
-    HINT = "enter attaches · tab completes · esc back"
 
     @on(PathInput.Changed)
     def _typed(self, event: PathInput.Changed) -> None:
@@ -119,11 +112,7 @@ class ExportScreen(FilePanel[Path]):
     The suffix sets the format: `.md` has the shown branch, `.json` every branch with all figures.
     An existing file is replaced only after asking.
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back", id="export.leave")
-    ]
     HEADING = "Export this chat"
-    HINT = "enter writes · tab completes · esc back"
 
     def __init__(self, conversation: Conversation, path: str | None = None) -> None:
         super().__init__(path or str(suggested_path(conversation)))

@@ -107,7 +107,6 @@ class LoadScreen(Panel[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "use", "Load", id="load.use", priority=True),
         Binding("ctrl+d", "reset", "As planned", id="load.reset", priority=True),
-        Binding("escape", "dismiss", "Back", id="load.leave"),
     ]
 
     def __init__(self, entry: Entry) -> None:

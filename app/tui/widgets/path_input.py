@@ -24,6 +24,7 @@ class _Line(Input):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", "Complete the path", id="path.complete"),
         Binding("down", "list", "To the list", id="path.list"),
+        Binding("enter", "submit", "Take it", id="path.take"),
     ]
 
     def action_complete(self) -> None:
@@ -52,7 +53,7 @@ class PathInput(Vertical):
 
     def __init__(self, value: str = "", *, placeholder: str = "", id: str | None = None) -> None:
         super().__init__(id=id)
-        self._line = _Line(value, placeholder=placeholder, id="path-line")
+        self._line = _Line(value, placeholder=placeholder, id="path-line", compact=True)
         self._list = OptionList(id="path-list")
         self._found: list[str] = []
 

@@ -70,7 +70,7 @@ async def test_what_cannot_be_attached_is_told(
         bare.show(panel)
         await pilot.pause()
         await pilot.press("enter")
-        about = panel.query_one("#about", Static)
+        about = panel.query_one(".problem", Static)
         await wait_until(lambda: told in str(about.content))
         assert bare.screen is panel
         await pilot.press("escape")

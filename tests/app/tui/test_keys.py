@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.binding import Binding
 
 from app.tui.app import IngotApp
-from app.tui.keys import declared, problems, shown
+from app.tui.help import HelpScreen
+from app.tui.keys import declared, problems, shown, usable
+from tests.support import wait_until
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "chat.md"
 
@@ -42,12 +46,34 @@ def test_a_key_that_does_not_exist_is_told() -> None:
 
 def test_two_bindings_with_one_key_are_told() -> None:
     [told] = problems({"app.quit": "f2"})
-    assert "F2 is both app.chat and app.quit" in told
+    assert "F2 is both app.quit and app.chat; app.quit goes without it" in told
 
 
 def test_a_key_that_many_bindings_share_is_told_once() -> None:
     [told] = problems({"app.quit": "ctrl+s"})
-    assert told.startswith("keymap: ctrl+s is both app.quit and batch.save, chat.sampling, ")
+    assert re.match(r"keymap: ctrl\+s is both app\.quit and \w+\.\w+, .*chat\.sampling, ", told)
+    assert told.endswith("app.quit goes without it")
+
+
+def test_of_two_bindings_with_one_key_the_first_keeps_it() -> None:
+    assert usable({"app.quit": "ctrl+f12"}) == {"app.quit": "ctrl+f12"}
+    assert usable({"app.quit": "f2"}) == {}, "F2 is the chat's by itself"
+    assert usable({"chat.models": "f10", "chat.chats": "f10"}) == {"chat.models": "f10"}
+    kept = usable({"chat.chats": "f10,alt+z", "chat.models": "f10,alt+y"})
+    assert kept == {"chat.chats": "f10,alt+z", "chat.models": "alt+y"}
+    moved = {"chat.chats": "ctrl+t", "chat.models": "f10"}
+    assert usable(moved) == moved, "a key that was given away is free"
+
+
+async def test_what_shares_a_key_works_and_is_told(bare: Any) -> None:
+    keymap = {"app.help": "f2", "app.quit": "ctrl+f12"}
+    bare.services.config = replace(bare.services.config, keymap=keymap)
+    async with bare.run_test(size=(80, 24), notifications=True) as pilot:
+        assert any("F2 is both app.help and app.chat" in n.message for n in bare._notifications)
+        await pilot.press("f1")
+        await wait_until(lambda: isinstance(bare.screen, HelpScreen))
+        await pilot.press("ctrl+f12")
+        await wait_until(lambda: bare.return_code == 0)
 
 
 def test_no_key_of_a_screen_is_one_of_the_whole_app() -> None:

@@ -32,7 +32,7 @@ async def test_a_wrong_value_is_told_as_it_is_typed_and_not_taken(bare: Any) -> 
         await pilot.pause()
         assert bare.screen is panel
         assert panel.focused is panel.query_one("#temperature")
-        assert "'0.7x'" in str(panel.query_one("#about", Static).content)
+        assert "'0.7x'" in str(panel.query_one(".problem", Static).content)
         await pilot.press("backspace")
         await wait_until(lambda: not hint.has_class("error"))
         await pilot.press("enter")
