@@ -108,11 +108,11 @@ class ChatList(OptionList):
 def _brief(hit: Hit, width: int, shown: bool) -> Content:
     """The title alone, or the place that a search has found under it."""
     title = _short(hit.chat.title or _UNTITLED, width - 2)
-    style = "bold $text-primary" if shown else ""
+    style = "bold" if shown else ""  # no colour: the cursor's own is behind it at times
     line = Content.styled(f"{'▸' if shown else ' '} {title}", style)
     if hit.message is None:
         return _marked(line, _later(hit.marks, 2), 2 + len(title))
-    return Content("\n").join([line, _found(hit, width).stylize("$text-muted")])
+    return Content("\n").join([line, _found(hit, width)])
 
 
 def _lines(hit: Hit, width: int, now: float, shown: bool = False) -> Content:
@@ -121,10 +121,10 @@ def _lines(hit: Hit, width: int, now: float, shown: bool = False) -> Content:
     room = width - len(date) - 1 - len(mark)
     title = _short(hit.chat.title or _UNTITLED, room)
     in_title = hit.message is None
-    first = Content.assemble(f"{mark}{set_cell_size(title, room)} ", (date, "$text-muted"))
+    first = Content(f"{mark}{set_cell_size(title, room)} {date}")
     if in_title:
         first = _marked(first, _later(hit.marks, len(mark)), len(mark) + len(title))
-    second = Content.styled(about(hit.chat), "$text-muted") if in_title else _found(hit, width)
+    second = Content(about(hit.chat)) if in_title else _found(hit, width)
     return Content("\n").join([first, second])
 
 
