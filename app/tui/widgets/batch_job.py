@@ -122,8 +122,8 @@ class BatchJob(Vertical):
         self._charted[name] = shown
         pane = self.query_one(f"#job-{name}")
         points = [(speed.at, getattr(speed, name)) for speed in view.speeds]
-        # A journal says nothing of it: it is not known of a job that was started elsewhere.
-        known = name == "decode" or overall is not None or any(value for _, value in points)
+        # A journal says nothing of prefill: it is not known of a job that was started elsewhere.
+        known = name == "decode" or view.own or any(value for _, value in points)
         pane.set_class(not known, "-unknown")
         pane.border_title = f"{name} tok/s"
         told = [f"{rate(overall)} overall".replace(" tok/s", "")] if overall is not None else []

@@ -24,6 +24,7 @@ class RowPane(VerticalScroll):
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id, classes="pane", can_focus=False)
+        self.border_title = "Row"
         self.row: ShownRow | None = None
         self._wanted: tuple[Job, int, RowState] | None = None
         self._reading = False

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from textual.widgets import Input, Static
+from textual.widgets._footer import FooterKey
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch import records
@@ -90,6 +91,17 @@ def runs(screen: BatchScreen) -> psutil.Process | None:
     """The job's process, once there is one."""
     record = None if screen.job is None else records.record_of(screen.job.output)
     return psutil.Process(record.pid) if record and record.pid else None
+
+
+async def click_key(pilot: Any, key: str) -> None:
+    """Click a key in the footer, once it stands there."""
+
+    def told() -> list[FooterKey]:
+        keys = pilot.app.screen.query(FooterKey)
+        return [one for one in keys if one.key == key and one.region.width]
+
+    await soon(told)
+    assert await pilot.click(told()[0])
 
 
 async def choose(pilot: Any, model: Path, **values: str) -> None:
@@ -220,7 +232,7 @@ async def test_a_running_job_is_watched_stopped_and_left(
         assert "kept" in said(screen, "job-said")
 
         # Gone on with here, it is ours.
-        await pilot.press("r")
+        await click_key(pilot, "r")
         await soon(lambda: state(screen).startswith("running"))
         await soon(lambda: said(screen, "job-slots").startswith("Slots ■■■■ 4 · 4 decoding"))
         await soon(lambda: said(screen, "kind-running") == "running  4")
@@ -231,7 +243,7 @@ async def test_a_running_job_is_watched_stopped_and_left(
         await soon(lambda: isinstance(app.screen, BatchLeaveScreen))
         await pilot.press("escape")
         await soon(lambda: app.screen is screen)
-        await pilot.press("s")
+        await click_key(pilot, "s")
         await soon(lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("y")
         await soon(lambda: state(screen).startswith("stopped"))
