@@ -1,10 +1,15 @@
-"""Draw assets/chat.svg and the others: the terminal app's screens, with Pebble at work in them.
+"""Draw the pictures of the terminal app: assets/*.svg for the README, assets/tour/*.svg for docs/tour.md.
 
-Run it after `make demo`:  .venv/bin/python assets/screens.py [NAME]...
+Run it after `make demo`:
+
+    .venv/bin/python assets/screens.py [--model MODEL] [NAME]...
+
+MODEL is what `ingot chat` takes, Pebble's files without it; NAME one of SCREENS.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -17,10 +22,18 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 BUILT = HERE / "pebble-built"
 PROMPTS = HERE / "prompts" / "demo.jsonl"
-SIZE = (118, 34)
+SIZE = (120, 36)  # of the README's
+SIZES = ((80, 24), (120, 40), (200, 60))
+THEMES = ("ingot", "ingot-light")
+PEBBLE = ("What is the capital of France?", "And of Japan?", "Tell me a story about a fox.")
+REAL = (
+    "What is gravity? Answer in one sentence.",
+    "Write a Python function that says whether a number is even.",
+    "Name three rivers as a list.",
+)
 
 
-async def until(true: Callable[[], Any], seconds: float = 60.0) -> None:
+async def until(true: Callable[[], Any], seconds: float = 120.0) -> None:
     """Let the app go on until ``true()``."""
     limit = time.monotonic() + seconds
     while not true():
@@ -37,33 +50,72 @@ async def ask(pilot: Any, text: str) -> None:
     await pilot.press("enter")
 
 
+async def welcome(pilot: Any) -> None:
+    """An empty chat."""
+    await pilot.pause(1.0)
+
+
 async def chat(pilot: Any) -> None:
     """Three answers with their figures."""
-    for text in ("What is the capital of France?", "And of Japan?", "Tell me a story about a fox."):
+    pebble = pilot.app.services.host.label.startswith("pebble")
+    for text in PEBBLE if pebble else REAL:
         await ask(pilot, text)
         await pilot.pause(0.5)
         await until(lambda: not pilot.app.screen.busy)
+    await pilot.press("ctrl+end")
 
 
 async def compare(pilot: Any) -> None:
     """Two files, one question."""
     await pilot.press("f3")
+    await pilot.pause(0.5)
     await ask(pilot, "Tell me a story about a robot.")
     screen = pilot.app.screen
     await until(lambda: screen.report is not None and not screen.running)
 
 
 async def batch(pilot: Any) -> None:
-    """A job over the demo's prompts, in a folder of its own."""
+    """A job over the demo's prompts, several times as many, in a folder of its own."""
     os.chdir(os.environ["INGOT_HOME"])
     rows = Path("prompts.jsonl")
-    rows.write_text(PROMPTS.read_text(encoding="utf-8"), "utf-8")
+    lines = PROMPTS.read_text(encoding="utf-8").splitlines()
+    text = "\n".join(
+        line.replace('"id": "', f'"id": "{n}-').replace('"id":"', f'"id":"{n}-')
+        for n in range(40)
+        for line in lines
+    )
+    rows.write_text(text, "utf-8")
     await pilot.press("f4")
     await pilot.pause(0.5)
     screen = pilot.app.screen
     screen.query_one("BatchForm Input").value = str(rows)
+    await pilot.pause(0.5)
     await pilot.press("ctrl+g")
-    await until(lambda: screen.job and screen.job.view().phase == "done", 120)
+    await until(lambda: screen.job and screen.job.view().done > 0.4 * 40 * len(lines), 300)
+    await pilot.pause(1.0)
+
+
+async def batch_form(pilot: Any) -> None:
+    """A job that is not started yet."""
+    await pilot.press("f4")
+    await pilot.pause(0.5)
+    pilot.app.screen.query_one("BatchForm Input").value = str(PROMPTS)
+    await pilot.pause(2.0)
+
+
+async def quantize(pilot: Any) -> None:
+    """Recipes for the demo's model."""
+    await pilot.press("f5")
+    await pilot.pause(0.5)
+    pilot.app.screen.query_one("#model").value = str(HERE / "pebble")
+    await pilot.pause(4.0)
+
+
+async def files(pilot: Any) -> None:
+    """What was built of it, measured."""
+    await quantize(pilot)
+    await pilot.press("f10", "f10")
+    await pilot.pause(2.0)
 
 
 async def monitor(pilot: Any) -> None:
@@ -73,33 +125,86 @@ async def monitor(pilot: Any) -> None:
     await pilot.pause(4.0)
 
 
+async def models(pilot: Any) -> None:
+    """All files that can be loaded."""
+    await pilot.press("ctrl+t")
+    await pilot.pause(2.0)
+
+
+async def help_(pilot: Any) -> None:
+    """All keys of the chat."""
+    await pilot.press("f1")
+    await pilot.pause(1.0)
+
+
+async def palette(pilot: Any) -> None:
+    """All commands."""
+    await pilot.press("ctrl+p")
+    await pilot.pause(1.0)
+
+
+async def themes(pilot: Any) -> None:
+    """The app as another theme shows it."""
+    await chat(pilot)
+    await pilot.press("f12", "down")
+    await pilot.pause(1.0)
+
+
 SCREENS: dict[str, Callable[[Any], Awaitable[None]]] = {
     "chat": chat,
     "compare": compare,
     "batch": batch,
+    "quantize": quantize,
     "monitor": monitor,
+}
+MORE: dict[str, Callable[[Any], Awaitable[None]]] = {
+    "welcome": welcome,
+    "batch-form": batch_form,
+    "files": files,
+    "models": models,
+    "help": help_,
+    "palette": palette,
+    "themes": themes,
 }
 
 
-async def draw(name: str) -> None:
-    """One picture, of an app of its own."""
+async def draw(name: str, model: str, pictures: list[tuple[tuple[int, int], str, Path]]) -> None:
+    """One screen, brought there once, in several sizes and themes."""
     from app.tui.app import IngotApp
     from app.tui.services import Start, open_services
 
     with tempfile.TemporaryDirectory(prefix="ingot-screens-") as home:
         os.environ["INGOT_HOME"] = home
-        with open_services(Start(str(BUILT))) as services:
+        with open_services(Start(model)) as services:
             app = IngotApp(services)
-            async with app.run_test(size=SIZE) as pilot:
+            async with app.run_test(size=pictures[0][0]) as pilot:
                 await until(lambda: services.host.engine is not None)
-                await SCREENS[name](pilot)
-                await pilot.pause(1.0)
-                (HERE / f"{name}.svg").write_text(app.export_screenshot(title="Ingot"), "utf-8")
+                await {**SCREENS, **MORE}[name](pilot)
+                for size, theme, out in pictures:
+                    if name != "themes":
+                        app.theme = theme
+                    await pilot.resize_terminal(*size)
+                    await pilot.pause(1.5)
+                    out.parent.mkdir(exist_ok=True)
+                    out.write_text(app.export_screenshot(title="Ingot"), "utf-8")
 
 
 def main() -> int:
-    for name in sys.argv[1:] or SCREENS:
-        asyncio.run(draw(name))
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--model", default=str(BUILT))
+    reader.add_argument("names", nargs="*", metavar="NAME", choices=[*SCREENS, *MORE, []])
+    wanted = reader.parse_args()
+    for name in wanted.names or [*SCREENS, *MORE]:
+        pictures = []
+        if name in SCREENS:
+            pictures = [(SIZE, THEMES[0], HERE / f"{name}.svg")]
+            for width, height in SIZES:
+                for theme in THEMES:
+                    file = f"{name}-{width}x{height}{'-light' if theme.endswith('light') else ''}.svg"
+                    pictures.append(((width, height), theme, HERE / "tour" / file))
+        else:
+            pictures = [(SIZE, THEMES[0], HERE / "tour" / f"{name}.svg")]
+        asyncio.run(draw(name, wanted.model, pictures))
     return 0
 
 
