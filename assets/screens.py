@@ -1,4 +1,4 @@
-"""Draw the pictures of the terminal app: assets/*.svg for the README, assets/tour/*.svg for docs/tour.md.
+"""Draw the pictures of the terminal app: assets/*.svg (README), assets/tour/*.svg (docs/tour.md).
 
 Run it after `make demo`:
 
@@ -200,7 +200,9 @@ def main() -> int:
             pictures = [(SIZE, THEMES[0], HERE / f"{name}.svg")]
             for width, height in SIZES:
                 for theme in THEMES:
-                    file = f"{name}-{width}x{height}{'-light' if theme.endswith('light') else ''}.svg"
+                    file = (
+                        f"{name}-{width}x{height}{'-light' if theme.endswith('light') else ''}.svg"
+                    )
                     pictures.append(((width, height), theme, HERE / "tour" / file))
         else:
             pictures = [(SIZE, THEMES[0], HERE / "tour" / f"{name}.svg")]

@@ -19,6 +19,8 @@ from app.tui import modes
 from app.tui.app import IngotApp, app_of
 from app.tui.keys import shown, told
 
+_BRAND = "◆ Ingot"
+_PAD = 2  # cells around a tab, and beside the brand
 _GAP = 2  # cells between two keys of the footer
 _ROOMY = 100  # cells, from which on tabs tell their keys and the footer what computes
 _STATES = {
@@ -35,11 +37,14 @@ class ModeTab(Static):
         super().__init__(markup=False, classes="-active" if active else "")
         self.mode = mode
 
-    def fit(self, *, keys: bool) -> None:
-        """With its key or without."""
-        key = told(self, f"[app.{self.mode.name} {shown(self.mode.key)}]")
-        with_key = (f" {key}", "$text-muted not bold not underline") if keys else ""
-        self.update(Content.assemble(self.mode.title, with_key))
+    def fit(self, *, keys: bool) -> int:
+        """Its cells, with its key or without."""
+        key = told(self, f"[app.{self.mode.name} {shown(self.mode.key)}]") if keys else ""
+        text = Content(self.mode.title)
+        if key:
+            text = Content.assemble(text, (f" {key}", "$text-muted not bold not underline"))
+        self.update(text)
+        return text.cell_length + _PAD
 
     async def on_click(self) -> None:
         await self.app.run_action(f"app.switch_mode('{self.mode.name}')")
@@ -52,9 +57,10 @@ class AppHeader(Horizontal):
     def __init__(self, mode: str) -> None:
         super().__init__()
         self._mode = mode
+        self._room = 0  # cells for what is at the right
 
     def compose(self) -> ComposeResult:
-        yield Static("◆ Ingot", id="brand", markup=False)
+        yield Static(_BRAND, id="brand", markup=False)
         for mode in modes.MODES:
             yield ModeTab(mode, active=mode.name == self._mode)
         yield Static(id="loaded", markup=False)
@@ -66,11 +72,13 @@ class AppHeader(Horizontal):
         self.watch(app, "decoding", self._show)
 
     def on_resize(self, event: events.Resize) -> None:
-        for tab in self.query(ModeTab):
-            tab.fit(keys=event.size.width >= _ROOMY)
-        self.call_after_refresh(self._show)  # once the tabs have their width
+        width = event.size.width
+        tabs = sum(tab.fit(keys=width >= _ROOMY) for tab in self.query(ModeTab))
+        self._room = width - tabs - len(_BRAND) - 2 * _PAD
+        self._show()
 
     def _show(self) -> None:
+        """What matters least goes first: the bits, the quality, then the model's name."""
         app = app_of(self)
         host = app.services.host
         speed = (app.speed, "bold $text-primary" if app.decoding else "$text-muted")
@@ -78,16 +86,13 @@ class AppHeader(Horizontal):
         if host.state is not HostState.READY:
             bad = host.state is HostState.FAILED
             model = (_STATES[host.state], "$text-error" if bad else "$text-warning")
-        taken = sum(one.outer_size.width for one in self.query("#brand, ModeTab"))
-        room = self.size.width - taken - 2
-        # What matters least goes first: the quality, then the model's name.
-        for parts in ((model, quality, speed), (model, speed), (speed,)):
-            there = [part for part in parts if part[0]]
-            text = Content(" │ ").join(Content.styled(*part) for part in there)
-            if text.cell_length <= room:
+        short = (host.quality.rpartition(" · ")[2], "$text-muted")
+        wanted = ((model, quality, speed), (model, short, speed), (model, speed), (speed,), ())
+        for parts in wanted:
+            there = [Content.styled(*part) for part in parts if part[0]]
+            text = Content(" │ ").join(there)
+            if text.cell_length <= self._room:
                 break
-        else:
-            text = Content("")
         self.query_one("#loaded", Static).update(text)
 
 
