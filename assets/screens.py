@@ -29,7 +29,7 @@ PEBBLE = ("What is the capital of France?", "And of Japan?", "Tell me a story ab
 REAL = (
     "What is gravity? Answer in one sentence.",
     "Write a Python function that says whether a number is even.",
-    "Name three rivers as a list.",
+    "Name three rivers.",
 )
 
 
@@ -175,6 +175,9 @@ async def draw(name: str, model: str, pictures: list[tuple[tuple[int, int], str,
 
     with tempfile.TemporaryDirectory(prefix="ingot-screens-") as home:
         os.environ["INGOT_HOME"] = home
+        settings = Path(home) / "config" / "config.toml"
+        settings.parent.mkdir()
+        settings.write_text("[sampling]\ntemperature = 0.0\n", "utf-8")
         with open_services(Start(model)) as services:
             app = IngotApp(services)
             async with app.run_test(size=pictures[0][0]) as pilot:

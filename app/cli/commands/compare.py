@@ -98,11 +98,13 @@ def compare(
 ) -> None:
     """Ask several files the same: answers, speed, memory, and the first token that differs.
 
-    They answer one after another, each in its own process. Exits 3 if one could not answer.
+    They answer one after another, each in its own process. Exits 3 if one
+    could not answer.
 
-    With --prompts, each file answers a whole file of prompts: how many answers are the same, where
-    they part, which were right and became wrong, speeds. Every answer is kept: after a crash or
-    Ctrl-C the same command goes on where it stopped. Exits 1 if some prompts failed.
+    With --prompts, each file answers a whole file of prompts: how many
+    answers are the same, where they part, which were right and became wrong,
+    speeds. Every answer is kept: after a crash or Ctrl-C the same command
+    goes on where it stopped. Exits 1 if some prompts failed.
     """
     from app.prompts import clean_argument
     from runtimes.errors import RequestError
