@@ -158,7 +158,7 @@ def test_a_chat_in_a_terminal(published: Path, tmp_path: Path) -> None:
     env = {"INGOT_HOME": str(tmp_path / "home"), **sampling}
     with Tmux(tmp_path / "tmux", 100, 30) as window:
         window.start("chat", str(published), env=env)
-        window.wait("llamacpp")  # in the line below, once the model is loaded
+        window.wait("smollm2-")  # in the header, once the model is loaded
         window.type(QUESTIONS[0])
         window.wait(r"gravity\?")
         window.keys("Enter")

@@ -26,20 +26,20 @@ def window(tmp_path: Path) -> Iterator[Tmux]:
 
 def test_a_users_way_through_the_app(window: Tmux, home: Path, endless_built: Path) -> None:
     window.start("chat", str(endless_built), env={"INGOT_HOME": str(home), **ENVIRONMENT})
-    window.wait("llamacpp|onnx")  # in the line below, once the model is loaded
+    window.wait("pebble ·")  # in the header, once the model is loaded
 
     _send(window, "Tell me a story.")  # its answer takes minutes, until /set below ends that
     window.wait("lele")
     window.keys("Escape")
-    window.wait("· stopped")
+    window.wait("stopped")
 
     _send(window, "/new")
-    window.wait("New chat")
+    window.wait("Explain an idea")  # of an empty chat
     _send(window, "/set frequency_penalty 0")
     window.wait("Sampling: frequency_penalty 0")
     _send(window, QUESTION)
     window.wait(ANSWER)
-    window.wait("ended by itself")
+    window.wait(r"· stop\s")
 
     window.keys("M-e")
     window.wait("Editing")
@@ -95,7 +95,6 @@ def test_bytes_that_come_at_once_keep_their_order(window: Tmux, home: Path) -> N
     window.keys("Escape")
     window.wait("Write a message")
     window.send(b"ABC\r/new\rxyz")
-    window.wait("New chat")
     window.wait(r"│\s*xyz *│")
     window.wait("Waits for a model")
     window.keys("Escape")  # else a second message would be refused
