@@ -5,14 +5,14 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, work
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
@@ -29,8 +29,9 @@ from app.config.writing import set_value
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal, theme
-from app.tui.help import HelpScreen, commands
+from app.tui.help import HelpScreen
 from app.tui.keys import key
+from app.tui.palette import Commands, Palette
 from app.tui.screens.dialogs import ConfirmScreen, ThemeScreen
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import problems
@@ -244,8 +245,18 @@ class IngotApp(App[None]):
         else:
             self.push_screen(HelpScreen(self.screen))
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        yield from commands(screen)
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(providers=[Commands]))
+
+    async def action_in_chat(self, action: str) -> None:
+        """Turn to the chat and run one of its actions."""
+        await self.switch_mode(modes.CHAT.name)
+        await self.run_action(action)
+
+    def action_use_theme(self, name: str) -> None:
+        self.theme = name
+        self.remember("theme", name)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, but NO_COLOR means none at all, and only when it is not empty."""

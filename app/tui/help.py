@@ -1,34 +1,88 @@
-"""What keys do, as they are mapped now: F1 tells it of the focused widget, the palette of all."""
+"""F1: what is said about the focused widget, and what keys do there now, by task."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 from inspect import cleandoc
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
+from rich.console import Group as Renderables
 from rich.table import Table
 from rich.text import Text
-from textual.app import ComposeResult, SystemCommand
-from textual.containers import VerticalScroll
+from textual import events, on
+from textual.app import ComposeResult, RenderResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Markdown, Static
+from textual.widgets import Input, Markdown, Static
 
 from app.tui.keys import shown, told
 from app.tui.screens.dialogs import Panel
+from app.tui.tasks import bound, by_task
+
+_TWO = 110  # columns of the terminal, from which on there are two of groups
+_LOW, _HIGH = 6, 8  # lines around what scrolls, in a low terminal and in one with room around
+_TALL = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The bindings of one place: (keys, what they do)."""
+class Row(NamedTuple):
+    """One line of help."""
+
+    keys: str
+    does: str
+    more: str
+
+
+class Group(NamedTuple):
+    """What serves one task."""
 
     title: str
-    rows: tuple[tuple[str, str], ...]
+    rows: tuple[Row, ...]
+
+    def with_words(self, words: list[str]) -> "Group":
+        """Those rows that have all ``words``, be it in the title."""
+        rows = (row for row in self.rows if _has(f"{self.title} {' '.join(row)}", words))
+        return Group(self.title, tuple(rows))
+
+
+class KeyGroup(Static):
+    """Draws a group; with a filter the rows that fit, and nothing when none does."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "key-group--title",
+        "key-group--key",
+        "key-group--more",
+    }
+
+    def __init__(self, group: Group, width: int) -> None:
+        super().__init__()
+        self._group = self.filtered = group
+        self._width = width
+
+    def filter(self, words: list[str]) -> None:
+        """Show the rows that have all ``words``."""
+        self.filtered = self._group.with_words(words)
+        self.display = bool(self.filtered.rows)
+        self.refresh(layout=True)
+
+    def render(self) -> RenderResult:
+        title, key, more = (
+            self.get_component_rich_style(f"key-group--{part}", partial=True)
+            for part in ("title", "key", "more")
+        )
+        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        table.add_column(width=self._width)
+        table.add_column(ratio=1)
+        for row in self.filtered.rows:
+            does = Text(row.does)
+            if row.more:
+                does.append(f" · {row.more}", more)
+            table.add_row(Text(row.keys, key), does)
+        return Renderables(Text(self._group.title, title), table)
 
 
 class HelpScreen(Panel[None]):
-    """Taken down by esc, or by F1 again."""
+    """Taken down by esc, or by F1 again. What is typed filters the keys."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-one"), (_TWO, "-two")]  # noqa: RUF012, as Textual has it
 
     def __init__(self, screen: Screen[Any]) -> None:
         super().__init__("Help")
@@ -36,50 +90,72 @@ class HelpScreen(Panel[None]):
         self.groups = groups(screen)
 
     def contents(self) -> ComposeResult:
-        with VerticalScroll():
+        # Room for the longest key; where one thing has several, each that does not fit has a line.
+        keys = (key for one in self.groups for row in one.rows for key in row.keys.split())
+        width = max(map(len, keys), default=0)
+        yield Input(placeholder="Type to find a key", id="keys-filter", compact=True)
+        with VerticalScroll(can_focus=False):
             if self._text:
                 yield Markdown(self._text)
-            yield Static(self._table())
+            with Horizontal(id="key-columns"):
+                for column in _halves(self.groups):
+                    with Vertical():
+                        yield from (KeyGroup(group, width) for group in column)
+            yield Static("No key does that here.", id="no-key", classes="muted")
 
-    def _table(self) -> Table:
-        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), expand=True)
-        table.add_column(no_wrap=True)
-        table.add_column(ratio=1)
-        for number, group in enumerate(self.groups):
-            if number:
-                table.add_row("", "")
-            table.add_row(Text(group.title, style="bold underline"), "")
-            for keys, does in group.rows:
-                table.add_row(Text(keys, style="bold"), does)
-        return table
+    @on(Input.Changed)
+    def _filter(self, event: Input.Changed) -> None:
+        scroll = self.query_one(VerticalScroll)
+        scroll.styles.min_height = scroll.outer_size.height  # nothing moves while one types
+        words = event.value.lower().split()
+        for text in self.query(Markdown):
+            text.display = not words
+        drawn = self.query(KeyGroup)
+        for one in drawn:
+            one.filter(words)
+        self.query_one("#no-key").display = not any(one.display for one in drawn)
+        scroll.scroll_home(animate=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Above and below what scrolls are the filter, the hints and the box's edges."""
+        scroll, height = self.query_one(VerticalScroll), event.size.height
+        scroll.styles.min_height = None
+        scroll.styles.max_height = height - (_LOW if height < _TALL else _HIGH)
+
+    def key_up(self) -> None:
+        self.query_one(VerticalScroll).scroll_up()
+
+    def key_down(self) -> None:
+        self.query_one(VerticalScroll).scroll_down()
+
+    def key_pageup(self) -> None:
+        self.query_one(VerticalScroll).scroll_page_up()
+
+    def key_pagedown(self) -> None:
+        self.query_one(VerticalScroll).scroll_page_down()
 
 
 def groups(screen: Screen[Any]) -> list[Group]:
-    """What keys do on ``screen`` now, from the focused widget outwards; last the many keys that
-    Textual's own widgets have."""
-    ours: dict[DOMNode, dict[tuple[str, str], list[str]]] = {}
-    theirs: dict[DOMNode, dict[tuple[str, str], list[str]]] = {}
-    for node, binding, enabled, tooltip in screen.active_bindings.values():
-        if not binding.description or not enabled:
-            continue
-        does = " · ".join(part for part in (binding.description, tooltip) if part)
-        rows = (ours if binding.id else theirs).setdefault(node, {})
-        rows.setdefault((binding.action, does), []).append(shown(binding.key))
-    outwards = list((screen.focused or screen).ancestors_with_self)
+    """What keys do on ``screen`` now, by task."""
     return [
         Group(
-            _title(node), tuple((" ".join(keys), does) for (_, does), keys in found[node].items())
+            task, tuple(Row(" ".join(map(shown, one.keys)), one.title, one.more) for one in those)
         )
-        for found in (ours, theirs)
-        for node in outwards
-        if node in found
+        for task, those in by_task(bound(screen))
     ]
 
 
-def _title(node: DOMNode) -> str:
-    if node is node.app:
-        return "Everywhere"
-    return node.BINDING_GROUP_TITLE or type(node).__name__.strip("_").removesuffix("Screen")
+def _halves(of: list[Group]) -> tuple[list[Group], list[Group]]:
+    """Two columns as even as can be."""
+    heights = [len(one.rows) + 2 for one in of]
+    cut = min(
+        range(1, len(of) + 1), key=lambda at: max(sum(heights[:at]), sum(heights[at:])), default=0
+    )
+    return of[:cut], of[cut:]
+
+
+def _has(text: str, words: list[str]) -> bool:
+    return all(word in text.lower() for word in words)
 
 
 def _text(node: DOMNode) -> str:
@@ -88,16 +164,3 @@ def _text(node: DOMNode) -> str:
         if isinstance(one, Widget) and one.HELP:
             return told(one, cleandoc(one.HELP))
     return ""
-
-
-def commands(screen: Screen[Any]) -> Iterator[SystemCommand]:
-    """Entries of the command palette: one for each binding that has an id and says what it does."""
-    seen = {"app.palette"}  # opening it from itself would do nothing
-    for node, binding, enabled, tooltip in screen.active_bindings.values():
-        if binding.id is None or not binding.description or not enabled or binding.id in seen:
-            continue
-        seen.add(binding.id)
-        more = tooltip or binding.tooltip
-        title = f"{binding.description}: {more}" if more else binding.description
-        run = partial(screen.app.run_action, binding.action, node)
-        yield SystemCommand(title, shown(binding.key), run)

@@ -61,5 +61,5 @@ class KeyHints(Static):
 
 
 def _hint(key: str, does: str) -> Content:
-    text = Content.assemble((shown(key), "bold $footer-key-foreground"), f" {does}")
+    text = Content.assemble((shown(key), "bold $text-primary"), f" {does}")
     return text.stylize(Style.from_meta({"key": key}))

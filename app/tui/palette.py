@@ -1,0 +1,127 @@
+"""The command palette: what can be done, by task, each with its key at the right of its line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from textual import events
+from textual.command import CommandInput, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.screen import Screen
+
+from app.chat import slash
+from app.tui import modes
+from app.tui.keys import shown
+from app.tui.tasks import bound
+
+_TASK = 10  # cells for the task
+_EDGES = 8  # cells beside a line: the border, its padding and the scroll bar
+_WIDEST = 100
+_TITLE = 10  # a title, and its beginning, count that much more than an explanation
+# Slash commands that are the app's own keys, or mean something only while an answer comes; and
+# those that are about a message which another screen does not show.
+_NEVER = frozenset({"compare", "help", "quit", "stop"})
+_IN_CHAT = frozenset({"continue", "copy", "edit", "regen"})
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """``action`` runs at ``node``; ``early``: it is told before anything is typed."""
+
+    task: str
+    id: str  # of the binding; "" without one
+    title: str
+    more: str
+    how: str  # its key, or what is typed into the prompt
+    run: partial[Any]
+    early: bool = True
+
+    @property
+    def text(self) -> str:
+        return f"{self.title} · {self.more}" if self.more else self.title
+
+
+def commands(screen: Screen[Any]) -> Iterator[Command]:
+    """What a key does on ``screen``, what else the chat can do, and each theme."""
+    app = screen.app
+    told = False
+    for one in bound(screen):
+        if one.id is None or one.id == "app.palette":  # opening it from itself would do nothing
+            continue
+        if one.task == "App" and not told:
+            told = True
+            yield from _of_the_chat(screen)
+        run = partial(app.run_action, one.action, one.node)
+        yield Command(one.task, one.id, one.title, one.more, shown(one.keys[0]), run)
+    for name in sorted(app.available_themes):
+        run = partial(app.run_action, f"app.use_theme({name!r})")
+        yield Command("App", "", f"Theme {name}", "", "", run, early=False)
+
+
+def _of_the_chat(screen: Screen[Any]) -> Iterator[Command]:
+    """Slash commands that no key of ``screen`` has; from another mode they turn to the chat."""
+    if not isinstance(screen, modes.Occupied) or screen.is_modal:
+        return
+    here = screen.app.current_mode == modes.CHAT.name
+    bindings = screen.active_bindings.values() if here else ()
+    keys = {f"screen.{one.binding.action}" for one in bindings if one.node is screen}
+    left_out = _NEVER if here else _NEVER | _IN_CHAT
+    for spec in slash.SPECS:
+        if (
+            spec.action.startswith("screen.")
+            and spec.action not in keys
+            and spec.name not in left_out
+        ):
+            title = f"{spec.about[:1].upper()}{spec.about[1:]}"
+            run = partial(screen.app.run_action, f"app.in_chat({spec.action!r})")
+            yield Command("Chat", "", title, "", f"/{spec.name}", run)
+
+
+class Commands(Provider):
+    """Finds what was typed in titles and explanations."""
+
+    async def discover(self) -> Hits:
+        last = ""
+        for one in commands(self.screen):
+            if one.early:
+                task = "" if one.task == last else one.task
+                last = one.task
+                line = self._line(task, Content(one.text), one)
+                yield DiscoveryHit(line, one.run, one.text)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for one in commands(self.screen):
+            score = _TITLE * matcher.match(one.title) or matcher.match(one.text)
+            if one.title.lower().startswith(query.lower()):
+                score *= _TITLE
+            if score > 0:
+                line = self._line(one.task, matcher.highlight(one.text), one)
+                yield Hit(score, line, one.run, one.text)
+
+    def _line(self, task: str, text: Content, one: Command) -> Content:
+        """The task, what it does, and the key at the right edge."""
+        text = text.stylize("not bold $text-muted", len(one.title))
+        room = max(_width(self.app.size.width) - _EDGES - _TASK - len(one.how) - 2, 10)
+        return Content.assemble(
+            (f"{task:<{_TASK}}", "not bold $text-muted"),
+            text.truncate(room, ellipsis=True).pad_right(max(room - text.cell_length, 0)),
+            "  ",
+            (one.how, "not bold $text-primary"),
+        )
+
+
+class Palette(CommandPalette):
+    """Textual's, drawn anew where its width changes."""
+
+    def on_mount(self) -> None:
+        self.query_one("#--container").border_title = "Commands"
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.query_one("#--container").styles.width = _width(event.size.width)
+        self._gather_commands(self.query_one(CommandInput).value.strip())
+
+
+def _width(terminal: int) -> int:
+    return min(terminal - 4, _WIDEST)

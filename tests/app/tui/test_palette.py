@@ -1,0 +1,177 @@
+"""Help and the palette: what they tell, how it is drawn, and that a mouse reaches all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual.command import CommandInput, CommandList
+from textual.widgets import Input
+from textual.widgets._footer import FooterKey
+
+from app.tui.app import IngotApp
+from app.tui.help import HelpScreen, KeyGroup, groups
+from app.tui.keys import declared
+from app.tui.modes import MODES
+from app.tui.palette import Palette, commands
+from app.tui.screens.find import FindScreen
+from app.tui.tasks import TASKS
+from app.tui.widgets.frame import ModeScreen
+from tests.app.tui.chat_app import shown
+from tests.app.tui.conftest import searched
+from tests.support import wait_until
+
+# Bindings without a description, which the palette does not tell, and what a mouse does instead.
+BY_MOUSE = {
+    "starter": "a click takes a card of the welcome",
+}
+
+
+async def _out_of_models(app: IngotApp, pilot: Any) -> Any:
+    """The chat, without the list of models that the app begins with."""
+    await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
+    await pilot.press("escape")
+    return await shown(app)
+
+
+async def _palette(app: IngotApp, pilot: Any, typed: str = "") -> list[str]:
+    """Open it by a click on the footer, type, and read its lines."""
+    footer = [key for key in app.screen.query(FooterKey) if key.action == "command_palette"]
+    await pilot.click(footer[0])
+    await wait_until(lambda: isinstance(app.screen, Palette))
+    app.screen.query_one(CommandInput).value = typed
+    await wait_until(lambda: app.screen.query_one(CommandList).option_count)
+    await searched(app)
+    await pilot.pause()
+    return [str(one.prompt) for one in app.screen.query_one(CommandList).options]
+
+
+def test_what_is_sorted_by_task_exists_and_is_sorted_once() -> None:
+    known = {binding.id for _, found in declared() for binding in found}
+    named = [id for ids in TASKS.values() for id in ids.split()]
+    assert set(named) <= known
+    assert len(set(named)) == len(named)
+
+
+@pytest.mark.parametrize("mode", [mode.name for mode in MODES])
+async def test_every_binding_of_a_mode_is_reached_by_a_click(services: Any, mode: str) -> None:
+    """Whatever has the focus: the footer opens the palette, which has all that keys do then."""
+    app = IngotApp(services)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await _out_of_models(app, pilot)
+        await app.run_action(f"app.switch_mode('{mode}')")
+        await wait_until(lambda: isinstance(app.screen, ModeScreen) and mode == app.screen.MODE)
+        await pilot.pause()
+        screen = app.screen
+        assert any(key.action == "command_palette" for key in screen.query(FooterKey))
+        focusable = [None, *screen.focus_chain]
+        assert len(focusable) > 1
+        for widget in focusable:
+            screen.set_focus(widget)
+            await pilot.pause()
+            offered = {one.id for one in commands(screen)}
+            missing = {
+                active.binding.id
+                for active in screen.active_bindings.values()
+                if active.binding.id is not None
+                and active.enabled
+                and active.binding.id.partition(".")[0] not in BY_MOUSE
+            }
+            assert missing - offered == {"app.palette"}, widget
+
+
+def test_a_binding_of_a_mode_without_a_description_is_one_of_the_exceptions() -> None:
+    from app.tui.screens.dialogs import Panel
+
+    silent = {
+        (binding.id or "").partition(".")[0]
+        for owner, found in declared()
+        for binding in found
+        if not issubclass(owner, Panel)
+        and ("widgets" in owner.__module__ or issubclass(owner, ModeScreen))
+        and not binding.description
+    }
+    assert silent == set(BY_MOUSE)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+async def test_keys_are_at_the_right_edge_of_the_palette(services: Any, width: int) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(width, 40)) as pilot:
+        await _out_of_models(app, pilot)
+        lines = await _palette(app, pilot)
+        assert len({len(line) for line in lines}) == 1
+        by_key = {line.split()[-1]: line for line in lines}
+        assert by_key["ctrl+n"].startswith("Chats ")
+        assert "New · an empty chat" in by_key["ctrl+n"]
+        assert "Send text as it is" in by_key["/raw"]
+        await pilot.resize_terminal(100, 40)
+        listed = app.screen.query_one(CommandList)
+        await wait_until(lambda: len(str(listed.get_option_at_index(0).prompt)) == 88)
+
+
+async def test_the_palette_of_another_screen_has_its_own_first_and_the_chats(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await _out_of_models(app, pilot)
+        await pilot.press("f6")
+        await wait_until(lambda: getattr(app.screen, "MODE", "") == "monitor")
+        await pilot.pause()
+        tasks = list(dict.fromkeys(one.task for one in commands(app.screen)))
+        assert tasks[0] == "Monitor"
+        assert tasks[-3:] == ["Screens", "Chat", "App"]
+        lines = await _palette(app, pilot, "find a model")
+        assert lines[0].endswith("/find")
+        await pilot.press("enter")
+        await wait_until(lambda: isinstance(app.screen, FindScreen))
+        assert app.current_mode == "chat"
+
+
+async def test_a_click_in_the_palette_turns_to_a_theme(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await _out_of_models(app, pilot)
+        lines = await _palette(app, pilot, "theme ingot-light")
+        assert "Theme ingot-light" in lines[0]
+        await pilot.click(CommandList, offset=(12, 0))
+        await wait_until(lambda: app.theme == "ingot-light")
+        assert services.config.theme == "ingot-light"
+
+
+async def test_help_is_put_together_by_task(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(120, 40)) as pilot:
+        chat = await _out_of_models(app, pilot)
+        titles = [group.title for group in groups(chat)]
+        assert titles[:7] == [
+            "Write", "Answer", "Messages", "Chats", "Model", "Screens", "App",
+        ]  # fmt: skip
+        await pilot.press("f1")
+        left, right = pilot.app.screen.query("#key-columns > Vertical")
+        assert left.region.right <= right.region.x
+        await pilot.resize_terminal(100, 40)
+        await wait_until(lambda: left.region.x == right.region.x)
+
+
+async def test_what_is_typed_filters_help_and_the_arrows_scroll_it(services: Any) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _out_of_models(app, pilot)
+        await pilot.press("f1")
+        help = app.screen
+        assert isinstance(help, HelpScreen)
+        scroll = help.query_one("VerticalScroll")
+        await pilot.press("pagedown")
+        await wait_until(lambda: scroll.scroll_y > 0)
+        before = scroll.region.height
+        await pilot.press(*"branch before")
+        drawn = [one.filtered for one in help.query(KeyGroup) if one.display]
+        assert [(one.title, [row.keys for row in one.rows]) for one in drawn] == [
+            ("Messages", ["alt+←"])
+        ]
+        assert scroll.scroll_y == 0
+        assert scroll.region.height == before, "the box does not move"
+        help.query_one(Input).value = "no such thing"
+        await wait_until(lambda: help.query_one("#no-key").display)
+        await pilot.press("escape")
+        await wait_until(lambda: app.screen is not help)
