@@ -19,6 +19,7 @@ from app.tui.tasks import TASKS
 from app.tui.widgets.frame import ModeScreen
 from tests.app.tui.chat_app import shown
 from tests.app.tui.conftest import searched
+from tests.app.tui.test_theme import faint
 from tests.support import wait_until
 
 # Bindings without a description, which the palette does not tell, and what a mouse does instead.
@@ -175,3 +176,14 @@ async def test_what_is_typed_filters_help_and_the_arrows_scroll_it(services: Any
         await wait_until(lambda: help.query_one("#no-key").display)
         await pilot.press("escape")
         await wait_until(lambda: app.screen is not help)
+
+
+@pytest.mark.parametrize("theme", ["ingot", "ingot-light"])
+async def test_keys_of_help_can_be_read(services: Any, theme: str) -> None:
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _out_of_models(app, pilot)
+        app.theme = theme
+        await pilot.press("f1", *"quit")
+        await wait_until(lambda: "ctrl+q" in app.export_screenshot())
+        assert faint(app) == []
