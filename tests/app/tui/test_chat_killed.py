@@ -41,7 +41,7 @@ async def test_what_had_come_is_there_again(home: Path, endless_gguf: Path):
             view: Any = screen.transcript.view_of(saved.id)
             assert view.body.text.strip() == lost.text.strip()
             assert "Ingot ended while this was being written" in text_of(view, "state")
-            assert "tokens" in text_of(view, "figures")
+            assert "tokens" in text_of(view, "foot")
 
 
 def streamed() -> Message:

@@ -45,7 +45,7 @@ def test_no_color_means_no_colour_code_at_all(
     one.wait("Search")
     one.press("\x1b")
     one.press("\x1b[17~")  # F6: gauges and histories
-    one.wait("Events")
+    one.wait("Memory")
     one.press("\x11")
     assert one.ended() == 0
     codes = [code for found in _SGR.findall(one.written) for code in found.split(b";") if code]
