@@ -39,7 +39,7 @@ class SystemScreen(Panel[SystemChoice]):
     CSS_PATH = "answering.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "use", "Use", id="system.use", priority=True),
-        Binding("ctrl+n", "save", "Save as preset", id="system.save", priority=True),
+        Binding("f9", "save", "Save as preset", id="system.save", priority=True),
         Binding("delete", "delete", "Delete preset", id="system.delete"),
     ]
 
@@ -136,7 +136,7 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,ctrl+s", "use", "Use", id="sampling.use", priority=True),
         Binding("ctrl+d", "reset", "Reset line", id="sampling.reset", priority=True),
-        Binding("ctrl+r", "reset_all", "Reset all", id="sampling.reset_all", priority=True),
+        Binding("alt+r", "reset_all", "Reset all", id="sampling.reset_all", priority=True),
         Binding("up", "app.focus_previous", show=False, id="sampling.up"),
         Binding("down", "app.focus_next", show=False, id="sampling.down"),
     ]

@@ -40,10 +40,10 @@ class ChatsScreen(Panel[ChatChoice]):
         Binding("escape", "leave", "Back", id="chats.leave"),
         Binding("enter", "open", "Open", id="chats.open", priority=True),
         Binding("ctrl+n", "new", "New", id="chats.new", priority=True),
-        Binding("ctrl+r", "rename", "Rename", id="chats.rename", priority=True),
+        Binding("ctrl+l", "rename", "Rename", id="chats.rename", priority=True),
         Binding("ctrl+d", "delete", "Delete", id="chats.delete", priority=True),
         Binding("ctrl+z", "undo", "Undo", id="chats.undo", priority=True),
-        Binding("ctrl+l", "deleted", "Deleted", id="chats.deleted", priority=True),
+        Binding("f10", "deleted", "Deleted", id="chats.deleted", priority=True),
         *(
             Binding(key, f"move('{key}')", show=False, id=f"chats.{key}", priority=True)
             for key in _MOVES

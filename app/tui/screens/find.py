@@ -49,8 +49,8 @@ class FindScreen(Occupied, Panel[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Stop / Back", id="find.leave"),
         Binding("tab", "app.focus_next", "Next", id="find.other", show=True),
-        Binding("ctrl+f", "fits", "Fits here", id="find.fits", priority=True),
-        Binding("ctrl+s", "sort", "Sort", id="find.sort", priority=True),
+        Binding("alt+t", "fits", "Fits here", id="find.fits", priority=True),
+        Binding("alt+s", "sort", "Sort", id="find.sort", priority=True),
         *(Binding(key, action, show=False, id=f"find.{key}") for key, action in _MOVES.items()),
     ]
 

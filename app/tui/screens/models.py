@@ -40,9 +40,9 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         Binding("escape", "leave", "Back", id="models.leave"),
         Binding("enter", "choose", "Choose", id="models.choose", priority=True),
         Binding("ctrl+x,insert", "tick", "Tick", id="models.tick", priority=True),
-        Binding("ctrl+g", "get", "Find models", id="models.get", priority=True),
-        Binding("ctrl+l", "settings", "Settings", id="models.settings", priority=True),
-        Binding("ctrl+s", "sort", "Sort", id="models.sort", priority=True),
+        Binding("alt+m", "get", "Find models", id="models.get", priority=True),
+        Binding("ctrl+s", "settings", "Settings", id="models.settings", priority=True),
+        Binding("alt+s", "sort", "Sort", id="models.sort", priority=True),
         Binding("ctrl+d", "remove", "Remove", id="models.remove", priority=True),
         *(
             Binding(key, action, show=False, id=f"models.{key}", priority=True)

@@ -139,7 +139,7 @@ class Form(Vertical):
     """Fields and boxes; ``look`` is called once the user pauses."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+l", "next_error", "Next error", id="form.next_error"),
+        Binding("alt+n", "next_error", "Next error", id="form.next_error"),
     ]
 
     def __init__(self, id: str | None = None) -> None:

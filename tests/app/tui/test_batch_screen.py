@@ -304,13 +304,13 @@ async def test_what_is_wrong_stands_under_its_field(app: BatchApp, gguf_file: Pa
         assert "“" not in form.errors["max_tokens"]
         assert form.errors["max_tokens"] == "a whole number from 1, not many"
         for name in ("model", "max_tokens", "template"):
-            await pilot.press("ctrl+l")
+            await pilot.press("alt+n")
             assert screen.focused is form.query_one(f"#{name}")
         # The other one of two that contradict each other is mended: neither is wrong then.
         form.fill(field="", model=str(gguf_file))
         Path("t.j2").write_text("{{ prompt }}")
         await soon(lambda: list(form.errors) == ["max_tokens"])
-        await pilot.press("ctrl+l", "end", *["backspace"] * 4)
+        await pilot.press("alt+n", "end", *["backspace"] * 4)
         await pilot.pause()
         assert not form.errors
 
@@ -347,7 +347,7 @@ async def test_a_form_is_filled_from_an_earlier_job_and_saved(
         await soon(lambda: "rows 24" in drawn(screen_of(app), "counts"))
         # Under a name it is for other inputs too.
         form.fill(seed="many")
-        await pilot.press("ctrl+s")
+        await pilot.press("f9")
         await soon(lambda: isinstance(app.screen, AskScreen))
         await pilot.press(*"short", "enter")
         await soon(lambda: list(form.errors) == ["seed"])

@@ -98,7 +98,7 @@ async def test_a_search_for_nothing_says_so_and_esc_empties_it(bare: Any, store:
 async def test_rename(bare: Any, store: Store) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store)
-        await pilot.press("ctrl+r")
+        await pilot.press("ctrl+l")
         await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
         await pilot.pause()
         bare.screen.query_one(Input).value = "Weather"
@@ -127,7 +127,7 @@ async def test_deleted_chats_are_listed_and_come_back(bare: Any, store: Store) -
         await pilot.press("ctrl+z")
         await pilot.pause()
         assert len(listed(screen)) == 2
-        await pilot.press("ctrl+l")
+        await pilot.press("f10")
         await wait_until(lambda: listed(screen) == ["Is rain wet?"])
         await pilot.press("ctrl+d")  # it is deleted already
         await pilot.pause()

@@ -86,12 +86,12 @@ async def test_first_there_are_models_to_chat_with_that_fit(bare: Any, hub: Fake
 async def test_filters_by_key(bare: Any, hub: FakeHub) -> None:
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
-        await pilot.press("ctrl+f")
+        await pilot.press("alt+t")
         await wait_until(lambda: names(screen) == [REPO, "org/huge-70B-GGUF"])
         screen.query_one("#instruct").focus()
         await pilot.press("space")
         await wait_until(lambda: names(screen)[-1] == "org/base-GGUF")
-        await pilot.press("ctrl+s")
+        await pilot.press("alt+s")
         await wait_until(lambda: title(screen, "results") == "Models, by likes")
 
 
@@ -112,7 +112,7 @@ async def test_filters_by_mouse(bare: Any, hub: FakeHub) -> None:
 async def test_typing_searches_and_the_whole_way_to_a_chat_by_key(bare: Any, hub: FakeHub) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot)
-        await pilot.press("ctrl+f", *"org")
+        await pilot.press("alt+t", *"org")
         await wait_until(lambda: len(names(screen)) == 2 and hub.requests[-1].asked.get("search"))
         await pilot.press("down")
         await wait_until(lambda: title(screen, "one") == "org/huge-70B-GGUF")
@@ -253,7 +253,7 @@ async def test_from_the_list_of_models_and_back_with_one(
         bare.show(models)
         await wait_until(lambda: models.query("#find"))
         await pilot.pause()
-        await (pilot.press("ctrl+g") if by == "key" else pilot.click("#find"))
+        await (pilot.press("alt+m") if by == "key" else pilot.click("#find"))
         await wait_until(lambda: isinstance(bare.screen, FindScreen))
         await pilot.pause()
         screen = bare.screen

@@ -46,7 +46,7 @@ async def test_an_error_stands_under_its_field_until_the_value_changes() -> None
     async with app.run_test(size=(60, 12)) as pilot:
         form = app.query_one(Order)
         assert not form.errors
-        assert "ctrl+l" not in app.screen.active_bindings
+        assert "alt+n" not in app.screen.active_bindings
         form.refuse_all({"count": "how many?", "wrapped": "not today"})
         await pilot.pause()
         assert shown(form, "count") == "✗ how many?"
@@ -54,7 +54,7 @@ async def test_an_error_stands_under_its_field_until_the_value_changes() -> None
         assert (error.region.y, error.content_region.x) == (count.region.y + 1, count.region.x)
         # The key goes from one to the next, and round.
         for name in ("count", "wrapped", "count"):
-            await pilot.press("ctrl+l")
+            await pilot.press("alt+n")
             assert app.focused is app.query_one(f"#{name}")
         await pilot.press("3")
         await pilot.pause()
@@ -62,7 +62,7 @@ async def test_an_error_stands_under_its_field_until_the_value_changes() -> None
         await pilot.click("#wrapped")
         await pilot.pause()
         assert not form.errors
-        assert "ctrl+l" not in app.screen.active_bindings
+        assert "alt+n" not in app.screen.active_bindings
 
 
 async def test_the_help_is_that_of_the_field_with_the_cursor() -> None:

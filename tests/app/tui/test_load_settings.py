@@ -32,7 +32,7 @@ async def form_of(pilot: Any, recipe: str) -> LoadForm:
     await wait_until(lambda: any(e.recipe == recipe for e in picker.query_one(ModelTable).rows))
     picker.query_one("#filter", Input).value = recipe
     await pilot.pause()
-    await pilot.press("ctrl+l")
+    await pilot.press("ctrl+s")
     return await ready(pilot)
 
 

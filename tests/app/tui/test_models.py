@@ -111,11 +111,11 @@ async def test_the_loaded_one_is_marked_and_under_the_cursor(bare: Any, pebble_b
 async def test_other_orders(bare: Any, pebble_built: Path) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
-        await pilot.press("down", "ctrl+s")
+        await pilot.press("down", "alt+s")
         assert screen.query_one(".box").border_subtitle == "order: size"
         sizes = [table(screen).rows[i].bytes for i in range(4)]
         assert sizes == sorted(sizes)  # type: ignore[type-var]
-        await pilot.press("ctrl+s", "ctrl+s", "ctrl+s")
+        await pilot.press("alt+s", "alt+s", "alt+s")
         assert table(screen).order == "name"
 
 
@@ -181,7 +181,7 @@ async def test_nothing_there(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen(), 0)
         await wait_until(lambda: "Enter finds one on the hub" in about(screen))
-        for key in ("enter", "ctrl+g"):
+        for key in ("enter", "alt+m"):
             await pilot.press(key)
             await wait_until(lambda: isinstance(bare.screen, FindScreen))
             await pilot.pause()

@@ -49,7 +49,7 @@ async def test_lines_go_back_to_the_settings_values(bare: Any) -> None:
         await pilot.press("ctrl+d")
         assert panel.query_one("#temperature", Input).value == "0.7"
         assert panel.query_one("#seed", Input).value == "7"
-        await pilot.press("ctrl+r", "enter")
+        await pilot.press("alt+r", "enter")
         await wait_until(lambda: bare.ended_with is not None)
     assert bare.ended_with == {}
 

@@ -48,7 +48,7 @@ async def test_a_preset_is_saved_with_the_chats_sampling_and_deleted(bare: Any, 
     async with bare.run_test(size=(80, 24)) as pilot:
         bare.show(panel)
         await pilot.pause()
-        await pilot.press("ctrl+n")
+        await pilot.press("f9")
         await wait_until(lambda: bare.screen is not panel)
         await pilot.pause()
         await pilot.press(*"poet", "enter")
