@@ -88,7 +88,8 @@ class IngotApp(App[None]):
         config = self.services.config
         for own in theme.OWN:
             self.register_theme(own)
-        wanted = config.theme or theme.INGOT.name
+        few = not self.is_headless and self.console.color_system == "standard"
+        wanted = config.theme or (theme.INGOT_TERMINAL if few else theme.INGOT).name
         self.theme = wanted if wanted in self.available_themes else theme.INGOT.name
         self._warn_of([*self.services.warnings, *problems(config)])
         self.screen_change_signal.subscribe(self, lambda _: self._check_room())

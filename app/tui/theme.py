@@ -106,7 +106,48 @@ INGOT_LIGHT = Theme(
         "text-error": "#A82018",
     },
 )
-OWN = (INGOT, INGOT_LIGHT)
+# The terminal's own colours, for terminals that have sixteen.
+INGOT_TERMINAL = Theme(
+    name="ingot-terminal",
+    ansi=True,
+    primary="ansi_yellow",
+    secondary="ansi_cyan",
+    accent="ansi_bright_yellow",
+    warning="ansi_yellow",
+    error="ansi_red",
+    success="ansi_green",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    variables={
+        "ansi-background": "ansi_black",
+        "ansi-foreground": "ansi_white",
+        "border": "ansi_yellow",
+        "border-blurred": "ansi_bright_black",
+        "text-primary": "ansi_yellow",
+        "text-secondary": "ansi_cyan",
+        "text-warning": "ansi_yellow",
+        "text-error": "ansi_red",
+        "text-success": "ansi_green",
+        "text-muted": "ansi_default",
+        "text-on-primary": "ansi_black",
+        "text-on-error": "ansi_white",
+        "footer-key-foreground": "ansi_yellow",
+        "block-cursor-foreground": "ansi_black",
+        "block-cursor-background": "ansi_yellow",
+        "input-cursor-background": "ansi_white",
+        "input-cursor-foreground": "ansi_black",
+        "input-selection-background": "ansi_cyan",
+        "input-selection-foreground": "ansi_black",
+        "screen-selection-background": "ansi_cyan",
+        "screen-selection-foreground": "ansi_black",
+        "scrollbar": "ansi_bright_black",
+        "scrollbar-background": "ansi_default",
+    },
+)
+OWN = (INGOT, INGOT_LIGHT, INGOT_TERMINAL)
 
 
 class CodeTheme(HighlightTheme):

@@ -90,3 +90,22 @@ async def test_the_header_says_why_there_is_no_model(services: Any, tmp_path: Pa
         await wait_until(lambda: str(loaded(app).visual) == "no model")
         app.load_model(str(tmp_path / "bad.gguf"))
         await wait_until(lambda: str(loaded(app).visual) == "the model did not load")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_toast_covers_nothing(chat_app: IngotApp, size: tuple[int, int]) -> None:
+    async with chat_app.run_test(size=size, notifications=True) as pilot:
+        await wait_until(lambda: is_ready(chat_app))
+        for mode in MODES:
+            await pilot.press(mode.key)
+            await wait_until(lambda mode=mode: chat_app.current_mode == mode.name)
+            chat_app.notify("It could not be loaded. " * 4, severity="error", timeout=60)
+            await wait_until(lambda: list(chat_app.screen.query("Toast")))
+            await pilot.pause()
+            toast = chat_app.screen.query("Toast").first().region
+            assert chat_app.screen.region.contains_region(toast)
+            screen = chat_app.screen
+            others = [one for one in screen.children if not one.has_class("-textual-system")]
+            assert [one for one in others if one.region.overlaps(toast)] == []
+            chat_app.clear_notifications()
+            await wait_until(lambda: not list(chat_app.screen.query("Toast")))

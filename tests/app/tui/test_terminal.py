@@ -66,6 +66,19 @@ def test_an_empty_no_color_means_colours(terminals: list[Terminal], home: Path) 
     assert any(len(set(t)) > 1 for t in triplets), "more than greys"
 
 
+def test_a_terminal_of_sixteen_colours_gets_its_own(terminals: list[Terminal], home: Path) -> None:
+    env = {"INGOT_HOME": str(home), "TERM": "xterm-16color", "COLORTERM": "", "NO_COLOR": ""}
+    one = Terminal("chat", env=env)
+    terminals.append(one)
+    one.wait("Models")
+    one.press("\x1b[17~")  # F6: gauges and histories
+    one.wait("Memory")
+    one.press("\x11")
+    one.ended()
+    assert not re.search(rb"\x1b\[[0-9;]*[34]8;[25];", one.written), "more than sixteen"
+    assert re.search(rb"\x1b\[[0-9;]*33", one.written), "yellow for what is active"
+
+
 def test_a_signal_ends_it_in_order_and_the_answer_is_kept(
     terminals: list[Terminal], home: Path, endless_gguf: Path
 ) -> None:
