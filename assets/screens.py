@@ -25,6 +25,7 @@ PROMPTS = HERE / "prompts" / "demo.jsonl"
 SIZE = (120, 36)  # of the README's
 SIZES = ((80, 24), (120, 40), (200, 60))
 THEMES = ("ingot", "ingot-light")
+_TIMES = 150  # the prompts of the demo, so that the job runs while it is drawn
 PEBBLE = ("What is the capital of France?", "And of Japan?", "Tell me a story about a fox.")
 REAL = (
     "What is gravity? Answer in one sentence.",
@@ -81,7 +82,7 @@ async def batch(pilot: Any) -> None:
     lines = PROMPTS.read_text(encoding="utf-8").splitlines()
     text = "\n".join(
         line.replace('"id": "', f'"id": "{n}-').replace('"id":"', f'"id":"{n}-')
-        for n in range(40)
+        for n in range(_TIMES)
         for line in lines
     )
     rows.write_text(text, "utf-8")
@@ -91,7 +92,7 @@ async def batch(pilot: Any) -> None:
     screen.query_one("BatchForm Input").value = str(rows)
     await pilot.pause(0.5)
     await pilot.press("ctrl+g")
-    await until(lambda: screen.job and screen.job.view().done > 0.4 * 40 * len(lines), 300)
+    await until(lambda: screen.job and screen.job.view().done > 0.2 * _TIMES * len(lines), 300)
     await pilot.pause(1.0)
 
 
@@ -210,6 +211,7 @@ def main() -> int:
         else:
             pictures = [(SIZE, THEMES[0], HERE / "tour" / f"{name}.svg")]
         asyncio.run(draw(name, wanted.model, pictures))
+        os.chdir(HERE)  # a job's folder is gone by now
     return 0
 
 
