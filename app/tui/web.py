@@ -84,6 +84,7 @@ def _listen(port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        listening.listen()  # the address is told before the server runs: who is early waits
     except OSError as error:
         listening.close()
         told = f"port {port} of {HOST}: {error.strerror}; --port names another"
