@@ -240,7 +240,8 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
         told = text_of(screen, "#files")
         assert "1 of 1 file ready" in told
         assert "q4_0  done" in told  # no size if the file was there before the second stop
-        assert "✓ quantizing to q4_0" in text_of(screen, "#stages")
+        # The second run may have made the file before it stopped: then a note says so.
+        assert "quantizing to q4_0" in text_of(screen, "#stages")
         table = screen.query_one(FileTable)
         await wait_until(lambda: screen.focused is table)
         assert len(table.rows) == 1
