@@ -26,7 +26,7 @@ def counted(descriptor, data):
             signal.raise_signal(signal.SIGSTOP)
     return done
 
-if "batch" in sys.orig_argv:
+if {"batch", "compare"} & set(sys.orig_argv):
     write, left = os.write, int(os.environ["TEST_ROWS"])
     os.write = counted
 """
@@ -39,16 +39,20 @@ if "runtimes.worker.child" in sys.orig_argv:
 _BEFORE_QUANTIZING = """
 import os, signal, sys
 
-if sys.orig_argv[-2:-1] == ["quantize"] and os.path.exists(os.environ["TEST_BUILT"]):
-    signal.raise_signal(signal.SIGSTOP)
+call = os.path.join(sys.orig_argv[-1], "call")  # of quantize.children
+if os.path.isfile(call) and os.path.exists(os.environ["TEST_BUILT"]):
+    with open(call, "rb") as file:
+        if b"quantize.gguf.quantize" in file.read():
+            signal.raise_signal(signal.SIGSTOP)
 """
 
 
 def after_rows(
     folder: Path, rows: int, pause_s: float = 0.0, *, loading: bool = False
 ) -> dict[str, str]:
-    """`ingot batch` stops when its journal was written to so often with answers, each of which
-    takes ``pause_s`` longer. With ``loading``, its worker stops too, before it loads the model."""
+    """`ingot batch` or `compare` stops when a journal was written to so often with answers, each of
+    which takes ``pause_s`` longer. With ``loading``, its worker stops too, before it loads the
+    model."""
     found = _found(folder, _AFTER_ROWS + _BEFORE_LOADING * loading)
     return {**found, "TEST_ROWS": str(rows), "TEST_PAUSE": str(pause_s)}
 
@@ -66,6 +70,15 @@ def wait_stopped(process: subprocess.Popen[Any] | psutil.Process) -> None:
             return
         assert status != psutil.STATUS_ZOMBIE, "it ended"
         time.sleep(0.01)
+
+
+def waiting(pid: int) -> list[psutil.Process]:
+    """What a process has started and what has stopped itself."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+        return [one for one in found if one.status() == psutil.STATUS_STOPPED]
+    except psutil.NoSuchProcess:  # one of them has just ended
+        return []
 
 
 def _found(folder: Path, code: str) -> dict[str, str]:

@@ -81,8 +81,8 @@ class BatchJob(Vertical):
         self.job, self._view, self._search = job, None, None
         self.query_one(BatchTable).job = job
         self.query_one(Words).value = ""
-        self._by = ("row", False)
-        self._turn_list("live")
+        self._shown, self._by = "live", ("row", False)
+        self.query_one(BatchTable).show((), keep=False)
         self._follow(job)
 
     @work(exit_on_error=False, exclusive=True, group="follow")
@@ -95,8 +95,9 @@ class BatchJob(Vertical):
                 view = await asyncio.to_thread(job.view)
                 more = await asyncio.to_thread(self._search_on) or more
                 if self.is_attached and (more or view != self._view or view.phase.active):
+                    known = self._view is not None
                     self._draw(job, view)
-                    await self._list(job)
+                    await self._list(job, keep=known)  # the cursor begins at the first row
             except Exception:  # a defect must not leave a job unwatched; the monitor shows it
                 log.exception("following %s", job.output)
             await asyncio.sleep(0 if more else _TICK_S)

@@ -33,7 +33,7 @@ def settings(float_gguf: Path, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def held(settings: Settings, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
-    """No q4_0 is made until this is undone."""
+    """No q4_0 is made until this is undone: its quantizer stops itself."""
     built = Path(settings.out) / "pebble-q8_0.gguf"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in stopping.before_quantizing(tmp_path / "held", built).items():
@@ -46,6 +46,7 @@ def test_a_stopped_run_goes_on_from_what_is_finished(
 ) -> None:
     process = QuantizeProcess(settings)
     follow(process, lambda: "q8_0" in process.run.files)
+    until(lambda: stopping.waiting(process.pid))
     process.stop()
     follow(process)
     assert process.run.state is State.STOPPED

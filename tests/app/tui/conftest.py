@@ -167,8 +167,9 @@ def endless_app(
 
 
 def is_ready(app: IngotApp) -> bool:
-    """Whether the model is loaded."""
-    return app.services.host.engine is not None
+    """Whether the model is loaded, and the app told of it."""
+    at_work = any(one.is_running for one in app.workers if one.group == "load")
+    return app.services.host.engine is not None and not at_work
 
 
 async def searched(app: App[Any]) -> None:

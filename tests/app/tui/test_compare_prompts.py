@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from textual.widgets import Button, Input, Static
 
@@ -20,6 +21,7 @@ from app.tui.screens.compare_blind import BlindScreen
 from app.tui.screens.compare_prompts import ComparePromptsScreen, RowTable
 from app.tui.screens.dialogs import AskScreen
 from app.tui.widgets.compare_panes import ComparePane
+from tests.app import stopping
 from tests.support import wait_until
 
 ROWS = [
@@ -144,7 +146,9 @@ async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path
         await wait_until(lambda: isinstance(bare.screen, CompareScreen))
 
 
-async def test_a_stopped_run_goes_on(bare: Any, pebble_built: Path, own_folder: Path) -> None:
+async def test_a_stopped_run_goes_on(
+    bare: Any, pebble_built: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = (f"Tell me a story about the number {number}\n" for number in range(300))
     (own_folder / "many.txt").write_text("".join(lines))
     async with bare.run_test(size=(80, 24)) as pilot:
@@ -152,21 +156,28 @@ async def test_a_stopped_run_goes_on(bare: Any, pebble_built: Path, own_folder: 
         screen.query_one("#prompts", Input).value = "many.txt"
         screen.query_one("#length", Input).value = "200"
         await pilot.pause()
-        await pilot.press("ctrl+g")
+        with monkeypatch.context() as held:
+            for name, value in stopping.after_rows(own_folder / "held", 20).items():
+                held.setenv(name, value)
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: screen.process is not None)
+        command = psutil.Process(screen.process.pid)  # type: ignore[union-attr]
+        await wait_until(lambda: command.status() == psutil.STATUS_STOPPED)
         await wait_until(lambda: "left" in text(screen, "#prompts-said"))
         assert "of 600 answers" in text(screen, "#prompts-said")
         await pilot.press("escape")
+        command.resume()
         await wait_until(lambda: screen.process is None)
         await wait_until(lambda: "Stopped" in text(screen, "#prompts-said"))
         assert screen.results is None
         (journal,) = own_folder.glob("home/state/compare/*/answers.jsonl.journal.jsonl")
-        held = journal.read_bytes().count(b'"ok":true')
-        assert 0 < held < 300
-        screen.query_one("#limit", Input).value = str(held)
+        answered = journal.read_bytes().count(b'"ok":true')
+        assert 20 <= answered < 300
+        screen.query_one("#limit", Input).value = str(answered)
         await pilot.pause()
         await pilot.press("ctrl+g")
         results = await finished(pilot, screen)
-        assert [file.answered for file in results.files] == [held, held]
+        assert [file.answered for file in results.files] == [answered, answered]
         (bad,) = {"none.jsonl"}
         await pilot.press("ctrl+n")
         screen.query_one("#prompts", Input).value = bad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from app.tui.widgets.recipe_cards import RecipeCard, RecipeCards
 from quantize.build.workspace import Workspace
 from quantize.manifest import load_manifest
 from quantize.source import SourceModel
+from tests.app import stopping
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
 
@@ -184,15 +186,25 @@ def offered(screen: QuantizeScreen) -> list[str]:
 
 
 @contextmanager
-def held(screen: QuantizeScreen) -> Iterator[None]:
-    """The run gets no further meanwhile."""
-    assert screen._process is not None
-    process = psutil.Process(screen._process.pid)
-    process.suspend()
-    try:
+def held(folder: Path, built: Path) -> Iterator[None]:
+    """Runs that are begun meanwhile quantize nothing once ``built`` is there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in stopping.before_quantizing(folder, built).items():
+            patch.setenv(name, value)
         yield
-    finally:
-        process.resume()
+
+
+async def stopped(screen: QuantizeScreen) -> psutil.Process:
+    """The quantizer of its run, once it waits."""
+    assert screen._process is not None
+    pid = screen._process.pid
+    await wait_until(lambda: stopping.waiting(pid))
+    (quantizer,) = stopping.waiting(pid)
+    return quantizer
+
+
+def stages(screen: QuantizeScreen) -> str:
+    return text_of(screen, "#stages")
 
 
 async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
@@ -201,10 +213,12 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_screen(pilot)
         fill(screen, float_gguf, tmp_path / "o", "q4_0")
-        await pilot.press("ctrl+g")
-        await wait_until(lambda: screen.running)
-        first = screen._process
-        with held(screen):
+        with held(tmp_path / "held", float_gguf):
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: "▶ quantizing to q4_0" in stages(screen))
+            await stopped(screen)
+            first = screen._process
+            assert first is not None
             await pilot.press("ctrl+g")  # a second one at the same time
             await wait_until(lambda: any("is in progress" in n.message for n in app._notifications))
             assert screen._process is first
@@ -212,36 +226,29 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
             await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
             await pilot.press("n")
             await wait_until(lambda: app.screen is screen)
-            assert first is not None
             assert not first.stopping
             await pilot.press("escape")
             await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
             await pilot.press("y")
-            await wait_until(lambda: first.stopping)
-        await wait_until(lambda: state_of(screen) is State.STOPPED)
-        assert "stopped; starting it again resumes" in text_of(screen, "#files")
+            await wait_until(lambda: state_of(screen) is State.STOPPED)
+            assert "stopped; starting it again resumes" in text_of(screen, "#files")
 
-        await pilot.press("ctrl+g")
-        await wait_until(lambda: screen.running)
-        with held(screen):
-            await wait_until(lambda: "Stop" in offered(screen))
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: screen.running and "Stop" in offered(screen))
             await pilot.press("ctrl+c")
-            second = screen._process
-            assert second is not None
-            await wait_until(lambda: second.stopping)
-        await wait_until(lambda: state_of(screen) is State.STOPPED)
-        await wait_until(lambda: "Stop" not in offered(screen))
-        assert app.is_running
+            await wait_until(lambda: state_of(screen) is State.STOPPED)
+            assert screen._process is not first
+            await wait_until(lambda: "Stop" not in offered(screen))
+            assert app.is_running
+            assert page(screen) == "run"
 
         await pilot.press("ctrl+g")
-        await wait_until(lambda: page(screen) == "run" and screen.running)
         await wait_until(lambda: page(screen) == "result", 300)
         assert state_of(screen) is State.DONE
         told = text_of(screen, "#files")
         assert "1 of 1 file ready" in told
-        assert "q4_0  done" in told  # no size if the file was there before the second stop
-        # The second run may have made the file before it stopped: then a note says so.
-        assert "quantizing to q4_0" in text_of(screen, "#stages")
+        assert re.search(r"✓ q4_0  done: [\d.]+ MB", told)
+        assert "✓ quantizing to q4_0" in stages(screen)
         table = screen.query_one(FileTable)
         await wait_until(lambda: screen.focused is table)
         assert len(table.rows) == 1
@@ -265,14 +272,16 @@ async def test_the_chart_grows_while_files_are_measured(
         fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
         screen.query_one("#measure", Check).toggle()
         front = screen.query_one("#run-front", FrontChart)
-        await pilot.press("ctrl+g")
-        await wait_until(lambda: screen.running)
         assert not front.marks
-        await wait_until(lambda: len(front.marks) == 1, 300)
-        assert screen.running
-        assert page(screen) == "run"
-        (first,) = front.marks
-        assert first.label in ("q8_0", "q4_0")
+        with held(tmp_path / "held", tmp_path / "o" / "manifest.json"):
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: front.marks, 300)
+            assert screen.running
+            assert page(screen) == "run"
+            (first,) = front.marks
+            assert first.label in ("q8_0", "q4_0")
+            quantizer = await stopped(screen)
+        quantizer.resume()
         await wait_until(lambda: page(screen) == "result", 300)
         files = screen.query_one("#chart", FrontChart)
         await wait_until(lambda: len(files.marks) == 2)
@@ -338,18 +347,19 @@ async def test_leaving_while_it_builds_asks_and_ends_the_run(
         screen = await open_screen(pilot)
         fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
         assert screen.leaving() is None
-        await pilot.press("ctrl+g")
-        await wait_until(lambda: screen.running)
-        with held(screen):
-            await pilot.press("f2", "ctrl+q")
-            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
-            await pilot.press("n")
-            await wait_until(lambda: not isinstance(app.screen, ConfirmScreen))
-            assert app.is_running
-            assert screen._process is not None
-            pid = screen._process.pid
-            await pilot.press("ctrl+q")
-            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        with held(tmp_path / "held", float_gguf):
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: "▶ quantizing to" in stages(screen))
+            await stopped(screen)
+        await pilot.press("f2", "ctrl+q")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("n")
+        await wait_until(lambda: not isinstance(app.screen, ConfirmScreen))
+        assert app.is_running
+        assert screen._process is not None
+        pid = screen._process.pid
+        await pilot.press("ctrl+q")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("y")
         await wait_until(lambda: not app.is_running)
     await wait_until(lambda: not psutil.pid_exists(pid))

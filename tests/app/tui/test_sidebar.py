@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from textual.widgets import Input
 
+from app.chat.listing import by_day
 from app.chat.store.records import Role
 from app.chat.store.store import Store
 from app.config.settings import config_path
@@ -22,6 +25,13 @@ from tests.support import wait_until
 
 WIDE, NARROW = (150, 40), (120, 40)
 QUESTIONS = ("What is tin?", "Who was Ada Lovelace?", "Is rain wet?")
+
+
+@pytest.fixture(autouse=True)
+def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All chats are of today, also around midnight: what comes after now is of today, too."""
+    begun = time.time()
+    monkeypatch.setattr("app.tui.widgets.chat_list.by_day", lambda hits, _: by_day(hits, begun))
 
 
 def add_chats(store: Store, questions: tuple[str, ...] = QUESTIONS) -> None:
