@@ -47,7 +47,8 @@ def test_figures_are_those_of_the_texts(
     ingot: Any, pebble_built: Path, prompts: Path, tmp_path: Path
 ) -> None:
     models, page = files(pebble_built), tmp_path / "report.md"
-    flags = ["--prompts", prompts, "--max-tokens", "48"]
+    # One after the other: what is computed beside an answer decides near-ties.
+    flags = ["--prompts", prompts, "--max-tokens", "48", "--slots", "1"]
     done = ingot("compare", *models, *flags, "--output", page, "--json")
     assert done.returncode == 1, done.stderr  # a row that is no prompt
     found = json.loads(done.stdout)
@@ -56,7 +57,8 @@ def test_figures_are_those_of_the_texts(
     # The answers are those of a batch.
     for number, model in enumerate(models):
         out = tmp_path / f"{number}.jsonl"
-        assert ingot("batch", prompts, out, "-m", model, "--max-tokens", "48").returncode == 1
+        alike = ("--max-tokens", "48", "--slots", "1")
+        assert ingot("batch", prompts, out, "-m", model, *alike).returncode == 1
         said = [row["answers"][number]["text"] for row in found["rows"]]
         assert said == [record.get("response", "") for record in read_rows(out)]
     rows = [[told["text"] for told in row["answers"]] for row in found["rows"][:5]]
@@ -116,7 +118,7 @@ def test_two_copies_of_a_file_agree(
     ingot: Any, gguf_file: Path, prompts: Path, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copy(gguf_file, tmp_path / "copy.gguf"))
-    flags = ["--prompts", prompts, "--max-tokens", "32", "--limit", "5"]
+    flags = ["--prompts", prompts, "--max-tokens", "32", "--limit", "5", "--slots", "1"]
     found = json.loads(ingot("compare", gguf_file, copy, *flags, "--json", "-q").stdout)
     (pair,) = found["pairs"]
     assert (pair["rows"], pair["identical"], pair["identical_share"]) == (5, 5, 1.0)
