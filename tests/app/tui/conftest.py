@@ -34,8 +34,9 @@ SHORT = Sampling(max_tokens=24, temperature=0.0)
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a key or a pause the app is at rest, and what it has told is there to be looked at, on
-    a busy machine too."""
+    a busy machine too; and it has colours."""
     settling.patch(monkeypatch)
+    monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(Notification, "has_expired", False)
 
 
@@ -63,7 +64,6 @@ def snap(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     if textual.__version__ != TEXTUAL:
         pytest.skip(f"the pictures are of Textual {TEXTUAL}, this is {textual.__version__}")
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
-    monkeypatch.delenv("NO_COLOR", raising=False)
 
     def compare(app: App[Any], run_before: Any = None, **options: Any) -> bool:
         async def prepare(pilot: Any) -> None:

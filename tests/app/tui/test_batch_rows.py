@@ -213,8 +213,6 @@ async def test_what_is_left_can_be_told_without_colours(
 ) -> None:
     if plain:
         monkeypatch.setenv("NO_COLOR", "1")
-    else:
-        monkeypatch.delenv("NO_COLOR", raising=False)
     app = BatchApp(services)
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot, journal_of(folder, 20), 20)

@@ -90,7 +90,7 @@ async def test_filters_by_key(bare: Any, hub: FakeHub) -> None:
         await wait_until(lambda: names(screen) == [REPO, "org/huge-70B-GGUF"])
         screen.query_one("#instruct").focus()
         await pilot.press("space")
-        await wait_until(lambda: names(screen)[-1] == "org/base-GGUF")
+        await wait_until(lambda: names(screen)[-1:] == ["org/base-GGUF"])
         await pilot.press("alt+s")
         await wait_until(lambda: title(screen, "results") == "Models, by likes")
 
@@ -113,7 +113,8 @@ async def test_typing_searches_and_the_whole_way_to_a_chat_by_key(bare: Any, hub
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot)
         await pilot.press("alt+t", *"org")
-        await wait_until(lambda: len(names(screen)) == 2 and hub.requests[-1].asked.get("search"))
+        await wait_until(lambda: any(one.asked.get("search") == ["org"] for one in hub.requests))
+        await wait_until(lambda: len(names(screen)) == 2)
         await pilot.press("down")
         await wait_until(lambda: title(screen, "one") == "org/huge-70B-GGUF")
         await pilot.press("up")
