@@ -6,38 +6,52 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from app.cli.commands.batch import batch
-from app.cli.commands.bench import bench
-from app.cli.commands.chat import chat
-from app.cli.commands.chats import chats
-from app.cli.commands.compare import compare
-from app.cli.commands.config import config
-from app.cli.commands.doctor import doctor
-from app.cli.commands.library import models, pull, rm
-from app.cli.commands.plan import plan
-from app.cli.commands.run import run
+from app.cli import values
 from app.exitcodes import ExitCode, exit_code_for
-from quantize.cli import command as quantize
 
-app = typer.Typer(
-    name="ingot",
-    help="Run quantized models on the runtime that is fastest here.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+# As `--help` lists them, each with where it is; groups of commands come last.
+_COMMANDS = {
+    "quantize": ("quantize.cli", "command"),
+    "chat": ("app.cli.commands.chat", "chat"),
+    "run": ("app.cli.commands.run", "run"),
+    "batch": ("app.cli.commands.batch", "batch"),
+    "bench": ("app.cli.commands.bench", "bench"),
+    "plan": ("app.cli.commands.plan", "plan"),
+    "compare": ("app.cli.commands.compare", "compare"),
+    "models": ("app.cli.commands.library", "models"),
+    "pull": ("app.cli.commands.library", "pull"),
+    "rm": ("app.cli.commands.library", "rm"),
+    "chats": ("app.cli.commands.chats", "chats"),
+    "config": ("app.cli.commands.config", "config"),
+    "doctor": ("app.cli.commands.doctor", "doctor"),
+}
 
 
-app.command(name="quantize")(quantize)
-for _command in (chat, run, batch, bench, plan, compare, models, pull, rm):
-    app.command()(_command)
-app.add_typer(chats, name="chats")
-app.add_typer(config, name="config")
-app.command()(doctor)
+def _commands(arguments: Sequence[str]) -> typer.Typer:
+    """The command that is asked for, else all of them: each takes time to import and to make."""
+    app = typer.Typer(
+        name="ingot",
+        help="Run quantized models on the runtime that is fastest here.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    first = next((one for one in arguments if not one.startswith("-")), "")
+    for name in [first] if first in _COMMANDS else _COMMANDS:
+        module, attribute = _COMMANDS[name]
+        found = getattr(import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name=name)(found)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,7 +66,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what happens; show tracebacks.")
@@ -76,7 +89,8 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; the return value is the exit code."""
-    command = typer.main.get_command(app)
+    values.take_plain()
+    command = typer.main.get_command(_commands(sys.argv[1:] if arguments is None else arguments))
     try:
         command(args=arguments, prog_name="ingot")
         code = int(ExitCode.DONE)

@@ -96,7 +96,7 @@ def test_every_error_has_its_code(
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(cli, "_commands", lambda _: broken)
     assert cli.main(["fail"]) == code
     printed = capsys.readouterr().err
     assert "Traceback" not in printed
