@@ -13,20 +13,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.chat.contexts import SavedContexts
-from app.chat.load_settings import applied, remembered
-from app.chat.templates import read_template
-from app.models.planning import Choice, choose
-from app.models.quality import FileQuality, file_quality, quality_text
 from app.options import ModelOptions, PlanOptions
-from quantize.manifest import NAME as MANIFEST
-from quantize.manifest import load_manifest
-from runtimes.api import EngineApi
-from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError
-from runtimes.models.modelfile import ModelFile
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
+    from app.chat.contexts import SavedContexts
+    from app.models.planning import Choice
+    from app.models.quality import FileQuality
+    from runtimes.api import EngineApi
+    from runtimes.engine.metrics import EngineStats
+    from runtimes.models.modelfile import ModelFile
     from runtimes.worker.engine import WorkerEngine
 
 log = logging.getLogger(__name__)
@@ -89,7 +85,7 @@ class EngineHost:
         self.model: str | None = None
         self.label = ""
         self.details = ""
-        self.measured = FileQuality()
+        self.measured: FileQuality | None = None
         self.error: str | None = None
 
     @property
@@ -117,7 +113,16 @@ class EngineHost:
     def quality(self) -> str:
         """What the loaded file stores for a weight and what that costs, such as "4.6 bits · KL
         0.041"; empty while nothing is loaded, or nothing is known."""
+        if self.measured is None:
+            return ""
+        from app.models.quality import quality_text
+
         return quality_text(self.measured)
+
+    def expect(self) -> None:
+        """A model will be loaded in a moment, and the state says so already."""
+        with self._lock:
+            self._loads = self._loads or self._engine is None
 
     def load(
         self,
@@ -153,6 +158,9 @@ class EngineHost:
             raise
 
     def _load(self, wish: int, model: str, options: ModelOptions, settings: PlanOptions) -> Choice:
+        from app.chat.load_settings import applied, remembered
+        from app.chat.templates import read_template
+        from app.models.planning import choose
         from app.models.resolve import load_engine
 
         choice = choose(model, options, settings, "chat", slots=1)
@@ -211,7 +219,7 @@ class EngineHost:
             engine, self._engine, self._stats = self._engine, None, None
             choice, last, self._last = self.choice, self._last, None
             self.choice, self.model, self.label, self.details = None, None, "", ""
-            self.measured = FileQuality()
+            self.measured = None
             self._recalled.clear()
         if engine is not None:
             if self._contexts is not None and choice is not None and last is not None:
@@ -294,6 +302,9 @@ def _read(stats: EngineStats) -> int:
 def label_of(file: ModelFile) -> str:
     """Model and build, such as "pebble · q4_k_m": from the manifest beside the file, else from the
     file's name."""
+    from quantize.manifest import NAME as MANIFEST
+    from quantize.manifest import load_manifest
+
     folder = file.path.parent
     if (folder / MANIFEST).is_file():
         try:
@@ -309,15 +320,16 @@ def label_of(file: ModelFile) -> str:
     return file.name
 
 
-def quality_at(path: Path) -> FileQuality:
+def quality_at(path: Path) -> FileQuality | None:
     """What is known of the model file there; nothing of one that cannot be looked at."""
     from app.models.catalog import entry_of
+    from app.models.quality import file_quality
 
     try:
         return file_quality(entry_of(path))
     except (IngotError, OSError) as error:
         log.info("nothing is known of the quality of %s: %s", path, error)
-        return FileQuality()
+        return None
 
 
 def details_of(choice: Choice, *, gpu: bool) -> str:

@@ -29,12 +29,10 @@ from app.config.writing import set_value
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal, theme
-from app.tui.help import HelpScreen
 from app.tui.keys import key
-from app.tui.palette import Commands, Palette
-from app.tui.screens.dialogs import ConfirmScreen, ThemeScreen
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import problems
+from app.tui.styles import Sheet
 from runtimes.errors import IngotError
 from runtimes.paths import state_dir
 
@@ -43,6 +41,12 @@ log = logging.getLogger(__name__)
 _now = time.monotonic
 _WARNINGS = 3  # at the start; a screen of 24 lines holds one more
 _WIDTH, _HEIGHT = 60, 16  # the least
+_LATER = (
+    "app.tui.widgets.message_view",
+    "app.tui.screens.models",
+    "app.tui.help",
+    "app.tui.palette",
+)
 _AGAIN_S = 2.0  # a second ctrl+c within this time quits
 
 
@@ -70,10 +74,14 @@ class IngotApp(App[None]):
     decoding: reactive[bool] = reactive(False)
 
     def __init__(self, services: Services, driver_class: type[Driver] | None = None) -> None:
+        self.look: tuple[str, dict[str, str]] | None = None  # what screens are styled by
         super().__init__(driver_class)
+        self.stylesheet = Sheet(variables=self.get_css_variables())
         self.services = services
         # Published when a model begins to load, is loaded, or could not be; the host says the rest.
         self.engine_changed: Signal[HostState] = Signal(self, "engine_changed")
+        for own in theme.OWN:
+            self.register_theme(own)
         self.no_color = nocolor.wanted()
         self._colourless = nocolor.Colourless()
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
@@ -81,27 +89,37 @@ class IngotApp(App[None]):
         self._pressed = self._interrupted_at = 0  # keys and pastes, all and until ctrl+c
 
     def on_load(self) -> None:
-        """Keys are mapped before any screen tells of them."""
-        self.set_keymap(keys.usable(self.services.config.keymap))
+        """Keys are mapped before any screen tells of them, and the theme is there before the style
+        sheets are read: another one means that they are read again."""
+        config = self.services.config
+        self.set_keymap(keys.usable(config.keymap))
+        known = config.theme in self.available_themes
+        self.theme = config.theme if config.theme and known else theme.INGOT.name
 
     def on_mount(self) -> None:
         config = self.services.config
-        for own in theme.OWN:
-            self.register_theme(own)
         few = not self.is_headless and self.console.color_system == "standard"
-        wanted = config.theme or (theme.INGOT_TERMINAL if few else theme.INGOT).name
-        self.theme = wanted if wanted in self.available_themes else theme.INGOT.name
+        if few and not config.theme:
+            self.theme = theme.INGOT_TERMINAL.name
         self._warn_of([*self.services.warnings, *problems(config)])
         self.screen_change_signal.subscribe(self, lambda _: self._check_room())
         if not self.is_headless:
             self._catch_signals()
-        self._read_modes()
         self.set_interval(1.0, self.services.monitor.note)
+        if self.services.start.model is not None:
+            self.services.host.expect()  # the first picture says so
+
+    def on_ready(self) -> None:
+        self.call_after_refresh(self._begin)
+
+    async def _begin(self) -> None:
+        """Once the first picture is drawn: what takes time away from it."""
         start = self.services.start
         if start.model is not None:
             self.load_model(start.model, start.options, start.settings)
         else:
-            self.call_after_refresh(self.run_action, "screen.models")
+            await self.run_action("screen.models")
+        self._import_later()
 
     def _warn_of(self, wrong: Sequence[str]) -> None:
         for one in wrong[:_WARNINGS]:
@@ -120,10 +138,10 @@ class IngotApp(App[None]):
         self.notify(text, severity="warning", timeout=10, markup=False)
 
     @work(thread=True, exit_on_error=False, group="modules")
-    def _read_modes(self) -> None:
-        """Import the screens that are not shown yet, so that the first key finds them there."""
-        for mode in modes.MODES:
-            import_module(mode.module)
+    def _import_later(self) -> None:
+        """Import what is not shown yet, so that the first message or key finds it there."""
+        for module in (*_LATER, *(mode.module for mode in modes.MODES)):
+            import_module(module)
 
     # The engine
 
@@ -198,6 +216,8 @@ class IngotApp(App[None]):
         self._quit()
 
     def _quit(self) -> None:
+        from app.tui.screens.dialogs import ConfirmScreen
+
         screens = [screen for mode in modes.MODES for screen in self._occupied(mode.name)]
         busy = [(screen, why) for screen in screens if (why := screen.leaving())]
         if not busy or isinstance(self.screen, ConfirmScreen):  # who asks twice means it
@@ -241,12 +261,16 @@ class IngotApp(App[None]):
 
     def action_help(self) -> None:
         """Help for the widget that has the focus; once more takes it away."""
+        from app.tui.help import HelpScreen
+
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
         else:
             self.push_screen(HelpScreen(self.screen))
 
     def action_command_palette(self) -> None:
+        from app.tui.palette import Commands, Palette
+
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(providers=[Commands]))
 
@@ -273,8 +297,28 @@ class IngotApp(App[None]):
         self.theme_variables = theme.legible(super().get_css_variables())
         return self.theme_variables
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """Textual's, where there is something to do: it restyles and lays out the screen that is
+        shown also at the start, and before each mode is shown for the first time."""
+        look = (self.theme, self.get_css_variables())
+        shown = [screen for screen in self.screen_stack if screen.is_mounted]
+        if look != self.look or any(getattr(one, "look", None) != look for one in shown):
+            self.look = look
+            super().refresh_css(animate)
+            for one in shown:
+                if isinstance(one, modes.Styled):
+                    one.look = look
+
+    def _load_screen_css(self, screen: Screen[Any]) -> None:
+        """Textual's, which would also style anew what is shown: a sheet is its screen's own."""
+        for path in screen.css_path:
+            if not self.stylesheet.has_source(str(path)):
+                self.stylesheet.read(path)
+                self.stylesheet.reparse()
+
     def action_change_theme(self) -> None:
         """Show the themes, and keep the one that is picked."""
+        from app.tui.screens.dialogs import ThemeScreen
 
         def picked(name: str | None) -> None:
             if name is not None:

@@ -9,15 +9,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.binding import BindingType
+from textual.events import ScreenResume
 from textual.screen import Screen
 
 from app.tui.keys import key
 
 if TYPE_CHECKING:
     from app.tui.screens.dialogs import ConfirmScreen
+
+
+Result = TypeVar("Result")
+
+
+class Styled(Screen[Result]):
+    """A screen whose widgets are styled once when it opens. Textual 8.2.8 does it again when the
+    screen is resumed for the first time, and when it gets its first size."""
+
+    look: tuple[str, dict[str, str]] | None = None  # what it was styled by, see ``IngotApp.look``
+
+    def begin(self) -> None:
+        """Before anything is composed."""
+        app: Any = self.app
+        self.look = app.look
+        width, height = self.app.size
+        for size, breakpoints in (
+            (width, self.HORIZONTAL_BREAKPOINTS),
+            (height, self.VERTICAL_BREAKPOINTS),
+        ):
+            fits = max((at for at, _ in breakpoints or () if at <= size), default=-1)
+            self.update_classes({name: at == fits for at, name in breakpoints or ()}, animate=False)
+
+    def _on_screen_resume(self, event: ScreenResume) -> None:
+        if not self.stack_updates:
+            event.refresh_styles = False
 
 
 class Occupied:

@@ -8,10 +8,7 @@ other and is told apart, ``$border`` and ``$border-blurred`` around panels, on
 ``tokens`` below. The classes that all screens share, such as ``pane``, are in app.tcss.
 """
 
-import re
-
 from textual.color import Color
-from textual.highlight import HighlightTheme
 from textual.theme import Theme
 
 CONTRAST = 4.5  # WCAG 2.2, 1.4.3: of text against what is behind it
@@ -148,15 +145,6 @@ INGOT_TERMINAL = Theme(
     },
 )
 OWN = (INGOT, INGOT_LIGHT, INGOT_TERMINAL)
-
-
-class CodeTheme(HighlightTheme):
-    """Textual's colours of code at their full strength."""
-
-    STYLES = {  # noqa: RUF012 -- as Textual declares it
-        kind: re.sub(r" \d+%", "", style.replace("$text 60%", "$text-muted"))
-        for kind, style in HighlightTheme.STYLES.items()
-    }
 
 
 def tokens(*, plain: bool = False) -> dict[str, str]:

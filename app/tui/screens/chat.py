@@ -1,16 +1,18 @@
 """The chat: its widgets, its keys, and the parts that do what they say."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePath
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Markdown, Static, TextArea
+from textual.widgets import Static, TextArea
 
 from app.chat import slash
 from app.chat.conversation import Conversation
@@ -20,7 +22,6 @@ from app.chat.session import Session
 from app.chat.store.records import Message
 from app.chat.turn import Turn
 from app.figures import rate
-from app.models.entries import Entry as ModelEntry
 from app.tui.app import app_of, services_of
 from app.tui.keys import key, told
 from app.tui.screens.chat_actions import ChatActions
@@ -29,15 +30,19 @@ from app.tui.screens.chat_send import Sender
 from app.tui.services import Services
 from app.tui.widgets.chat_sidebar import ChatSidebar
 from app.tui.widgets.frame import ModeScreen
-from app.tui.widgets.message_view import Entry
 from app.tui.widgets.prompt import Prompt, PromptHistory, SlashMenu
 from app.tui.widgets.prompt_box import PromptBox
-from app.tui.widgets.prose import CodeBlock
 from app.tui.widgets.queued import QueuedMessages
-from app.tui.widgets.transcript import Transcript
+from app.tui.widgets.transcript import Entry, Transcript
 from app.tui.widgets.welcome import Starter
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
+
+if TYPE_CHECKING:
+    from textual.widgets import Markdown
+
+    from app.models.entries import Entry as ModelEntry
+    from app.tui.widgets.prose import CodeBlock
 
 _PROMPTS = 500
 _WIDE = 140  # columns, from which on the list of chats is beside the chat
@@ -269,12 +274,12 @@ class ChatScreen(ModeScreen):
         self.prompt.fill(event.text)
         self.prompt.focus()
 
-    @on(CodeBlock.Copied)
-    def _copied(self, event: CodeBlock.Copied) -> None:
+    # By their names: these widgets are imported with the first message.
+
+    def on_code_block_copied(self, event: CodeBlock.Copied) -> None:
         self.actions.copy_text(event.code)
 
-    @on(Markdown.LinkClicked)
-    def _link(self, event: Markdown.LinkClicked) -> None:
+    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """A model may link to anything: the address is copied, not opened."""
         self.app.copy_to_clipboard(event.href)
         self.say(f"Address copied: {event.href}")

@@ -12,16 +12,14 @@ from app.chat.attachments import read_attachment
 from app.chat.figures import can_continue
 from app.chat.store.records import Attachment, Message, Role
 from app.chat.thinking import answer_of
-from app.models.entries import Entry
 from app.tui.app import app_of
-from app.tui.screens.answering import SystemChoice
 from app.tui.screens.chat_answer import PendingAnswer
-from app.tui.screens.chats import ChatChoice, ChatsScreen
-from app.tui.screens.dialogs import CopyChoice
-from app.tui.widgets.segments import copyable
 
 if TYPE_CHECKING:
+    from app.models.entries import Entry
+    from app.tui.screens.answering import SystemChoice
     from app.tui.screens.chat import ChatScreen
+    from app.tui.screens.chats import ChatChoice
 
 
 class ChatActions:
@@ -132,6 +130,9 @@ class ChatActions:
 
     def copy(self) -> None:
         """Copy a message, or a block of code in it."""
+        from app.tui.screens.dialogs import CopyChoice
+        from app.tui.widgets.segments import copyable
+
         message = self._chosen(Role.ASSISTANT)
         if message is None:
             return
@@ -164,6 +165,8 @@ class ChatActions:
     def chats(self, query: str = "") -> None:
         """Open an earlier chat, looked for with ``query``: in the list beside the chat if that is
         there and has not the focus yet, else in one of its own."""
+        from app.tui.screens.chats import ChatsScreen
+
         screen = self._screen
         if not query and screen.sidebar.display and not screen.sidebar.has_focus_within:
             screen.sidebar.enter()

@@ -16,7 +16,6 @@ from app.chat.conversation import Conversation
 from app.chat.session import Before
 from app.chat.store.records import Message, State
 from app.tui.screens.chat_answer import PendingAnswer
-from app.tui.screens.dialogs import OverflowScreen
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
@@ -244,6 +243,8 @@ class Sender:
                     screen.prompt.fill("")
             await screen.sync()
         if isinstance(why, Shortage):
+            from app.tui.screens.dialogs import OverflowScreen
+
             screen.app.push_screen(
                 OverflowScreen(why.budget, why.ways), partial(self._ask_so, pending, draft)
             )

@@ -13,12 +13,13 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.budget import Budget, WayOut
+from app.tui.modes import Styled
 from app.tui.widgets.key_hints import KeyHints
 
 Result = TypeVar("Result")
 
 
-class Panel(ModalScreen[Result | None], Generic[Result]):
+class Panel(Styled[Result | None], ModalScreen[Result | None], Generic[Result]):
     """A box in the middle: a title in its border, the ``contents``, below them what is wrong, and
     at the bottom the keys. Ends with None when it was left: by esc, or by a click beside the box
     where nothing is lost."""
@@ -34,6 +35,7 @@ class Panel(ModalScreen[Result | None], Generic[Result]):
         self._heading = heading or self.HEADING
 
     def compose(self) -> ComposeResult:
+        self.begin()
         with Vertical(classes="box") as box:
             box.border_title = self._heading
             yield from self.contents()

@@ -10,7 +10,6 @@ from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.dom import DOMNode
-from textual.screen import Screen
 from textual.widgets import Footer, Static
 from textual.widgets._footer import FooterKey
 
@@ -153,12 +152,13 @@ def _width(key: FooterKey) -> int:
     return cell_len(f"{key.key_display} {key.description}") + _GAP
 
 
-class ModeScreen(modes.Occupied, Screen[None]):
+class ModeScreen(modes.Occupied, modes.Styled[None]):
     """The base screen of a mode: ``contents`` between the header and the footer."""
 
     MODE: ClassVar[str]
 
     def compose(self) -> ComposeResult:
+        self.begin()
         yield AppHeader(self.MODE)
         yield from self.contents()
         yield AppFooter()

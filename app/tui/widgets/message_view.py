@@ -1,9 +1,11 @@
 """One message of a chat: the text, its figures, and what became of it."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -23,6 +25,9 @@ from app.tui.widgets.prose import Prose
 from app.tui.widgets.text_lines import TextLines
 from app.tui.widgets.waiting import Waiting
 
+if TYPE_CHECKING:
+    from app.tui.widgets.transcript import Entry
+
 _GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."
 
 _STATES = {
@@ -31,15 +36,6 @@ _STATES = {
     State.LOST: "Ingot ended while this was being written; what had come by then is here."
     f" {_GO_ON}",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A message of the path that is shown: the ``index``-th (from 1) of ``count`` branches."""
-
-    message: Message
-    index: int = 1
-    count: int = 1
 
 
 class MessageView(Vertical, can_focus=True):
@@ -95,7 +91,7 @@ class MessageView(Vertical, can_focus=True):
 
     async def stream(self, message: Message, text: str, tokens: int) -> None:
         """``text`` so far of an answer of ``tokens`` tokens."""
-        self.entry = Entry(message, self.entry.index, self.entry.count)
+        self.entry = replace(self.entry, message=message)
         if not self.is_mounted:
             self._coming = (text, tokens)
             return

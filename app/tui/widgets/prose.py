@@ -21,7 +21,6 @@ from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme, highlight
 from textual.message import Message
 from textual.strip import Strip
 
-from app.tui.theme import CodeTheme
 from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.segments import settled
 from app.tui.widgets.text_lines import TextLines, shown
@@ -33,6 +32,15 @@ _STYLES = {"code": "$text-warning on $warning 10%", "bold": "bold", "em": "itali
 _PAGE = 24  # blocks
 _LONG = 2_000  # characters
 _HEADING = re.compile(r"#{1,6} ")
+
+
+class CodeTheme(HighlightTheme):
+    """Textual's colours of code at their full strength."""
+
+    STYLES = {  # noqa: RUF012 -- as Textual declares it
+        kind: re.sub(r" \d+%", "", style.replace("$text 60%", "$text-muted"))
+        for kind, style in HighlightTheme.STYLES.items()
+    }
 
 
 class Tail(TextLines):

@@ -1,8 +1,11 @@
 """The messages of a chat, of which only those around the reader are mounted."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -12,12 +15,24 @@ from textual.geometry import Size, clamp
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
-from app.tui.widgets.message_view import Entry, MessageView
+from app.chat.store.records import Message
 from app.tui.widgets.welcome import Welcome
+
+if TYPE_CHECKING:  # imported with the first message
+    from app.tui.widgets.message_view import MessageView
 
 _FIRST = 8  # messages that are mounted before a chat is painted
 _MORE = 8  # that come at once when one scrolls to either end
 _MOST = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message of the path that is shown: the ``index``-th (from 1) of ``count`` branches."""
+
+    message: Message
+    index: int = 1
+    count: int = 1
 
 
 class Transcript(VerticalScroll, can_focus=True):
@@ -65,7 +80,7 @@ class Transcript(VerticalScroll, can_focus=True):
     @property
     def selected(self) -> MessageView | None:
         focused = self.screen.focused
-        return focused if isinstance(focused, MessageView) else None
+        return next((view for view in self.views if view is focused), None)
 
     def view_of(self, message: int) -> MessageView | None:
         return next((view for view in self.views if view.message.id == message), None)
@@ -227,7 +242,7 @@ class Transcript(VerticalScroll, can_focus=True):
 
     async def _mount_above(self) -> None:
         low = max(0, self._low - _MORE)
-        new = [MessageView(entry) for entry in self.entries[low : self._low]]
+        new = _views(self.entries[low : self._low])
         if not new:
             return
         with self.app.batch_update():
@@ -250,7 +265,7 @@ class Transcript(VerticalScroll, can_focus=True):
 
     async def _mount_below(self, count: int) -> None:
         start = self._low + len(self.views)
-        new = [MessageView(entry) for entry in self.entries[start : start + max(0, count)]]
+        new = _views(self.entries[start : start + max(0, count)])
         self.views += new
         if new:
             await self.mount_all(new)
@@ -308,3 +323,11 @@ class Transcript(VerticalScroll, can_focus=True):
             self.set_reactive(Widget.scroll_target_y, to)
             self.vertical_scrollbar.set_reactive(ScrollBar.position, to)
         return result
+
+
+def _views(entries: Sequence[Entry]) -> list[MessageView]:
+    if not entries:
+        return []
+    from app.tui.widgets.message_view import MessageView
+
+    return [MessageView(entry) for entry in entries]

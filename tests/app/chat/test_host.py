@@ -62,6 +62,7 @@ def test_what_it_says_of_a_loaded_model(host: EngineHost) -> None:
     assert host.details == f"{runtime} · 1 thread"
     assert (host.engine.slots, host.engine.context) == (1, 512)
     assert host.model == str(host.choice.file.path)
+    assert host.measured is not None
     assert host.measured.bytes
     assert host.measured.bits is not None
     assert 8 < host.measured.bits < 9.5
