@@ -1,5 +1,6 @@
 """Where the `ingot` command begins; also `python -m app`."""
 
+import gc
 import os
 import sys
 
@@ -9,10 +10,12 @@ _INTERRUPTED = 130  # app.exitcodes has it too, behind imports that a Ctrl-C may
 def main() -> int:
     """Import the command line and run it; the exit code. Ctrl-C while it is imported is no defect
     either."""
+    gc.disable()  # nothing of what is imported is garbage, and looking for some takes a tenth
     try:
         from app.cli.main import main as run
     except KeyboardInterrupt:
         return _INTERRUPTED
+    gc.enable()
     return run()
 
 

@@ -1,6 +1,7 @@
 """The terminal app itself: modes, loading models, leaving, and what holds on every screen."""
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -114,6 +115,9 @@ class IngotApp(App[None]):
 
     async def _begin(self) -> None:
         """Once the first picture is drawn: what takes time away from it."""
+        if not gc.isenabled():  # the command has seen to that
+            gc.freeze()
+            gc.enable()
         start = self.services.start
         if start.model is not None:
             self.load_model(start.model, start.options, start.settings)

@@ -1,5 +1,6 @@
 """`ingot chat`: the terminal app."""
 
+import gc
 import sys
 from typing import Annotated
 
@@ -87,13 +88,17 @@ def chat(
             f"  ingot batch IN OUT --model {name}            a file of prompts"
         )
 
+    gc.disable()  # until the app is drawn, see ``IngotApp``: what comes until then stays
     from app.prompts import clean_argument
     from app.tui.app import run
     from app.tui.services import Start
 
     system = clean_argument(system, console.note)
     start = Start(model, options, settings, system, chat, resume, raw, template)
-    code = run(start, mouse=not no_mouse)
+    try:
+        code = run(start, mouse=not no_mouse)
+    finally:
+        gc.enable()
     if code:
         raise typer.Exit(code)
 

@@ -1,0 +1,91 @@
+"""What first pictures are made of: what is imported, and style sheets that are parsed once."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.css import stylesheet
+
+from app.tui import modes
+from app.tui.app import IngotApp
+from app.tui.screens.dialogs import ConfirmScreen
+from tests.support import wait_until
+
+# What another screen, a message or a loaded model needs.
+LATER = {"numpy", "torch", "huggingface_hub", "pydantic", "httpx", "markdown_it"}
+LATER |= {"pygments", "llama_cpp", "onnxruntime", "tokenizers"}
+OURS_LATER = {mode.module for mode in modes.MODES if mode is not modes.CHAT}
+OURS_LATER |= {"app.tui.help", "app.tui.palette", "app.tui.widgets.message_view"}
+OURS_LATER |= {"app.models.planning", "app.models.entries", "app.tui.screens.dialogs"}
+
+DRAWN = """
+import sys
+from app.cli.main import main
+assert main(["chat", sys.argv[1], "--resume", "--raw", "--system", "x"]) == 2
+from app.tui.app import IngotApp
+from app.tui.services import Start, open_services
+names = []
+class Drawn(IngotApp):
+    async def _begin(self):
+        names.extend(sys.modules)
+        self.exit()
+with open_services(Start(sys.argv[1])) as services:
+    Drawn(services).run(headless=True)
+print(*names)
+"""
+
+
+def test_the_first_picture_imports_only_what_it_shows(home: Path, gguf_file: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DRAWN, str(gguf_file)], capture_output=True, text=True, check=True
+    )
+    names = set(done.stdout.split())
+    assert "app.tui.screens.chat" in names
+    assert not LATER & names
+    assert not OURS_LATER & names
+
+
+async def test_each_style_sheet_is_parsed_once(
+    chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: Counter[tuple[Any, ...]] = Counter()
+    theirs = stylesheet.parse
+
+    def parse(scope: str, css: str, read_from: Any, *rest: Any, **named: Any) -> Any:
+        variables = named.pop("variable_tokens")
+        parsed[scope, css, read_from, *sorted(named.items())] += 1
+        return theirs(scope, css, read_from, *rest, variable_tokens=variables, **named)
+
+    monkeypatch.setattr(stylesheet, "parse", parse)
+    async with chat_app.run_test() as pilot:
+        for mode in modes.MODES:
+            await chat_app.switch_mode(mode.name)
+            await pilot.pause()
+    assert set(parsed.values()) == {1}
+
+
+async def test_a_screen_is_restyled_by_a_theme_that_changed_while_it_was_away(
+    chat_app: IngotApp,
+) -> None:
+    async with chat_app.run_test() as pilot:
+        first = chat_app.screen.styles.background
+        chat_app.push_screen(ConfirmScreen("Sure?", "Yes"))
+        await wait_until(lambda: isinstance(chat_app.screen, ConfirmScreen))
+        await pilot.pause()
+        panel = chat_app.screen
+        box = panel.query_one(".box").styles.background
+        await pilot.press("f6")
+        await wait_until(lambda: chat_app.current_mode == "monitor")
+        chat_app.theme = "ingot-light"
+        await pilot.pause()
+        light = chat_app.screen.styles.background
+        assert light != first
+        await pilot.press("f2")
+        await wait_until(lambda: chat_app.screen is panel)
+        await wait_until(lambda: panel.query_one(".box").styles.background != box)
+        panel.dismiss(False)
+        await wait_until(lambda: chat_app.screen is not panel)
+        await wait_until(lambda: chat_app.screen.styles.background == light)
