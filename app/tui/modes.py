@@ -25,8 +25,8 @@ Result = TypeVar("Result")
 
 
 class Styled(Screen[Result]):
-    """A screen whose widgets are styled once when it opens. Textual 8.2.8 does it again when the
-    screen is resumed for the first time, and when it gets its first size."""
+    """A screen whose widgets are styled once when it opens. Textual 8.2.8 does it again whenever
+    the screen is resumed, and when it gets its first size."""
 
     look: tuple[str, dict[str, str]] | None = None  # what it was styled by, see ``IngotApp.look``
 
@@ -43,8 +43,8 @@ class Styled(Screen[Result]):
             self.update_classes({name: at == fits for at, name in breakpoints or ()}, animate=False)
 
     def _on_screen_resume(self, event: ScreenResume) -> None:
-        if not self.stack_updates:
-            event.refresh_styles = False
+        app: Any = self.app
+        event.refresh_styles = self.look != app.look
 
 
 class Occupied:

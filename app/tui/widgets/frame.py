@@ -143,9 +143,9 @@ class AppFooter(Footer):
 
 
 def _footer_key(display: str, binding: Binding, tooltip: str) -> FooterKey:
-    # With the class that ``compact``, which is the default, would set: else it is styled twice.
-    told, action = binding.description, binding.action
-    return FooterKey(binding.key, display, told, action, tooltip=tooltip, classes="-compact")
+    made = FooterKey(binding.key, display, binding.description, binding.action, tooltip=tooltip)
+    made.compact = True
+    return made
 
 
 def _width(key: FooterKey) -> int:
