@@ -19,7 +19,7 @@ from app.tui.widgets.key_hints import KeyHints
 Result = TypeVar("Result")
 
 
-class Panel(Styled[Result | None], ModalScreen[Result | None], Generic[Result]):
+class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
     """A box in the middle: a title in its border, the ``contents``, below them what is wrong, and
     at the bottom the keys. Ends with None when it was left: by esc, or by a click beside the box
     where nothing is lost."""
