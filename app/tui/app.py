@@ -84,7 +84,7 @@ class IngotApp(App[None]):
         for own in theme.OWN:
             self.register_theme(own)
         self.no_color = nocolor.wanted()
-        self._colourless = nocolor.Colourless()
+        self._colourless, self._on_black = nocolor.Colourless(), theme.OnBlack()
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")
         self._pressed = self._interrupted_at = 0  # keys and pastes, all and until ctrl+c
@@ -292,7 +292,8 @@ class IngotApp(App[None]):
         if self.no_color:
             return [self._colourless]
         theirs = super().get_line_filters()
-        return [one for one in theirs if not isinstance(one, Monochrome | NoColor)]
+        kept = [one for one in theirs if not isinstance(one, Monochrome | NoColor)]
+        return [*kept, self._on_black] if self.theme == theme.INGOT_TERMINAL.name else kept
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.tokens(plain=nocolor.wanted())

@@ -8,7 +8,12 @@ other and is told apart, ``$border`` and ``$border-blurred`` around panels, on
 ``tokens`` below. The classes that all screens share, such as ``pane``, are in app.tcss.
 """
 
+from functools import lru_cache
+
+from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import Theme
 
 CONTRAST = 4.5  # WCAG 2.2, 1.4.3: of text against what is behind it
@@ -20,7 +25,10 @@ _TEXT = (
 )
 # Of files beside each other, far from what states are told by; and where the terminal has its own.
 _HUES = {"hue-1": "#6FB3E0", "hue-2": "#D98FD0", "hue-3": "#4FC4B0", "hue-4": "#B3A0F0"}
-_ANSI_HUES = dict(zip(_HUES, ("ansi_blue", "ansi_magenta", "ansi_cyan", "ansi_white"), strict=True))
+_ANSI_HUES = {
+    "hue-1": "ansi_cyan", "hue-2": "ansi_bright_magenta",
+    "hue-3": "ansi_bright_white", "hue-4": "ansi_bright_cyan",
+}
 _TEXT_ON = {  # what stands on a background of its own
     "footer-foreground": "footer-background",
     "footer-key-foreground": "footer-background",
@@ -103,37 +111,39 @@ INGOT_LIGHT = Theme(
         "text-error": "#A82018",
     },
 )
-# The terminal's own colours, for terminals that have sixteen.
+# Sixteen colours, as the terminal has them, on its black: of those, what can be read is the bright
+# ones. Its default paper may be white, on which no yellow can be read.
 INGOT_TERMINAL = Theme(
     name="ingot-terminal",
     ansi=True,
-    primary="ansi_yellow",
+    primary="ansi_bright_yellow",
     secondary="ansi_cyan",
     accent="ansi_bright_yellow",
-    warning="ansi_yellow",
-    error="ansi_red",
+    warning="ansi_bright_yellow",
+    error="ansi_bright_red",
     success="ansi_green",
-    foreground="ansi_default",
-    background="ansi_default",
-    surface="ansi_default",
-    panel="ansi_default",
-    boost="ansi_default",
+    foreground="ansi_white",
+    background="ansi_black",
+    surface="ansi_black",
+    panel="ansi_black",
+    boost="ansi_black",
     variables={
         "ansi-background": "ansi_black",
         "ansi-foreground": "ansi_white",
-        "border": "ansi_yellow",
+        "border": "ansi_bright_yellow",
         "border-blurred": "ansi_bright_black",
-        "text-primary": "ansi_yellow",
+        "text": "ansi_white",
+        "text-primary": "ansi_bright_yellow",
         "text-secondary": "ansi_cyan",
-        "text-warning": "ansi_yellow",
-        "text-error": "ansi_red",
+        "text-warning": "ansi_bright_yellow",
+        "text-error": "ansi_bright_red",
         "text-success": "ansi_green",
-        "text-muted": "ansi_default",
+        "text-muted": "ansi_white",
         "text-on-primary": "ansi_black",
-        "text-on-error": "ansi_white",
-        "footer-key-foreground": "ansi_yellow",
+        "text-on-error": "ansi_black",
+        "footer-key-foreground": "ansi_bright_yellow",
         "block-cursor-foreground": "ansi_black",
-        "block-cursor-background": "ansi_yellow",
+        "block-cursor-background": "ansi_bright_yellow",
         "input-cursor-background": "ansi_white",
         "input-cursor-foreground": "ansi_black",
         "input-selection-background": "ansi_cyan",
@@ -141,10 +151,34 @@ INGOT_TERMINAL = Theme(
         "screen-selection-background": "ansi_cyan",
         "screen-selection-foreground": "ansi_black",
         "scrollbar": "ansi_bright_black",
-        "scrollbar-background": "ansi_default",
+        "scrollbar-background": "ansi_black",
+        "button-color-foreground": "ansi_black",
+        "link-color": "ansi_cyan",
+        "link-background-hover": "ansi_cyan",
+        **{f"markdown-h{level}-color": "ansi_bright_yellow" for level in (1, 2)},
+        **{f"markdown-h{level}-color": "ansi_cyan" for level in (3, 4, 5, 6)},
     },
 )
 OWN = (INGOT, INGOT_LIGHT, INGOT_TERMINAL)
+
+
+class OnBlack(LineFilter):
+    """Black where Textual leaves the background to the terminal, with white for its text; and all
+    text black on what is no black: see ``INGOT_TERMINAL``."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            Segment(text, _on_black(style or Style()), control) for text, style, control in segments
+        ]
+
+
+@lru_cache(4096)
+def _on_black(style: Style) -> Style:
+    ink, paper = style.color, style.bgcolor
+    if not (paper is None or paper.is_default or paper.number == 0):
+        return style + Style(color="black")
+    white = ink is None or ink.is_default or ink.number == 0
+    return style + Style(color="white" if white else None, bgcolor="black")
 
 
 def tokens(*, plain: bool = False) -> dict[str, str]:

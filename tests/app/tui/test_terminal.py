@@ -76,7 +76,7 @@ def test_a_terminal_of_sixteen_colours_gets_its_own(terminals: list[Terminal], h
     one.press("\x11")
     one.ended()
     assert not re.search(rb"\x1b\[[0-9;]*[34]8;[25];", one.written), "more than sixteen"
-    assert re.search(rb"\x1b\[[0-9;]*33", one.written), "yellow for what is active"
+    assert re.search(rb"\x1b\[[0-9;]*93", one.written), "bright yellow for what is active"
 
 
 def test_a_signal_ends_it_in_order_and_the_answer_is_kept(

@@ -1,10 +1,12 @@
 """Text that can be read, in every theme that can be chosen."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.color import ColorType
+from rich.color import Color as RichColor
+from rich.color import ColorSystem
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
@@ -19,8 +21,20 @@ from app.tui.services import Services, Start
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.support import wait_until
 
+Palette = tuple[tuple[int, int, int], ...]
+
+# xterm's sixteen colours (XTerm-col.ad), and the Linux console's (drivers/tty/vt/vt.c).
+PALETTES = {
+    name: tuple(Color.parse(f"#{one}").rgb for one in colours.split())
+    for name, colours in {
+        "xterm": "000000 cd0000 00cd00 cdcd00 0000ee cd00cd 00cdcd e5e5e5"
+        " 7f7f7f ff0000 00ff00 ffff00 5c5cff ff00ff 00ffff ffffff",
+        "console": "000000 aa0000 00aa00 aa5500 0000aa aa00aa 00aaaa aaaaaa"
+        " 555555 ff5555 55ff55 ffff55 5555ff ff55ff 55ffff ffffff",
+    }.items()
+}
 THEMES = [one for one in (*theme.OWN, *BUILTIN_THEMES.values()) if not one.ansi]
-KEYS = ("f2", "f3", "f4", "f5", "f6", "f1")
+KEYS = ("f2", "f3", "f4", "f5", "f6", "ctrl+p", "escape", "f1")
 EVERY = ("f2", "f5", "f1")  # which have all kinds of text that the others have
 
 
@@ -34,11 +48,13 @@ def app(home: Path) -> IngotApp:
     return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))
 
 
-def faint(app: IngotApp) -> list[tuple[str, float]]:
-    """What is drawn now with less contrast than text needs; of a panel only its box counts, for
+def written(app: IngotApp) -> Iterator[tuple[str, RichColor, RichColor]]:
+    """What is drawn now, with the colours of ink and paper; of a panel only its box counts, for
     what is behind it is dimmed."""
-    found = []
-    seen = next((box.region for box in app.screen.query(".box")), app.screen.region)
+    seen = next(
+        (box.region for box in app.screen.query(".box, CommandPalette > Vertical")),
+        app.screen.region,
+    )
     for strip in app.screen._compositor.render_strips()[seen.y : seen.bottom]:
         for text, style, _ in strip.crop(seen.x, seen.right):
             # One letter may be the cursor's, a block in the colours of what it stands on.
@@ -47,12 +63,30 @@ def faint(app: IngotApp) -> list[tuple[str, float]]:
             ink, behind = style.color, style.bgcolor
             if style.reverse:
                 ink, behind = behind, ink
-            if ink is None or behind is None or ink.type is not ColorType.TRUECOLOR:
-                continue
-            ratio = theme.contrast(Color.from_rich_color(ink), Color.from_rich_color(behind))
-            if ratio < theme.CONTRAST:
-                found.append((text.strip(), round(ratio, 2)))
+            if ink is not None and behind is not None:
+                yield text.strip(), ink, behind
+
+
+def faint(app: IngotApp, palette: Palette | None = None) -> list[tuple[str, float]]:
+    """What is drawn now with less contrast than text needs; in sixteen colours, which are
+    ``palette``."""
+    found = []
+    for text, *pair in written(app):
+        if palette is None:
+            ink, behind = map(Color.from_rich_color, pair)
+        else:
+            ink, behind = (seen_as(colour, palette) for colour in pair)
+        ratio = theme.contrast(ink, behind)
+        if ratio < theme.CONTRAST:
+            found.append((text, round(ratio, 2)))
     return found
+
+
+def seen_as(colour: RichColor, palette: Palette) -> Color:
+    """A colour as a terminal of sixteen shows it, to which Rich brings down any other."""
+    number = colour.downgrade(ColorSystem.STANDARD).number
+    assert number is not None, "the terminal's default may be light or dark"
+    return Color(*palette[number])
 
 
 @pytest.mark.parametrize(
@@ -94,6 +128,22 @@ async def test_all_that_is_drawn_can_be_read(app: IngotApp) -> None:
                 await pilot.pause()
                 if bad := faint(app):
                     told[name, one.name] = bad
+        assert not told
+
+
+@pytest.mark.parametrize("palette", PALETTES.values(), ids=PALETTES)
+async def test_all_that_is_drawn_in_sixteen_colours_can_be_read(
+    app: IngotApp, palette: Palette
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(app)
+        app.theme = theme.INGOT_TERMINAL.name
+        told = {}
+        for name in KEYS:
+            await pilot.press(name)
+            await pilot.pause()
+            if bad := faint(app, palette):
+                told[name] = bad
         assert not told
 
 
