@@ -1,7 +1,7 @@
 """What a run will need, before it is started: sizes, disk, memory, and why it would be refused.
 
-Nothing is loaded: the headers of the weight files tell the sizes. Of a model on the hub, which is
-not downloaded for this, the list of files does.
+Nothing is loaded: the headers of the weight files tell the sizes, as llama.cpp's quantizer would
+write them. Of a model on the hub, which is not downloaded for this, the list of files does.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +17,7 @@ from quantize.build.preflight import (
     space_parts,
     unlisted,
 )
+from quantize.build.sizes import known_sizes
 from quantize.build.workspace import WORK
 from quantize.disk import free_space, human
 from quantize.gguf.imatrixfile import is_matrix
@@ -81,7 +82,8 @@ class Forecast:
 
 
 def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
-    """Look at the model and the machine; some milliseconds, for a hub model as long as it answers.
+    """Look at the model and the machine: some milliseconds, for a model that was not looked at
+    before as long as llama.cpp needs to start, for a hub model as long as it answers.
 
     Raises an IngotError for what is missing or not a model; what would be refused although the
     model is fine is among the ``problems``.
@@ -93,7 +95,7 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
         source, download = open_source(options.source), 0
     out = options.out or source.default_out
     recipes = unlisted(out, options)
-    disk = space_parts(source, recipes, options) if recipes else {}
+    disk = space_parts(source, recipes, options, known_sizes(source)) if recipes else {}
     memory = memory_parts(source, recipes, options) if recipes else {}
     reusable = stages_size(out / WORK)
     builder = holder_of(out)

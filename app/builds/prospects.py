@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,8 @@ from app.builds.settings import estimated_size, offered
 from app.models.quality import kl_text
 from quantize.disk import human
 from quantize.manifest import FileEntry, load_manifest
-from quantize.recipes.bits import FileSize
 from quantize.recipes.recipe import Recipe
-from runtimes.errors import IngotError, ModelError
+from runtimes.errors import ModelError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate
 from runtimes.models.modelfile import ModelFile
@@ -98,13 +96,15 @@ def bare_prospects() -> Prospects:
 def prospects(source: SourceModel, out: Path) -> Prospects:
     """For ``source``, with the files that lie in ``out``. The first call for a model takes as long
     as llama.cpp needs to start, some tenths of a second; nothing is loaded."""
+    from quantize.build.sizes import known_sizes
+
     free = memory_now()[1]
     try:
         there = {entry.recipe: entry for entry in load_manifest(out).files}
     except ModelError:
         there = {}
-    changed = tuple(path.stat().st_mtime_ns for path in source.weights)
-    sizes, like = _sizes(source, changed) if source.weights else ({}, None)
+    sizes = known_sizes(source)
+    like = _like(source) if sizes else None  # neither of a model that llama.cpp does not know
     found = {}
     for recipe in offered():
         size, entry = sizes.get(recipe.name), there.get(recipe.name)
@@ -124,19 +124,6 @@ def prospects(source: SourceModel, out: Path) -> Prospects:
             measured=entry if entry and entry.fidelity else None,
         )
     return Prospects(found, free)
-
-
-@lru_cache(maxsize=8)
-def _sizes(
-    source: SourceModel, changed: tuple[int, ...]
-) -> tuple[Mapping[str, FileSize], ModelFile | None]:
-    """``changed`` makes a file that was replaced another one."""
-    from quantize.build.sizes import predict_sizes
-
-    try:
-        return predict_sizes(source, offered()), _like(source)
-    except IngotError:  # a model that llama.cpp does not know: the nominal bits are left
-        return {}, None
 
 
 def _like(source: SourceModel) -> ModelFile:

@@ -5,6 +5,7 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from quantize.build.sizes import known_sizes
 from quantize.build.workspace import WORK
 from quantize.disk import free_space, human
 from quantize.errors import DiskFullError, SourceError, UsageError
@@ -19,6 +20,7 @@ from quantize.onnx.builder import builder_folder
 from quantize.options import Options
 from quantize.quality.fidelity import reference_bytes
 from quantize.quality.text import read_text
+from quantize.recipes.bits import FileSize
 from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
@@ -32,8 +34,21 @@ _TORCH = 700_000_000  # torch and transformers themselves
 _USUAL_VOCABULARY = 152_000  # where the configuration does not tell
 
 
-def space_parts(source: SourceModel, recipes: Sequence[Recipe], options: Options) -> dict[str, int]:
-    """Bytes that a run writes at most, by what they are for."""
+def space_parts(
+    source: SourceModel,
+    recipes: Sequence[Recipe],
+    options: Options,
+    sizes: Mapping[str, FileSize],
+) -> dict[str, int]:
+    """Bytes that a run writes at most, by what they are for. ``sizes`` are those that can be told
+    beforehand; the other files are taken to have their recipe's nominal bits."""
+    count = source.parameters
+    files = {
+        recipe.name: sizes[recipe.name].bytes
+        if recipe.name in sizes
+        else int(count * recipe.bits_per_weight / 8)
+        for recipe in recipes
+    }
     parts = {}
     if options.source.lora is not None:
         parts["merged model"] = merge_bytes(source)
@@ -45,12 +60,10 @@ def space_parts(source: SourceModel, recipes: Sequence[Recipe], options: Options
     onnx = [recipe for recipe in recipes if recipe.format == "onnx"]
     if onnx and not builder_may_know(source.architecture):
         parts["float graph"] = int(source.parameters * 4 * 1.05)
-    # An ONNX graph whose embedding is rewritten exists twice for a moment.
-    rewrite = max((_scratch_bits(r) / 8 for r in onnx), default=0)
-    parts["scratch"] = int(source.parameters * rewrite * 1.05) + _SPARE
-    for recipe in recipes:
-        parts[recipe.name] = int(source.parameters * recipe.bits_per_weight / 8 * 1.05)
-    return parts
+    # An ONNX graph whose embedding is rewritten exists twice for a moment; W8A8 is made of floats.
+    rewrite = (4 * count if one.precision == "w8a8" else files[one.name] for one in onnx)
+    parts["scratch"] = int(max(rewrite, default=0) * 1.05) + _SPARE
+    return parts | {name: int(size * 1.05) for name, size in files.items()}
 
 
 def memory_parts(
@@ -98,11 +111,6 @@ def require_memory(parts: Mapping[str, int]) -> None:
         )
 
 
-def _scratch_bits(recipe: Recipe) -> float:
-    """Bits per weight of the largest temporary file beside the output."""
-    return 32.0 if recipe.precision == "w8a8" else recipe.bits_per_weight
-
-
 def _vocabulary(source: SourceModel) -> int:
     """The number of tokens by the model's configuration, which may be nested."""
     with contextlib.suppress(SourceError):
@@ -131,7 +139,7 @@ def require_room(
 ) -> None:
     """Raise DiskFullError or OutOfMemoryError when ``recipes`` cannot be built here."""
     if recipes:
-        parts = space_parts(source, recipes, options)
+        parts = space_parts(source, recipes, options, known_sizes(source))
         require_space(out, parts, reusable=stages_size(out / WORK))
         require_memory(memory_parts(source, recipes, options))
 

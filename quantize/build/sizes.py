@@ -2,17 +2,18 @@
 weight, with the tensors counted that fall back to a larger type."""
 
 import tempfile
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 from quantize.children.process import run_child
 from quantize.gguf.sizes import gguf_sizes
 from quantize.onnx.sizes import onnx_size
 from quantize.recipes.bits import FileSize
-from quantize.recipes.recipe import Recipe
+from quantize.recipes.recipe import RECIPES, Recipe
 from quantize.source import SourceModel
 from quantize.source.shapes import shapes_of
+from runtimes.errors import IngotError
 
 
 def predict_sizes(source: SourceModel, recipes: Sequence[Recipe]) -> dict[str, FileSize]:
@@ -35,3 +36,19 @@ def predict_sizes(source: SourceModel, recipes: Sequence[Recipe]) -> dict[str, F
         if found is not None:
             sizes[recipe.name] = found
     return sizes
+
+
+def known_sizes(source: SourceModel) -> Mapping[str, FileSize]:
+    """``predict_sizes`` of all recipes, once a model; none where they cannot be told: of a model
+    that is still on the hub, or that llama.cpp does not know."""
+    changed = tuple(path.stat().st_mtime_ns for path in source.weights)
+    return _known(source, changed) if source.weights else {}
+
+
+@lru_cache(maxsize=8)
+def _known(source: SourceModel, changed: tuple[int, ...]) -> Mapping[str, FileSize]:
+    """``changed`` makes a file that was replaced another one."""
+    try:
+        return predict_sizes(source, tuple(RECIPES.values()))
+    except IngotError:
+        return {}

@@ -11,6 +11,7 @@ import pytest
 from app.builds.forecast import foresee
 from app.builds.settings import Settings
 from quantize.build.preflight import memory_parts, space_parts
+from quantize.build.sizes import known_sizes
 from quantize.build.workspace import Workspace
 from quantize.errors import SourceError
 from quantize.options import Options, SourceOptions
@@ -24,7 +25,7 @@ def test_it_is_what_the_command_will_check(pebble: Path, tmp_path: Path) -> None
     recipes = (RECIPES["q8_0"], RECIPES["onnx-int4"])
     options = Options(SourceOptions(str(pebble)), recipes)
     source = open_source(str(pebble))
-    assert found.disk == space_parts(source, recipes, options)
+    assert found.disk == space_parts(source, recipes, options, known_sizes(source))
     assert found.memory == memory_parts(source, recipes, options)
     assert (found.source.parameters, found.source.bytes) == (source.parameters, source.bytes)
     assert found.problems == ()

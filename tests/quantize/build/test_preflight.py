@@ -8,10 +8,12 @@ import psutil
 import pytest
 
 from quantize.build.preflight import memory_parts, require_memory, require_space, space_parts
+from quantize.build.sizes import known_sizes
 from quantize.errors import DiskFullError
+from quantize.manifest import load_manifest
 from quantize.options import MeasureOptions, Options, SourceOptions
 from quantize.recipes.recipe import RECIPES
-from quantize.source import SourceModel
+from quantize.source import SourceModel, open_source
 from runtimes.errors import OutOfMemoryError
 
 BILLION = 1_000_000_000
@@ -30,16 +32,28 @@ def _options(*, measure: bool = False, lora: str | None = None) -> Options:
 
 def test_space_counts_the_export_every_output_and_what_is_measured_with(tmp_path: Path):
     source, plain = _source(BILLION, tmp_path), _options()
-    q4 = sum(space_parts(source, [RECIPES["q4_k_m"]], plain).values())
+    q4 = sum(space_parts(source, [RECIPES["q4_k_m"]], plain, {}).values())
     assert 2.6e9 < q4 < 3.0e9  # 2 GB export, 0.6 GB file
-    both = space_parts(source, [RECIPES["q4_k_m"], RECIPES["q8_0"]], plain)
+    both = space_parts(source, [RECIPES["q4_k_m"], RECIPES["q8_0"]], plain, {})
     assert sum(both.values()) - q4 > 1e9
-    onnx = sum(space_parts(source, [RECIPES["onnx-int4"]], plain).values())
+    onnx = sum(space_parts(source, [RECIPES["onnx-int4"]], plain, {}).values())
     assert onnx < q4
-    measured = space_parts(source, [RECIPES["onnx-int4"]], _options(measure=True))
+    measured = space_parts(source, [RECIPES["onnx-int4"]], _options(measure=True), {})
     assert sum(measured.values()) - onnx > 4096 * 50_000 * 2
-    merged = space_parts(source, [RECIPES["onnx-int4"]], _options(lora="l"))
+    merged = space_parts(source, [RECIPES["onnx-int4"]], _options(lora="l"), {})
     assert sum(merged.values()) - onnx > 2e9
+
+
+def test_a_files_space_is_what_it_will_have(pebble: Path, pebble_built: Path) -> None:
+    """Small models have more bits a weight than a recipe's name says."""
+    source, entries = open_source(str(pebble)), load_manifest(pebble_built).files
+    recipes = [RECIPES[entry.recipe] for entry in entries]
+    parts = space_parts(source, recipes, _options(), known_sizes(source))
+    for entry in entries:
+        assert entry.bytes <= parts[entry.recipe] <= 1.1 * entry.bytes, entry.recipe
+    # The largest graph that is made anew lies there twice.
+    onnx = [entry.bytes for entry in entries if RECIPES[entry.recipe].format == "onnx"]
+    assert parts["scratch"] >= max(onnx)
 
 
 def test_space_is_asked_for_before_any_work(tmp_path: Path):
