@@ -154,7 +154,9 @@ def main() -> None:
     messages = receive(source)
     sender = Sender(target, "ingot-send", _REST_S)
     (order,) = next(messages)
-    logging.basicConfig(level=order.log_level, handlers=[QueueHandler(sender.items)], force=True)
+    handler = QueueHandler(sender.items)
+    handler.setFormatter(logging.Formatter("%(message)s"))  # level and name travel with the record
+    logging.basicConfig(level=order.log_level, handlers=[handler], force=True)
     servers: queue.SimpleQueue[_Server] = queue.SimpleQueue()
     threading.Thread(
         target=_read, args=(messages, servers), name="ingot-commands", daemon=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import signal
@@ -72,6 +73,16 @@ def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog):
     assert "neither computed nor read anything for 2 s while it loaded" in line
     assert "stopped from outside" in line
     assert load_state(STATE) == {}  # no reason for other settings
+
+
+def test_what_a_worker_logs_has_its_level_and_name_once(gguf, caplog):
+    with caplog.at_level(logging.INFO), WorkerEngine.load(gguf, SETTINGS):
+        pass
+    told = [record for record in caplog.records if record.process != os.getpid()]
+    assert told
+    for record in told:
+        assert record.levelname not in record.getMessage()
+        assert record.name not in record.getMessage()
 
 
 def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
