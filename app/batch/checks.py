@@ -12,7 +12,7 @@ def check_out(out: Path, source: Source, *, replace: bool) -> None:
     """Raises RequestError when ``out`` cannot be written, is the input, or is not ours."""
     if out.is_dir():
         raise RequestError(f"{out} is a folder; name a file")
-    if not out.absolute().parent.is_dir():
+    if not out.parent.is_dir():
         raise RequestError(f"{out}: there is no folder {out.parent}")
     if source.reader.listing is not None and out.resolve().is_relative_to(source.path.resolve()):
         raise RequestError(

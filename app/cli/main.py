@@ -115,11 +115,22 @@ def _report(error: BaseException, code: int) -> None:
         return
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         traceback.print_exception(error, file=sys.stderr)
-    if code != ExitCode.INTERNAL:
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
+        text = "the folder that this was started in was deleted: change to another one"
+    elif code != ExitCode.INTERNAL:
         text = str(error) or type(error).__name__
     else:
         text = f"internal error: {type(error).__name__}: {error} (`ingot -v ...` shows where)"
     sys.stderr.write(f"ingot: {text}\n")
+
+
+def _is_nowhere() -> bool:
+    """Whether the working folder is not there any more."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _flush(code: int) -> int:

@@ -26,8 +26,10 @@ _TEXT = (
 # Of files beside each other, far from what states are told by; and where the terminal has its own.
 _HUES = {"hue-1": "#6FB3E0", "hue-2": "#D98FD0", "hue-3": "#4FC4B0", "hue-4": "#B3A0F0"}
 _ANSI_HUES = {
-    "hue-1": "ansi_cyan", "hue-2": "ansi_bright_magenta",
-    "hue-3": "ansi_bright_white", "hue-4": "ansi_bright_cyan",
+    "hue-1": "ansi_cyan",
+    "hue-2": "ansi_bright_magenta",
+    "hue-3": "ansi_bright_white",
+    "hue-4": "ansi_bright_cyan",
 }
 _TEXT_ON = {  # what stands on a background of its own
     "footer-foreground": "footer-background",

@@ -110,7 +110,16 @@ def records() -> list[Record]:
 
 def absolute(path: Path) -> Path:
     """One spelling for a path, also of a file that is not there yet."""
-    return Path(os.path.abspath(path.expanduser()))
+    return Path(os.path.normpath(here() / path.expanduser()))
+
+
+def here() -> Path:
+    """The working folder. Of one that was deleted, no path: what is below it is not found then, and
+    what is elsewhere still is."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path()
 
 
 def _read(folder: Path) -> Record | None:

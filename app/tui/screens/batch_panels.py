@@ -16,6 +16,7 @@ from textual.widgets import Button, DirectoryTree, Static
 from app.batch.journal.journal import journal_path
 from app.batch.watch.job import Job
 from app.batch.watch.preview import ShownRow, open_row
+from app.batch.watch.records import here
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.widgets.batch_row import conversation
 
@@ -24,8 +25,8 @@ _JOURNAL = journal_path(Path("x")).name[1:]
 
 def short(path: Path) -> str:
     """As one would type it here."""
-    here = Path.cwd()
-    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
+    folder = here()
+    return os.path.relpath(path, folder) if path.is_relative_to(folder) else str(path)
 
 
 class _Tree(DirectoryTree):

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -14,6 +13,7 @@ from textual.widgets import Static
 
 from app.batch.watch.form import JobForm
 from app.batch.watch.presets import Preset, forget, presets, summary
+from app.batch.watch.records import here
 from app.tui.screens.batch_jobs import ago, end_of
 from app.tui.screens.dialogs import Panel
 from app.tui.widgets.table import Column, Table
@@ -64,7 +64,7 @@ class BatchPresetsScreen(Panel[JobForm]):
 
     @work(exit_on_error=False, exclusive=True, group="presets")
     async def on_mount(self) -> None:
-        found = await asyncio.to_thread(presets, Path.cwd())
+        found = await asyncio.to_thread(presets, here())
         self.found = [Preset("an empty form", JobForm()), *found]
         table = self.query_one(PresetTable)
         table.styles.height = min(len(self.found) + 1, 16)

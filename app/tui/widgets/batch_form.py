@@ -18,6 +18,7 @@ from app.batch.watch.form_look import in_words, look
 from app.batch.watch.presets import beside, save
 from app.batch.watch.preview import Preview, preview
 from app.batch.watch.process import DryRun
+from app.batch.watch.records import absolute, here
 from app.batch.watch.speeds_before import time_like
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short
@@ -119,7 +120,7 @@ class BatchForm(Form):
     async def look(self) -> None:
         """What is wrong, the first rows, and then the counts of a dry run."""
         form, rows = self.form, self.query_one(FirstRows)
-        errors = await asyncio.to_thread(look, form, Path.cwd())
+        errors = await asyncio.to_thread(look, form, here())
         missing = [name for name in _NEEDED if not getattr(form, name).strip()]
         self.refuse_all({n: text for n, text in errors.items() if self._asked or n not in missing})
         if not form.input.strip():
@@ -131,7 +132,7 @@ class BatchForm(Form):
                 rows.show(await asyncio.to_thread(_read, form))
             except (IngotError, OSError) as error:
                 rows.say(f"✗ {in_words(str(error))}")
-        self._count(None if errors else command_of(form.spec(), Path.cwd()))
+        self._count(None if errors else command_of(form.spec(), here()))
 
     @work(exit_on_error=False, exclusive=True, group="dry-run")
     async def _count(self, command: Command | None) -> None:
@@ -164,12 +165,12 @@ class BatchForm(Form):
     async def action_start(self) -> None:
         self._asked = True
         form = self.form
-        errors = await asyncio.to_thread(look, form, Path.cwd())
+        errors = await asyncio.to_thread(look, form, here())
         self.refuse_all(errors)
         if errors:
             self.query_one(f"#{next(iter(errors))}").focus()
             return
-        self.post_message(self.Checked(command_of(form.spec(), Path.cwd())))
+        self.post_message(self.Checked(command_of(form.spec(), here())))
 
     def put(self, form: JobForm) -> None:
         """Fill in all fields; an input that is there already stays, with its output, unless
@@ -198,7 +199,7 @@ class BatchForm(Form):
         if name is None:
             return
         try:
-            await asyncio.to_thread(save, name, self.form, Path.cwd())
+            await asyncio.to_thread(save, name, self.form, here())
         except FormError as error:
             self.refuse(str(error.field), str(error))
             self.query_one(f"#{error.field}").focus()
@@ -219,7 +220,7 @@ class BatchForm(Form):
     async def action_files(self) -> None:
         typed = Path(self.form.input).expanduser()
         folder = typed if typed.is_dir() else typed.parent
-        path = await self.app.push_screen_wait(BatchFilesScreen(folder.absolute()))
+        path = await self.app.push_screen_wait(BatchFilesScreen(absolute(folder)))
         if path is not None:
             self.fill(input=short(path))
 
@@ -238,6 +239,6 @@ def _read(form: JobForm) -> Preview:
         input=form.input, output=form.output or "out", model="-", field=form.field,
         template=form.template, limit=form.limit, rest=form.rest,
     )  # fmt: skip
-    asked = command_of(alone.spec(), Path.cwd()).asked()
+    asked = command_of(alone.spec(), here()).asked()
     assert asked is not None
     return preview(asked)

@@ -15,6 +15,7 @@ from app.cli import main as cli
 from app.exitcodes import ExitCode, exit_code_for
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
 from tests.runtimes.worker.faults import build_fault_library
+from tests.support import questions, write_rows
 
 HEAVY = {"llama_cpp", "onnxruntime", "torch", "transformers", "textual", "numpy", "onnx"}
 
@@ -104,6 +105,22 @@ def test_every_error_has_its_code(
     if code not in (130, 141):
         assert cli.main(["-v", "fail"]) == code
         assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_folder_that_was_deleted_is_told(
+    gguf_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    source = write_rows(tmp_path / "in.jsonl", questions(1))
+    asked = ["batch", source, tmp_path / "out.jsonl", "--model", gguf_file]
+    assert cli.main(list(map(str, asked))) == ExitCode.USAGE
+    assert "was deleted: change to another one" in capsys.readouterr().err
 
 
 def test_usage_errors_end_with_2(ingot: Any) -> None:

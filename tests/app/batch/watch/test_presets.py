@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 
 from app.batch.spec import BatchSpec
+from app.batch.watch import records
 from app.batch.watch.command import Command, command_of
 from app.batch.watch.form import FormError, JobForm
 from app.batch.watch.form_like import form_like
+from app.batch.watch.form_look import look
 from app.batch.watch.presets import beside, forget, presets, save, summary
 from app.batch.watch.records import Record
 from app.batch.watch.speeds_before import TimeLike, time_like
 from app.options import ConstraintOptions, ModelOptions, SamplingOptions
+from tests.support import questions, write_rows
 
 
 @pytest.fixture
@@ -97,3 +100,21 @@ def test_a_time_by_the_speeds_of_an_earlier_job(here: Path) -> None:
     Record(here / "b", 0.0).events.write_text('{"event": "begin"}\n')
     assert time_like(found) == TimeLike(12.0, here / "c")
     assert time_like({**found, "model": "other.gguf"}) is None
+
+
+def test_in_a_folder_that_was_deleted_whole_paths_still_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    rows = write_rows(tmp_path / "rows.jsonl", questions(2))
+    here = records.here()
+    assert records.absolute(rows) == rows
+    assert "input" not in look(JobForm(input=str(rows), model="m"), here)
+    assert (
+        "no such file"
+        in look(JobForm(input="rows.jsonl", output="out.jsonl", model="m"), here)["input"]
+    )
+    assert presets(here) == []
