@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -27,6 +28,9 @@ parallel.keep_to_own_cores()
 
 # Hundreds of commands and engines are started: each would compile all of Ingot anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Every 700 objects, as Python does by default, is a fifth of what an app of the terminal costs.
+gc.set_threshold(20_000, 10, 10)
 
 # How long an example takes is the machine's business, and a run has to end as the one before it.
 # To search for other examples: --hypothesis-profile search

@@ -21,7 +21,7 @@ from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.services import Services, Start, open_services
 from tests.app import endless
-from tests.app.tui import settling
+from tests.app.tui import parsed, settling
 from tests.app.tui.held import HeldHost
 from tests.support import know_runtimes, link_source, wait_until
 
@@ -37,6 +37,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     a busy machine too; and it has colours."""
     settling.patch(monkeypatch)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    parsed.patch(monkeypatch)
     monkeypatch.setattr(Notification, "has_expired", False)
 
 
@@ -55,6 +56,12 @@ def services(home: Path) -> Iterator[Any]:
     """Services without a model."""
     with open_services(Start()) as opened:
         yield opened
+
+
+@pytest.fixture
+def app(services: Any) -> IngotApp:
+    """The app with them."""
+    return IngotApp(services)
 
 
 @pytest.fixture
