@@ -26,3 +26,5 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         return _parsed[key]
 
     monkeypatch.setattr(Stylesheet, "_parse_rules", parse_once)
+    # Its own returns the id, too, but in Python, and is asked some 400 times for each widget.
+    monkeypatch.setattr(RuleSet, "__hash__", object.__hash__)

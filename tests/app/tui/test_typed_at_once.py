@@ -49,12 +49,11 @@ def typed(made: list[list[str]]) -> tuple[list[str], str]:
     return sent, text
 
 
-def is_there(sent: list[str], left: str) -> bool:
+def is_there(store: Store, sent: list[str], left: str) -> bool:
     """Whether the last chat has these messages, answered, and this draft."""
-    with Store.open() as store:
-        chats = store.chats()
-        messages = store.messages(chats[0].id) if chats else []
-        draft = store.draft(chats[0].id) if chats else ""
+    chats = store.chats()
+    messages = store.messages(chats[0].id) if chats else []
+    draft = store.draft(chats[0].id) if chats else ""
     said = [one.text.strip() for one in messages if one.role is Role.USER]
     ended = all(one.state is not State.STREAMING for one in messages)
     return ended and (said, draft.strip()) == (sent, left.strip())
@@ -68,15 +67,16 @@ async def test_two_hundred_bursts(home: Path, gguf_file: Path) -> None:
     draw = random.Random(14)
     try:
         app.wait("q8_0")
-        for _ in range(ROUNDS):
-            made = bursts(draw)
-            sent, left = typed(made)
-            if not sent and not left.strip():
-                continue
-            for burst in made:
-                app.press("".join(burst))
-            await wait_until(partial(is_there, sent, left))
-            app.press(PUT_AWAY if left.strip() else "")
-            app.press(NEW_CHAT)
+        with Store.open() as store:
+            for _ in range(ROUNDS):
+                made = bursts(draw)
+                sent, left = typed(made)
+                if not sent and not left.strip():
+                    continue
+                for burst in made:
+                    app.press("".join(burst))
+                await wait_until(partial(is_there, store, sent, left))
+                app.press(PUT_AWAY if left.strip() else "")
+                app.press(NEW_CHAT)
     finally:
         app.close()
