@@ -12,6 +12,7 @@ from textual.css import stylesheet
 from app.tui import modes
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import ConfirmScreen
+from tests.app.tui.parsed import parse_rules
 from tests.support import wait_until
 
 # What another screen, a message or a loaded model needs.
@@ -60,6 +61,7 @@ async def test_each_style_sheet_is_parsed_once(
         return theirs(scope, css, read_from, *rest, variable_tokens=variables, **named)
 
     monkeypatch.setattr(stylesheet, "parse", parse)
+    monkeypatch.setattr(stylesheet.Stylesheet, "_parse_rules", parse_rules)  # not of other tests
     async with chat_app.run_test() as pilot:
         for mode in modes.MODES:
             await chat_app.switch_mode(mode.name)
