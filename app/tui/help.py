@@ -17,6 +17,7 @@ from textual.widgets import Input, Markdown, Static
 from app.tui.keys import shown, told
 from app.tui.screens.dialogs import Panel
 from app.tui.tasks import bound, by_task
+from app.tui.widgets.readline import SearchLine
 
 _TWO = 110  # columns of the terminal, from which on there are two of groups
 _LOW, _HIGH = 6, 8  # lines around what scrolls, in a low terminal and in one with room around
@@ -93,7 +94,7 @@ class HelpScreen(Panel[None]):
         # Room for the longest key; where one thing has several, each that does not fit has a line.
         keys = (key for one in self.groups for row in one.rows for key in row.keys.split())
         width = max(map(len, keys), default=0)
-        yield Input(placeholder="Type to find a key", id="keys-filter", compact=True)
+        yield SearchLine(placeholder="Type to find a key", id="keys-filter", compact=True)
         with VerticalScroll(can_focus=False):
             if self._text:
                 yield Markdown(self._text)
@@ -127,6 +128,12 @@ class HelpScreen(Panel[None]):
 
     def key_down(self) -> None:
         self.query_one(VerticalScroll).scroll_down()
+
+    def key_home(self) -> None:
+        self.query_one(VerticalScroll).scroll_home()
+
+    def key_end(self) -> None:
+        self.query_one(VerticalScroll).scroll_end()
 
     def key_pageup(self) -> None:
         self.query_one(VerticalScroll).scroll_page_up()

@@ -26,6 +26,7 @@ _NAMES = {
     "pagedown": "pgdn",
     "question_mark": "?",
     "slash": "/",
+    "equals_sign": "=",
 }
 _NAMED = re.compile(r"\[([a-z]+\.[a-z_]+) ([^\[\]]+)\]")
 _AT_MOST_S = 1.0  # a widget that waits for something else does not hold up a key like ctrl+c

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.command import CommandInput, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.screen import Screen
@@ -14,6 +16,7 @@ from app.chat import slash
 from app.tui import modes
 from app.tui.keys import shown
 from app.tui.tasks import bound
+from app.tui.widgets.readline import SearchLine
 
 _TASK = 10  # cells for the task
 _EDGES = 8  # cells beside a line: the border, its padding and the scroll bar
@@ -112,8 +115,24 @@ class Commands(Provider):
         )
 
 
+class PaletteLine(CommandInput, SearchLine):
+    """Textual's, with readline's keys."""
+
+
 class Palette(CommandPalette):
     """Textual's, drawn anew where its width changes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "command_list('first')", "First command", False, id="palette.first"),
+        Binding("end", "command_list('last')", "Last command", False, id="palette.last"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        for one in super().compose():
+            if isinstance(one, CommandInput):
+                yield PaletteLine(placeholder=one.placeholder, select_on_focus=False)
+            else:
+                yield one
 
     def on_mount(self) -> None:
         self.query_one("#--container").border_title = "Commands"

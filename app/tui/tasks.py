@@ -45,12 +45,17 @@ TASKS = {
     "Monitor": "monitor.pause monitor.filter events.clear monitor.level monitor.trim",
     "Fill in": "form.next_error check.toggle path.complete path.list path.take",
     "Move": (
-        "table.select table.up table.down table.page_up table.page_down table.first table.last"
+        "table.select table.up table.down table.page_up table.page_down"
+        " table.first table.last"
         " recipes.left recipes.right recipes.up recipes.down recipes.first recipes.last"
-        " starter.take"
+        " starter.take palette.first palette.last"
     ),
     "Screens": "app.chat app.compare app.batch app.quantize app.monitor",
     "App": "app.help app.palette app.theme app.interrupt app.quit",
+    "Text": (
+        "text.cursor_left text.cursor_right text.word_left text.word_right text.cut_word_left"
+        " text.cut_word_right text.cut_to_blank"
+    ),
 }
 _PLACES = {id: (task, place) for task, ids in TASKS.items() for place, id in enumerate(ids.split())}
 
@@ -94,7 +99,7 @@ def _task(node: DOMNode, binding: Binding) -> str:
 
 def _place(one: Bound) -> tuple[int, int]:
     if one.id is None:
-        return len(TASKS) + 1 + (one.task == "Text"), 0
+        return list(TASKS).index("Text") + (one.task != "Text"), 99
     if one.id not in _PLACES:
         return -1, 0
     task, place = _PLACES[one.id]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import string
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,15 +49,12 @@ def in_browser() -> bool:
 
 def driver() -> type[Driver] | None:
     """What draws on stdout; None where Textual's own does (Windows, a browser)."""
+    _tell_alt_apart()
     found: type[Driver] | None = None
     if sys.platform != "win32" and not in_browser():
-        from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
         from textual.drivers.linux_driver import LinuxDriver
 
         from app.tui import nocolor
-
-        # Textual 8.2.8 takes the two bytes of alt+enter for enter.
-        cast(Any, ANSI_SEQUENCES_KEYS)["\x1b\r"] = (SimpleNamespace(value="alt+enter"),)
 
         class StdoutDriver(LinuxDriver):
             def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -66,6 +64,18 @@ def driver() -> type[Driver] | None:
 
         found = StdoutDriver
     return found
+
+
+def _tell_alt_apart() -> None:
+    """What terminals send for alt and a key, escape and the key, is that key. Textual 8.2.8 takes
+    some for another key; of the others it loses what follows within a tenth of a second, or types
+    them as text."""
+    from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+
+    keys = {"\r": "enter", "\x7f": "backspace", "\x08": "backspace"}
+    keys |= {key: key for key in string.ascii_lowercase + string.digits}
+    for sent, key in keys.items():
+        cast(Any, ANSI_SEQUENCES_KEYS)[f"\x1b{sent}"] = (SimpleNamespace(value=f"alt+{key}"),)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.events import DescendantFocus
-from textual.widgets import Input, Label, OptionList, Static, TextArea
+from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat import presets, sampling_form
@@ -17,6 +17,7 @@ from app.chat.sampling_form import FIELDS, Form
 from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
+from app.tui.widgets.readline import Area, Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,14 @@ class SystemScreen(Panel[SystemChoice]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "use", "Use", id="system.use", priority=True),
         Binding("f9", "save", "Save as preset", id="system.save", priority=True),
-        Binding("delete", "delete", "Delete preset", id="system.delete"),
+        Binding("delete,ctrl+d", "delete", "Delete preset", id="system.delete"),
     ]
 
     HEADING = "System message"
 
     def __init__(self, system: str | None, sampling: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self._area = TextArea(system or "", id="text", tab_behavior="focus", soft_wrap=True)
+        self._area = Area(system or "", id="text", tab_behavior="focus", soft_wrap=True)
         self._before = system or ""
         self._own = dict(sampling or {})
         self._chosen: Preset | None = None
@@ -135,7 +136,7 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
     CSS_PATH = "answering.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,ctrl+s", "use", "Use", id="sampling.use", priority=True),
-        Binding("ctrl+d", "reset", "Reset line", id="sampling.reset", priority=True),
+        Binding("alt+l", "reset", "Reset line", id="sampling.reset", priority=True),
         Binding("alt+r", "reset_all", "Reset all", id="sampling.reset_all", priority=True),
         Binding("up", "app.focus_previous", show=False, id="sampling.up"),
         Binding("down", "app.focus_next", show=False, id="sampling.down"),
@@ -154,7 +155,7 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
             for field in FIELDS:
                 with Horizontal(classes="line"):
                     yield Label(field.label, classes="name")
-                    yield Input(
+                    yield Line(
                         texts[field.name], id=field.name, compact=True, select_on_focus=False
                     )
                     yield Static(id=f"{field.name}-hint", classes="range", markup=False)

@@ -36,13 +36,14 @@ class BatchScreen(ModeScreen):
     happens here can lose a finished row. Pausing a job finishes its running rows. Resuming it, here
     or with the same command, computes no finished row again; rows that failed are tried again.
 
-    **New job**: what is wrong stands under its field, and **ctrl+l** goes to the next one.
-    **ctrl+r** fills the form like an earlier job, **ctrl+s** saves its settings under a name.
+    **New job**: what is wrong stands under its field, and **[form.next_error alt+n]** goes to the
+    next one. **[batch.like F7]** fills the form like an earlier job, **[batch.save F9]** saves its
+    settings under a name.
 
     **Job**: the strip has a cell for each slot: ■ decodes, ▪ reads a prompt, □ is free. **f**
     lists the latest rows, **x**, **d** and **w** those that failed, are done, or run; once more
-    all. **/** looks for words, **o** sorts by the next column, **O** turns the order round, **g**
-    goes to a row.
+    all. **[batch.search /]** looks for words, **[batch.sort alt+s]** sorts by the next column,
+    **[batch.turn alt+u]** turns the order round, **[batch.go_to g]** goes to a row.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+o", "jobs", "Jobs", id="batch.jobs"),

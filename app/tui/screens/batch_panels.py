@@ -39,12 +39,12 @@ class BatchFilesScreen(Panel[Path]):
     """A browser for what a job reads: ends with a file or folder, None when it was left."""
 
     HELP = """
-    Enter takes a file and opens a folder; t takes a folder, whose texts are a prompt each;
-    backspace goes one folder up.
+    Enter takes a file and opens a folder; **[batch.files_take ctrl+s]** takes a folder, whose texts
+    are a prompt each; **[batch.files_up backspace]** goes one folder up.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("backspace", "up", "Folder above", id="batch.files_up"),
-        Binding("t", "take", "Take the folder", id="batch.files_take"),
+        Binding("ctrl+s", "take", "Take the folder", id="batch.files_take"),
     ]
 
     def __init__(self, folder: Path) -> None:

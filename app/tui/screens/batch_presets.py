@@ -14,6 +14,7 @@ from textual.widgets import Static
 from app.batch.watch.form import JobForm
 from app.batch.watch.presets import Preset, forget, presets, summary
 from app.batch.watch.records import here
+from app.tui.keys import told
 from app.tui.screens.batch_jobs import ago, end_of
 from app.tui.screens.dialogs import Panel
 from app.tui.widgets.table import Column, Table
@@ -50,7 +51,7 @@ class BatchPresetsScreen(Panel[JobForm]):
     that the form has already stays, with its output. Delete forgets a saved one.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("delete", "forget", "Forget", id="batch.presets_forget"),
+        Binding("delete,ctrl+d", "forget", "Forget", id="batch.presets_forget"),
     ]
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -70,7 +71,7 @@ class BatchPresetsScreen(Panel[JobForm]):
         table.styles.height = min(len(self.found) + 1, 16)
         table.show(self.found)
         table.focus()
-        said = "ctrl+s in the form saves its settings under a name."
+        said = told(self, "[batch.save F9] in the form saves its settings under a name.")
         self.query_one("#presets-said", Static).update(said)
 
     @on(Table.Selected)

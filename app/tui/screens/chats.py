@@ -17,6 +17,7 @@ from app.chat.store.records import Chat, Hit
 from app.chat.store.store import Store
 from app.tui.screens.dialogs import AskScreen, Panel
 from app.tui.widgets.chat_list import ChatList
+from app.tui.widgets.readline import SearchLine
 
 _WAITS_S = 0.12  # after a key press, before the search begins
 _NEWEST = 500
@@ -41,13 +42,16 @@ class ChatsScreen(Panel[ChatChoice]):
         Binding("enter", "open", "Open", id="chats.open", priority=True),
         Binding("ctrl+n", "new", "New", id="chats.new", priority=True),
         Binding("ctrl+l", "rename", "Rename", id="chats.rename", priority=True),
-        Binding("ctrl+d", "delete", "Delete", id="chats.delete", priority=True),
+        Binding("delete,ctrl+d", "delete", "Delete", id="chats.delete"),
         Binding("ctrl+z", "undo", "Undo", id="chats.undo", priority=True),
         Binding("f10", "deleted", "Deleted", id="chats.deleted", priority=True),
         *(
             Binding(key, f"move('{key}')", show=False, id=f"chats.{key}", priority=True)
             for key in _MOVES
         ),
+        # Of the line above the list while there is something in it.
+        Binding("home,ctrl+home", "move('home')", show=False, id="chats.home"),
+        Binding("end,ctrl+end", "move('end')", show=False, id="chats.end"),
     ]
 
     def __init__(
@@ -64,7 +68,7 @@ class ChatsScreen(Panel[ChatChoice]):
         self._timer: Timer | None = None
 
     def contents(self) -> ComposeResult:
-        yield Input(self._query, "Search in all chats", id="search", compact=True)
+        yield SearchLine(self._query, "Search in all chats", id="search", compact=True)
         yield ChatList(id="list", clock=self._clock)
         yield Static(id="said", markup=False)
 
@@ -122,7 +126,8 @@ class ChatsScreen(Panel[ChatChoice]):
 
     def action_move(self, key: str) -> None:
         """The search keeps the cursor; these keys move through the list."""
-        getattr(self.query_one(ChatList), f"action_{_MOVES[key]}")()
+        action = {**_MOVES, "home": "first", "end": "last"}[key]
+        getattr(self.query_one(ChatList), f"action_{action}")()
 
     def action_open(self) -> None:
         hit = self.query_one(ChatList).chosen

@@ -45,7 +45,7 @@ class CompareScreen(ModeScreen):
     **[compare.files ctrl+t]** chooses the files, **[chat.send enter]** asks,
     **[compare.stop esc]** stops,
     **[compare.from_chat ctrl+o]** takes the question of the chat, **[compare.save F9]** saves;
-    **[compare.length ctrl+s]** sets how long answers may be, **[compare.together ctrl+g]** asks all
+    **[compare.length ctrl+s]** sets how long answers may be, **[compare.together alt+a]** asks all
     at once (done sooner, but each is slower), **[compare.new ctrl+n]** starts over.
     **[compare.prompts F8]** has all files answer a file of prompts, unattended.
     """
@@ -58,7 +58,7 @@ class CompareScreen(ModeScreen):
         Binding("escape", "stop", "Stop", id="compare.stop"),
         Binding("ctrl+t", "files", "Files", id="compare.files", priority=True),
         Binding("ctrl+r", "again", "Again", id="compare.again", priority=True),
-        Binding("ctrl+g", "together", "At once", id="compare.together", priority=True),
+        Binding("alt+a", "together", "At once", id="compare.together", priority=True),
         Binding("ctrl+s", "length", "Length", id="compare.length", show=False, priority=True),
         Binding("ctrl+n", "new", "New", id="compare.new", show=False, priority=True),
         Binding("ctrl+o", "from_chat", "From chat", id="compare.from_chat", priority=True),

@@ -16,8 +16,8 @@ from app.tui.widgets.frame import ModeScreen
 
 _BUTTONS = {
     Sided.LEFT: "← Left is better",
-    Sided.TIE: "Tie (t)",
-    Sided.SKIP: "Skip (s)",
+    Sided.TIE: "Tie (=)",
+    Sided.SKIP: "Skip (k)",
     Sided.RIGHT: "Right is better →",
 }
 
@@ -28,17 +28,17 @@ class BlindScreen(ModeScreen):
     MODE = "compare"
     HELP = """
     Two answers to the same prompt, in an order and on sides that chance decides; their files are
-    named at the end. **[blind.left ←]** or **[blind.right →]** is better, **[blind.tie t]** is a
-    tie, **[blind.skip s]** says nothing, **[blind.undo u]** takes the last vote back. Every vote is
-    kept: you can leave and go on later.
+    named at the end. **[blind.left ←]** or **[blind.right →]** is better, **[blind.tie =]** is a
+    tie, **[blind.skip k]** says nothing, **[blind.undo ctrl+z]** takes the last vote back. Every
+    vote is kept: you can leave and go on later.
     """
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = "compare.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "vote('left')", "Left", id="blind.left", priority=True),
         Binding("right", "vote('right')", "Right", id="blind.right", priority=True),
-        Binding("t", "vote('tie')", "Tie", id="blind.tie", priority=True),
-        Binding("s", "vote('skip')", "Skip", id="blind.skip", priority=True),
-        Binding("u", "undo", "Undo", id="blind.undo", priority=True),
+        Binding("equals_sign", "vote('tie')", "Tie", id="blind.tie", priority=True),
+        Binding("k", "vote('skip')", "Skip", id="blind.skip", priority=True),
+        Binding("ctrl+z", "undo", "Undo", id="blind.undo", priority=True),
         Binding("escape", "dismiss", "Back", id="blind.back"),
     ]
 

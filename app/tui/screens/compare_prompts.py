@@ -88,7 +88,7 @@ class ComparePromptsScreen(ModeScreen):
     All files answer all prompts of a file, one file after another; every answer is kept, so that a
     run that was stopped goes on. **[prompts.start ctrl+g]** starts, **[prompts.back esc]** stops,
     then goes back, **[prompts.new ctrl+n]** asks something else. **enter** shows the answers to a
-    prompt beside each other, **[prompts.blind ctrl+b]** asks which you prefer without saying which
+    prompt beside each other, **[prompts.blind alt+v]** asks which you prefer without saying which
     is which, **[prompts.save F9]** writes a report as Markdown or JSON.
     """
     CSS_PATH: ClassVar[str | PurePath | list[str | PurePath] | None] = [
@@ -98,7 +98,7 @@ class ComparePromptsScreen(ModeScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+g", "start", "Start", id="prompts.start", priority=True),
         Binding("ctrl+n", "new", "New", id="prompts.new", priority=True),
-        Binding("ctrl+b", "blind", "Vote blind", id="prompts.blind", priority=True),
+        Binding("alt+v", "blind", "Vote blind", id="prompts.blind", priority=True),
         Binding("f9", "save", "Save", id="prompts.save", priority=True),
         Binding("escape", "back", "Back", id="prompts.back"),
     ]

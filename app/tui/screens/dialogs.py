@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from app.chat.budget import Budget, WayOut
 from app.tui.modes import Styled
 from app.tui.widgets.key_hints import KeyHints
+from app.tui.widgets.readline import Line
 
 Result = TypeVar("Result")
 
@@ -85,7 +86,7 @@ class AskScreen(Panel[str]):
         self._text, self._placeholder, self._wrong = text, placeholder, wrong
 
     def contents(self) -> ComposeResult:
-        yield Input(self._text, placeholder=self._placeholder, id="text", compact=True)
+        yield Line(self._text, placeholder=self._placeholder, id="text", compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#text").focus()

@@ -22,6 +22,7 @@ from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.widgets.download import Download
 from app.tui.widgets.find_filters import FindFilters
 from app.tui.widgets.find_tables import BuildTable, RepoTable
+from app.tui.widgets.readline import SearchLine
 from app.tui.widgets.repo_view import RepoView
 from quantize.hub.errors import OfflineError
 from runtimes.errors import RequestError
@@ -52,6 +53,8 @@ class FindScreen(Occupied, Panel[str]):
         Binding("alt+t", "fits", "Fits here", id="find.fits", priority=True),
         Binding("alt+s", "sort", "Sort", id="find.sort", priority=True),
         *(Binding(key, action, show=False, id=f"find.{key}") for key, action in _MOVES.items()),
+        Binding("home,ctrl+home", "end(-1)", show=False, id="find.home"),
+        Binding("end,ctrl+end", "end(1)", show=False, id="find.end"),
     ]
 
     def __init__(self, words: str = "", use: str = "Chat now") -> None:
@@ -63,7 +66,7 @@ class FindScreen(Occupied, Panel[str]):
         self._reading = False
 
     def contents(self) -> ComposeResult:
-        yield Input(self._words, "Words, or ORG/NAME", id="words", compact=True)
+        yield SearchLine(self._words, "Words, or ORG/NAME", id="words", compact=True)
         yield FindFilters(id="filters")
         with Horizontal(id="halves"):
             with Vertical(classes="pane", id="results"):
@@ -198,6 +201,9 @@ class FindScreen(Occupied, Panel[str]):
 
     def action_page(self, step: int) -> None:
         self.query_one(RepoTable).action_page(step)
+
+    def action_end(self, side: int) -> None:
+        self.query_one(RepoTable).action_end(side)
 
     def action_fits(self) -> None:
         self.query_one("#fits", Checkbox).toggle()

@@ -106,7 +106,7 @@ class LoadScreen(Panel[bool]):
     CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "load_settings.tcss"]  # type: ignore[assignment]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "use", "Load", id="load.use", priority=True),
-        Binding("ctrl+d", "reset", "As planned", id="load.reset", priority=True),
+        Binding("alt+r", "reset", "As planned", id="load.reset", priority=True),
     ]
 
     def __init__(self, entry: Entry) -> None:

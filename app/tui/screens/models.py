@@ -22,6 +22,7 @@ from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.screens.find import FindScreen
 from app.tui.screens.load_settings import LoadScreen
 from app.tui.widgets.model_table import ModelTable
+from app.tui.widgets.readline import SearchLine
 from runtimes.errors import IngotError
 
 _MOVES = {"up": "move(-1)", "down": "move(1)", "pageup": "page(-1)", "pagedown": "page(1)"}
@@ -43,11 +44,14 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         Binding("alt+m", "get", "Find models", id="models.get", priority=True),
         Binding("ctrl+s", "settings", "Settings", id="models.settings", priority=True),
         Binding("alt+s", "sort", "Sort", id="models.sort", priority=True),
-        Binding("ctrl+d", "remove", "Remove", id="models.remove", priority=True),
+        Binding("delete,ctrl+d", "remove", "Delete", id="models.remove"),
         *(
             Binding(key, action, show=False, id=f"models.{key}", priority=True)
             for key, action in _MOVES.items()
         ),
+        # Of the line above the table while there is something in it.
+        Binding("home,ctrl+home", "end(-1)", show=False, id="models.home"),
+        Binding("end,ctrl+end", "end(1)", show=False, id="models.end"),
     ]
 
     def __init__(
@@ -69,7 +73,7 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
     def contents(self) -> ComposeResult:
         hint = "Filter: name, recipe, 4-bit, onnx ..."
         with Horizontal(id="top"):
-            yield Input(placeholder=hint, id="filter", compact=True)
+            yield SearchLine(placeholder=hint, id="filter", compact=True)
             if not self._several:
                 yield Button("Load settings", id="load", action="screen.settings", compact=True)
             yield Button("Find models", id="find", action="screen.get", compact=True)
@@ -145,6 +149,9 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
 
     def action_page(self, step: int) -> None:
         self.query_one(ModelTable).action_page(step)
+
+    def action_end(self, side: int) -> None:
+        self.query_one(ModelTable).action_end(side)
 
     def action_tick(self) -> None:
         table = self.query_one(ModelTable)

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from app.batch.watch.rows import Which
+from app.tui.widgets.readline import SearchLine
 
 KINDS: tuple[Which, ...] = ("live", "all", "running", "done", "failed")
 _TITLES = {"live": "latest"}
@@ -37,7 +38,7 @@ class Kind(Static):
         self.post_message(RowFilter.Chosen(self.kind))
 
 
-class Words(Input):
+class Words(SearchLine):
     """Words to look for; escape forgets them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

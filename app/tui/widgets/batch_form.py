@@ -53,7 +53,7 @@ class BatchForm(Form):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+g", "start", "Start", id="batch.start"),
         Binding("f8", "files", "Files", id="batch.files"),
-        Binding("ctrl+r", "like", "Presets", id="batch.like"),
+        Binding("f7", "like", "Presets", id="batch.like"),
         Binding("f9", "save", "Save", id="batch.save", show=False),
         Binding("ctrl+t", "model", "Model", id="batch.model"),
     ]

@@ -36,8 +36,8 @@ class BatchTable(Table[int]):
     HELP = """
     The rows of the job. `running` rows have a slot; `before` are answers of an earlier run, which
     are not computed again; `invalid` rows were never asked. Tokens of prompt and answer are
-    counted, tok/s is the speed of the answer. **o** sorts by the next column and **O** turns the
-    order round, as does a click on a column's title.
+    counted, tok/s is the speed of the answer. **[batch.sort alt+s]** sorts by the next column
+    and **[batch.turn alt+u]** turns the order round, as does a click on a column's title.
     """
     BINDING_GROUP_TITLE = "Rows"
     BINDINGS: ClassVar[list[BindingType]] = [

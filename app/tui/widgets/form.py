@@ -19,6 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Checkbox, Input, Label, Select, Static
 
 from app.chat.attachments import complete_path
+from app.tui.widgets.readline import Line
 
 _SETTLE_S = 0.3  # without a change before a form is looked at
 
@@ -37,7 +38,7 @@ class _Paths(Suggester):
         return next((p for p in found if p != value and p.endswith(self._suffixes)), None)
 
 
-class PathLine(Input):
+class PathLine(Line):
     """A line in which tab takes the suggested path, and leaves it where there is none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -104,7 +105,7 @@ class Field(Vertical):
 
 def text_field(name: str, label: str, placeholder: str = "", about: str = "") -> Field:
     """For a text or a number."""
-    return Field(label, Input(placeholder=placeholder, id=name, compact=True), about)
+    return Field(label, Line(placeholder=placeholder, id=name, compact=True), about)
 
 
 def path_field(

@@ -6,6 +6,7 @@ from operator import itemgetter
 from textual import events
 from textual.binding import Binding
 from textual.content import Content
+from textual.dom import DOMNode
 from textual.style import Style
 from textual.widgets import Static
 
@@ -43,6 +44,7 @@ class KeyHints(Static):
         classes = [one.__dict__.get("BINDINGS", []) for one in type(screen).__mro__]
         declared = [one.id for found in classes for one in Binding.make_bindings(found)]
         helps = any(node.HELP for node in (screen.focused or screen).ancestors_with_self)
+        self._does: dict[str, tuple[str, DOMNode]] = {}
         found: dict[str, tuple[int, Content]] = {}
         for node, binding, enabled, _ in screen.active_bindings.values():
             id = binding.id or ""
@@ -52,14 +54,16 @@ class KeyHints(Static):
                 place = declared.index(id) if id in declared else -1
                 if id == "app.help" or id.endswith(".leave"):  # the way back, then help
                     place = len(declared) + (id == "app.help")
-                found[binding.action] = place, _hint(binding.key, binding.description)
+                found[binding.action] = place, _hint(id, binding.key, binding.description)
+                self._does[id] = binding.action, node
         yield from (hint for _, hint in sorted(found.values(), key=itemgetter(0)))
 
     async def on_click(self, event: events.Click) -> None:
-        if (key := event.style.meta.get("key")) is not None:
-            self.app.simulate_key(key)
+        """What a key does, whatever it means where one types."""
+        if (does := self._does.get(event.style.meta.get("binding", ""))) is not None:
+            await self.app.run_action(*does)
 
 
-def _hint(key: str, does: str) -> Content:
+def _hint(id: str, key: str, does: str) -> Content:
     text = Content.assemble((shown(key), "bold $text-primary"), f" {does}")
-    return text.stylize(Style.from_meta({"key": key}))
+    return text.stylize(Style.from_meta({"binding": id}))

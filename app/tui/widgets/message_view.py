@@ -48,7 +48,7 @@ class MessageView(Vertical, can_focus=True):
         Binding("enter,e", "screen.edit", "Edit and branch", id="message.edit"),
         Binding("c", "screen.copy", "Copy", id="message.copy"),
         Binding("r", "screen.regenerate", "Again", id="message.regenerate"),
-        Binding("d", "screen.drop", "Leave out", id="message.drop"),
+        Binding("delete,ctrl+d", "screen.drop", "Leave out", id="message.drop"),
     ]
 
     def __init__(self, entry: Entry) -> None:

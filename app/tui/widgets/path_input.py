@@ -15,9 +15,10 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from app.chat.attachments import complete_path
+from app.tui.widgets.readline import Line
 
 
-class _Line(Input):
+class _Line(Line):
     """Tab completes as far as it is clear; down goes to the list."""
 
     BINDING_GROUP_TITLE = "Path"

@@ -9,10 +9,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static, TextArea
+from textual.widgets import Static
 
 from app.chat.slash import Candidate
 from app.tui.keys import told
+from app.tui.widgets.readline import Area
 from app.tui.widgets.welcome import Starter
 
 _MOST = 8
@@ -107,7 +108,7 @@ class PromptHistory:
         return self._typed if target == -1 else self._prompts[target]
 
 
-class Prompt(TextArea):
+class Prompt(Area):
     """Grows to ten lines. Earlier prompts with up and down at its first and last line."""
 
     HELP = """
@@ -149,17 +150,9 @@ class Prompt(TextArea):
         self.recall: Callable[[], bool] | None = None  # what up does first in an empty prompt
 
     async def _on_key(self, event: events.Key) -> None:
-        """What is bound acts at once: left to bubble up to the app, it would act after the letters
-        behind it. Textual calls TextArea's own handler next."""
+        """Textual calls those of the classes above next."""
         if event.key == "backspace" and not self.text:
             self.post_message(self.Detach())
-        bound = None if event.is_printable else self.screen.active_bindings.get(event.key)
-        if bound is not None and bound.enabled and not bound.binding.priority:
-            event.stop()
-            event.prevent_default()
-            await self.app.run_action(bound.binding.action, bound.node)
-        elif event.key.startswith("alt+"):  # not text, though a terminal sends a letter with it
-            event.prevent_default()
 
     def on_mount(self) -> None:
         if self.placeholder == _PLACEHOLDER:

@@ -34,14 +34,15 @@ class QuantizeResult(Vertical):
     how often both find the same token the most likely, its accuracy on graded questions, its
     tokens per second alone and for 16 rows together, and its peak memory. A dash was not
     measured. In the chart left is smaller, and lower is closer to the original; the recommended
-    file has a ★, here and there. **space** marks files: **c** compares the marked ones, or the one
-    under the cursor with the recommended one.
+    file has a ★, here and there. **[quantize.mark space]** marks files:
+    **[quantize.compare v]** compares the marked ones, or the one under the cursor with the
+    recommended one.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "compare", "Compare", id="quantize.compare"),
-        Binding("y", "path", "Copy path", id="quantize.path"),
-        Binding("delete", "remove", "Delete", id="quantize.remove"),
-        Binding("r", "report", "Report", id="quantize.report"),
+        Binding("v", "compare", "Compare", id="quantize.compare"),
+        Binding("c", "path", "Copy path", id="quantize.path"),
+        Binding("delete,ctrl+d", "remove", "Delete", id="quantize.remove"),
+        Binding("o", "report", "Report", id="quantize.report"),
     ]
 
     class Removed(Message):

@@ -98,10 +98,10 @@ async def test_messages_and_code_are_copied(make: Any):
         await pilot.pause()
         assert app.clipboard == "How?"
         # Left out of the prompt, and taken in again.
-        await pilot.press("d")
+        await pilot.press("delete")
         await wait_until(lambda: screen.path[0].dropped)
         assert "Left out" in text_of(screen.transcript.selected, "state")
-        await pilot.press("d")
+        await pilot.press("delete")
         await wait_until(lambda: not app.services.store.message(screen.path[0].id).dropped)
         await pilot.press("ctrl+l")
         await wait_until(lambda: app.screen is not screen)

@@ -194,9 +194,9 @@ async def test_ways_of_asking(bare: Any) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot)
         how = screen.query_one("#how", Static)
-        await pilot.press("ctrl+g")
+        await pilot.press("alt+a")
         assert "all at once" in str(how.content)
-        await pilot.press("ctrl+g")
+        await pilot.press("alt+a")
         assert "one after another" in str(how.content)
         screen.take([{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}])
         assert "after 1 message of the chat" in str(how.content)

@@ -11,6 +11,7 @@ from textual.binding import Binding
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
 from app.tui.keys import declared, problems, shown, usable
+from app.tui.widgets.readline import Area, Line
 from tests.support import wait_until
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "chat.md"
@@ -51,7 +52,7 @@ def test_two_bindings_with_one_key_are_told() -> None:
 
 def test_a_key_that_many_bindings_share_is_told_once() -> None:
     [told] = problems({"app.quit": "ctrl+s"})
-    assert re.match(r"keymap: ctrl\+s is both app\.quit and chat\.sampling, \w+\.\w+, ", told)
+    assert re.match(r"keymap: ctrl\+s is both app\.quit and \w+\.\w+, .*\bchat\.sampling, ", told)
     assert told.endswith("app.quit goes without it")
 
 
@@ -76,33 +77,97 @@ async def test_what_shares_a_key_works_and_is_told(bare: Any) -> None:
         await wait_until(lambda: bare.return_code == 0)
 
 
-# What a key with a modifier, or of the upper row, means wherever it does something.
+# What is said of keys that are said to do several things: exactly this, and all of it is ...
 MEANINGS = {
-    "ctrl+g": "begin, or go on: Start Build Go on At once",
-    "ctrl+r": "once more: Again Look again Presets",
-    "ctrl+s": "settings, and to take them: Sampling Length Settings Use Load",
-    "ctrl+t": "models and their files: Model Files",
-    "ctrl+o": "what was there before: Chats Jobs From chat",
-    "ctrl+n": "New",
-    "ctrl+l": "Rename",
-    "ctrl+d": "take away: Delete Remove Reset line As planned",
-    "ctrl+y": "Copy the answer",
-    "f8": "a file: Attach Files Prompts file",
-    "f9": "to disk: Save Save as preset Export",
-    "f10": "the other page: New/Job Next page Deleted",
+    # ... one thing that is done to what is at hand
+    "ctrl+g": {"Go on", "Start", "Build"},  # begin, or go on
+    "ctrl+r": {"Again", "Look again"},  # once more
+    "ctrl+s": {"Sampling", "Settings", "Length", "Use", "Load", "Take the folder"},  # settings, to
+    "ctrl+t": {"Model", "Files"},  # models and their files                         # take as set
+    "ctrl+o": {"Chats", "Jobs", "From chat"},  # what was there before
+    "delete": {"Delete", "Delete preset", "Forget", "Leave out"},  # take away
+    "ctrl+d": {"Delete", "Delete preset", "Forget", "Leave out"},
+    "ctrl+y": {"Copy", "Copy the answer"},
+    "alt+r": {"Reset all", "As planned"},  # all lines as they were meant to be
+    "f7": {"System", "Presets"},  # what was saved to begin with
+    "f8": {"Attach", "Files", "Prompts file"},  # a file
+    "f9": {"Save", "Save as preset", "Export"},  # to disk
+    "f10": {"New/Job", "Next page", "Deleted"},  # the other page
+    "slash": {"Search", "Filter"},
+    "c": {"Copy", "Copy path"},
+    "p": {"Pause", "Pause it"},
+    "r": {"Again", "Resume", "Let it run"},  # run, once more
+    # ... to go in, out, or on
+    "enter": {
+        *("Send", "OK", "Use", "Choose", "Take", "Take it", "Select", "Open", "Chat"),
+        *("Tick", "Edit and branch"),
+        "Back",  # from a row that was opened with it
+    },
+    "space": {"Tick", "Mark", "Choose", "Take", "Thinking"},  # what the cursor is on
+    "escape": {"Back", "Stop", "Stop / Back", "Clear the filter"},
+    "tab": {"Next", "Complete the path", "Complete a command"},
+    # ... to move
+    "up": {"Row above", "Card above", "Message above", "Earlier prompt", "To the list"},
+    "down": {"Row below", "Card below", "Message below", "Later prompt", "To the list"},
+    "left": {"Character left", "Card before", "Earlier", "Left"},
+    "right": {"Character right", "Card after", "Later", "Right"},
+    "home": {"First row", "First card", "First command", "To the beginning"},
+    "end": {"Last row", "Last card", "Last command", "To the end"},
+}
+# What is done by different keys, for one alone would not do everywhere.
+BY_OTHERS = {
+    "Again",  # ctrl+r, where one types; r at a message, which a letter does not write in
+    "Back",  # esc; n answers a question
+    "Chat",  # F2 is the screen, enter chats with a file
+    "Compare",  # F3 is the screen, v compares two files
+    "Copy",  # ctrl+y, and c
+    "Files",  # ctrl+t is the files of models, F8 the input of a job
+    "Tick",  # space, but ctrl+x where one types
+    "To the end",  # end, but ctrl+end where one types
+    "Stop",  # esc, ctrl+c; s stops a job at once, after asking
 }
 
 
-def test_a_key_has_one_meaning_on_all_screens() -> None:
+def by_key_and_title() -> tuple[dict[str, set[str]], dict[str, list[set[str]]]]:
     titles: dict[str, set[str]] = {}
+    keys: dict[str, list[set[str]]] = {}
     for _, found in declared():
-        for binding in found:
-            for key in binding.key.split(","):
-                if len(key) > 2 and re.match(r"(ctrl\+|alt\+|f\d)", key):
-                    titles.setdefault(key, set()).add(binding.description)
-    for key, said in titles.items():
-        meant = MEANINGS.get(key, "")
-        assert len(said) == 1 or all(one in meant for one in said), (key, said)
+        own: dict[str, set[str]] = {}
+        for binding in filter(lambda one: one.description, found):
+            titles.setdefault(binding.key, set()).add(binding.description)
+            own.setdefault(binding.description, set()).add(binding.key)
+        for title, those in own.items():
+            keys.setdefault(title, []).append(those)
+    return titles, keys
+
+
+def test_a_key_has_one_meaning_on_all_screens() -> None:
+    titles, _ = by_key_and_title()
+    assert {key: said for key, said in titles.items() if len(said) > 1} == MEANINGS
+
+
+def test_an_action_has_one_key_on_all_screens() -> None:
+    _, keys = by_key_and_title()
+    assert {title for title, sets in keys.items() if not set.intersection(*sets)} == BY_OTHERS
+
+
+def test_no_key_of_readline_is_taken_from_where_one_types() -> None:
+    """One with priority acts before a focused text would have it."""
+    text = {binding.key for one in (Line, Area) for _, binding in one._merged_bindings or ()}
+    own = {f"ctrl+{letter}" for letter in "abdefhkuw"} | {
+        "alt+b",
+        "alt+d",
+        "alt+f",
+        "alt+backspace",
+    }
+    assert own - {"ctrl+h"} <= text, "ctrl+h is backspace to a terminal"
+    taken = [
+        f"{owner.__name__}: {binding.key}"
+        for owner, found in declared()
+        for binding in found
+        if binding.priority and binding.key in own
+    ]
+    assert taken == []
 
 
 def test_no_key_of_a_screen_is_one_of_the_whole_app() -> None:

@@ -146,7 +146,7 @@ async def test_removing_asks_first(bare: Any, pulled: library.Model) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen(), 2)
         for answer in ("n", "y"):
-            await pilot.press("ctrl+d")
+            await pilot.press("delete")
             await wait_until(lambda: bare.screen is not screen)
             await pilot.pause()
             await pilot.press(answer)
@@ -164,10 +164,10 @@ async def test_only_pulled_files_are_removed_and_not_the_loaded_one(
     loaded = pulled.path(pulled.builds[0])
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen([str(pebble_built)], str(loaded)), 6)
-        await pilot.press("ctrl+d")
+        await pilot.press("delete")
         await pilot.pause()
         table(screen).go_to(table(screen).rows[-1].key)
-        await pilot.press("ctrl+d")
+        await pilot.press("delete")
         await pilot.pause()
         said = [note.message for note in bare._notifications]
         assert bare.screen is screen

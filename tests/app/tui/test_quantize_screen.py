@@ -253,7 +253,7 @@ async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
         await wait_until(lambda: screen.focused is table)
         assert len(table.rows) == 1
 
-        await pilot.press("r")
+        await pilot.press("o")
         report = str(tmp_path / "o" / "report.html")
         await wait_until(lambda: any(report in n.message for n in app._notifications))
         assert app.clipboard == report
@@ -308,13 +308,13 @@ async def test_a_file_is_compared_found_and_deleted(
         await pilot.press("f10", "f10")
         await wait_until(lambda: screen.focused is table)
 
-        await pilot.press("y")
+        await pilot.press("c")
         assert app.clipboard == str(folder / "pebble-q4_k_m.gguf")
         await pilot.press("down")
         await pilot.click("#file-path")
         assert app.clipboard == str(folder / "onnx-int4")
         table.focus()
-        await pilot.press("home", "space", "down", "down", "space", "c")
+        await pilot.press("home", "space", "down", "down", "space", "v")
         await wait_until(lambda: isinstance(app.screen, CompareScreen))
         compared = app.screen
         assert isinstance(compared, CompareScreen)

@@ -14,7 +14,7 @@ async def test_it_ends_with_what_differs_from_the_settings(bare: Any) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
         bare.show(SamplingScreen({"seed": 3}))
         await pilot.pause()
-        await pilot.press("ctrl+d", "end", "backspace", "1", "down", "down", "end", "5", "enter")
+        await pilot.press("alt+l", "end", "backspace", "1", "down", "down", "end", "5", "enter")
         await wait_until(lambda: bare.ended_with is not None)
     assert bare.ended_with == {"seed": 3, "temperature": 0.1, "top_k": 5}
 
@@ -46,7 +46,7 @@ async def test_lines_go_back_to_the_settings_values(bare: Any) -> None:
         bare.show(panel)
         await pilot.pause()
         assert panel.query_one("#stop", Input).value == "END"
-        await pilot.press("ctrl+d")
+        await pilot.press("alt+l")
         assert panel.query_one("#temperature", Input).value == "0.7"
         assert panel.query_one("#seed", Input).value == "7"
         await pilot.press("alt+r", "enter")
