@@ -1,5 +1,6 @@
 """Panels over a screen, and what every screen asks: a line, yes or no, one of a list."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
@@ -43,9 +44,9 @@ class Panel(ModalScreen[Result | None], Styled[Result | None], Generic[Result]):
             yield Static(classes="problem field-error", markup=False)
             yield KeyHints(classes="keys")
 
+    @abstractmethod
     def contents(self) -> ComposeResult:
         """What is in the box."""
-        raise NotImplementedError
 
     def complain(self, text: str = "") -> None:
         """Say what is wrong, or with no text that nothing is any more."""

@@ -1,5 +1,6 @@
 """The frame around every mode: tabs, model and speed above it, below it the keys that work now."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -163,9 +164,9 @@ class ModeScreen(modes.Occupied, modes.Styled[None]):
         yield from self.contents()
         yield AppFooter()
 
+    @abstractmethod
     def contents(self) -> ComposeResult:
         """What the mode shows."""
-        raise NotImplementedError
 
     def useful(self, action: str) -> bool:
         """Whether the footer should tell of this action now; the key works in either case."""
