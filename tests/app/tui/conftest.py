@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,6 +63,16 @@ def services(home: Path) -> Iterator[Any]:
 def app(services: Any) -> IngotApp:
     """The app with them."""
     return IngotApp(services)
+
+
+@pytest.fixture
+def utc() -> Iterator[None]:
+    """Times of day are those of Greenwich, for this test alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture

@@ -177,6 +177,7 @@ def test_a_match_far_behind_is_in_sight() -> None:
     assert marked == "here"
 
 
+@pytest.mark.usefixtures("utc")
 @pytest.mark.parametrize("size", SIZES)
 def test_picture(
     bare: Any, services: Any, snap: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]

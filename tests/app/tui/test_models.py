@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,6 +226,7 @@ async def test_files_that_cannot_be_read_turn_out_to_be_broken(bare: Any, tmp_pa
         await wait_until(lambda: "Cannot be used" in about(screen))
 
 
+@pytest.mark.usefixtures("utc")
 @pytest.mark.parametrize("size", SIZES)
 def test_picture(
     bare: Any, snap: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
@@ -260,8 +260,6 @@ def test_picture(
         "app.tui.screens.models.fit",
         lambda entry: Fit(file, 4096, int(entry.bytes * 1.4), 16 * GB),
     )
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
 
     async def open_it(pilot: Any) -> None:
         screen = await opened(pilot, ModelsScreen(current="built/q8_0.gguf"), 4)
