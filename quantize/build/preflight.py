@@ -72,16 +72,17 @@ def memory_parts(
     """Bytes of memory that each step takes at least, about.
 
     The float model computes with its weights as they are where single precision does not fit. The
-    ONNX builder holds the checkpoint and its single-precision weights twice: as arrays, and as the
-    graph that it quantizes.
+    ONNX builder holds the checkpoint and what it rounds, one matrix at a time; for a float graph
+    also its single-precision weights twice, as arrays and as the graph.
     """
     parts = {}
     if options.source.lora is not None:
         parts["merging the adapter"] = source.bytes + _TORCH
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
-    if any(recipe.format == "onnx" for recipe in recipes):
-        parts["building ONNX files"] = source.bytes + 2 * 4 * source.parameters + _TORCH
+    if onnx := [recipe for recipe in recipes if recipe.format == "onnx"]:
+        held = max(r.bits_per_weight / 8 if r.options else 2 * 4 for r in onnx)
+        parts["building ONNX files"] = int(1.1 * (source.bytes + held * source.parameters)) + _TORCH
     return parts
 
 

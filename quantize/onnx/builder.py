@@ -3,20 +3,18 @@
 import importlib.util
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from quantize.children.child import report_step
 from quantize.options import Target
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from runtimes.errors import RuntimeMissingError
-from runtimes.machine.cpu import allowed_cpus
 
-_PIECE = 1 << 18  # weights: a dozen arrays of this size stay in a processor's cache
+# Logits of the last position only (a prompt's other rows are never sampled from), and one cache
+# length for all layers: a sliding window is then a matter of the attention mask alone.
+_OPTIONS = ("prune_lm_head=true", "windowed_kv_cache=false")
 
 
 def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) -> list[str] | None:
@@ -27,10 +25,12 @@ def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) 
     report_step("building the graph")
     cache = str(out.with_name("onnx-cache"))
     where = ("", str(source.folder), str(out), recipe.precision, target, cache)
-    pairs = [f"{key}={value}" for key, value in recipe.options.items()]
-    pairs += [f"hf_remote={str(source.trust_remote_code).lower()}"]
+    pairs = [*_OPTIONS, f"hf_remote={str(source.trust_remote_code).lower()}"]
     extra = builder.parse_extra_options(*where, pairs)
-    tied = bool(extra["shared_embeddings"])
+    notes: list[str] = []
+    if recipe.options:
+        tied, extra["shared_embeddings"] = bool(extra["shared_embeddings"]), False
+        _round_by(recipe, target, notes, tied=tied)
     config = extra["hf_details"]["hf_config"]
     _flatten_rope(config)
     _name_windowed_layers(config)
@@ -44,10 +44,9 @@ def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) 
         shutil.rmtree(cache, ignore_errors=True)
     from quantize.onnx.adapt import adapt
 
-    report_step("storing the embedding and rewriting the graph")
-    # CUDA's kernels take tables of 4 bits only.
-    shrink = recipe.precision != "fp32" and target != "cuda"
-    return adapt(out, shrink=shrink, tied=tied)
+    report_step("rewriting the graph")
+    adapt(out)
+    return notes
 
 
 def builder_folder() -> Path:
@@ -71,8 +70,29 @@ def _load_builder() -> Any:
     # in: ours. The same model would give another checksum after every commit.
     Model.get_genai_commit = classmethod(lambda _cls: None)
     _recognise_lm_head_by_identity(Model)
-    search_in_pieces(len(allowed_cpus()))
     return builder
+
+
+def _round_by(recipe: Recipe, target: Target, notes: list[str], *, tied: bool) -> None:
+    """Let ``recipe`` say how matrices are stored, in the place of the builder's own rounding, which
+    holds all of them in 32 bits; ``notes`` get what the user should know."""
+    from builders.base import Model
+
+    from quantize.onnx.adapt import EMBEDDING
+    from quantize.onnx.nbits import plan_variants, quantize_graph
+
+    def to_nbits(model: Any) -> Any:
+        graph = model.model.graph
+        plan = plan_variants(graph, recipe.options)
+        left = list(model.quant_attrs["nodes_to_exclude"])
+        if target == "cuda" and not tied:
+            left.append(EMBEDDING)  # the builder shares a table in 8 bits there, and makes none
+        for name in left:
+            plan.pop(name, None)
+        notes.extend(quantize_graph(graph, plan, tied=tied))
+        return model.model
+
+    Model.to_nbits = to_nbits
 
 
 def _recognise_lm_head_by_identity(model: Any) -> None:
@@ -110,30 +130,3 @@ def _name_windowed_layers(config: Any) -> None:
         and getattr(config, "layer_types", None) is None
     ):
         config.layer_types = ["sliding_attention"] * config.num_hidden_layers
-
-
-def search_in_pieces(threads: int) -> None:
-    """Replace the function that onnxruntime's quantizer calls for each matrix: the same bytes in a
-    fraction of the time and memory.
-
-    Its own works on the whole matrix at once, with a dozen temporary arrays of the matrix's size in
-    32 and 64 bits, on one core. Every group of weights is looked at by itself, so that pieces give
-    the same result.
-    """
-    from onnxruntime.quantization.neural_compressor import weight_only
-
-    whole = weight_only.quant_tensor_k_quant_cpu
-
-    def search(data: Any, num_bits: int = 4, group_size: int = 32) -> list[Any]:
-        def one(start: int) -> tuple[Any, Any, Any]:
-            values, scales, zeros = whole(data[start : start + step], num_bits, group_size)
-            return values.astype(np.uint8), scales, zeros  # whole numbers, returned as float64
-
-        rows = data.shape[0]
-        step = max(1, _PIECE // max(1, data.size // rows))
-        with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(one, range(0, rows, step)))
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-
-    # The name that is called; its own way to a GPU needs cupy, which nothing here installs.
-    weight_only.quant_tensor_k_quant_cuda = search

@@ -4,20 +4,19 @@ onnxruntime-genai's builder and our rewriting of its graph store for each."""
 import math
 
 from quantize.onnx.build import builder_may_know
+from quantize.onnx.variants import variants_of
 from quantize.recipes.bits import FileSize
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from quantize.source.shapes import Shapes, weights_in
 
 _FLOAT = 32.0
-_BLOCK = 32  # weights that share a scale
-_SCALE = _FLOAT / _BLOCK
-_ZERO8 = 8 / _BLOCK  # a zero point of 8 bits for each block
-_EIGHT = 8 + _SCALE
-_TABLE = _EIGHT + _ZERO8  # an embedding that is not the output layer's matrix
+_LEAST_BLOCK = 32
 _GRAPH = 9000  # bytes of the graph for each layer, about
 _WITH_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-_SENSITIVE = ("attn_q", "attn_k", "attn_v", "attn_qkv", "ffn_down")
+_CAREFUL = ("token_embd", "output", "attn_v", "attn_qkv", "ffn_down")
+# The builder makes queries, keys and values by one product, unless norms follow.
+_WITH_VALUES = ("attn_q", "attn_k")
 
 
 def onnx_size(source: SourceModel, shapes: Shapes, recipe: Recipe) -> FileSize | None:
@@ -28,8 +27,6 @@ def onnx_size(source: SourceModel, shapes: Shapes, recipe: Recipe) -> FileSize |
         math.prod(shape) * _bits(name, shape, shapes, recipe)
         for name, shape in shapes.weights.items()
     )
-    if recipe.precision == "int8" and not _has_head(shapes):
-        bits += math.prod(shapes.weights.get("token_embd.weight", (0,))) * _ZERO8
     weights = int(bits / 8)
     beside = sum(
         (source.folder / name).stat().st_size
@@ -44,26 +41,16 @@ def _bits(name: str, shape: tuple[int, ...], shapes: Shapes, recipe: Recipe) -> 
     """Bits that a weight of that tensor takes."""
     if len(shape) < 2 or recipe.precision == "fp32":
         return _FLOAT
-    role = name.split(".")[-2]
-    if role == "token_embd" and _has_head(shapes):
-        return _TABLE if shape[0] % _BLOCK == 0 else _FLOAT
-    if recipe.precision == "int8":
-        return _EIGHT
     if recipe.precision == "w8a8":
         return 8 + _FLOAT / shape[0]  # a scale for each output channel
-    if recipe.options.get("algo_config") == "rtn":
-        return 4 + _SCALE
-    layer = int(name.split(".")[1]) if name.startswith("blk.") else None
-    last = role in ("token_embd", "output")
-    if last or (role in _SENSITIVE and layer is not None and _upgraded(layer, shapes.layers)):
-        return _EIGHT + _ZERO8
-    return 4 + _SCALE + 4 / _BLOCK
-
-
-def _upgraded(layer: int, layers: int) -> bool:
-    """Whether "k_quant_mixed" gives a layer's most sensitive matrices 8 bits
-    (``make_matmul_mixed_precision`` of the builder's base.py)."""
-    return layer < layers / 8 or layer >= 7 * layers / 8 or (layer - round(layers / 8)) % 3 == 2
+    role = name.split(".")[-2]
+    if role == "token_embd" and shape[0] % _LEAST_BLOCK and _has_head(shapes):
+        return _FLOAT
+    usual, careful = variants_of(recipe.options)
+    fused = "blk.0.attn_q_norm.weight" not in shapes.weights
+    picked = role in _CAREFUL or (role in _WITH_VALUES and fused)
+    variant = careful if picked else usual
+    return variant.fitting(shape[0]).bits_per_weight(shape[0])
 
 
 def _has_head(shapes: Shapes) -> bool:

@@ -31,8 +31,9 @@ class Recipe:
     bits_per_weight: float  # nominal, with scales: for estimates; every built file has its own
     advice: str
     ftype: int = -1  # llama.cpp's ``enum llama_ftype``
-    # Arguments of onnxruntime-genai's model builder, which also makes the single-precision graph
-    # of a ``w8a8`` file.
+    # What onnxruntime-genai's model builder is asked for; it also makes the single-precision graph
+    # of a ``w8a8`` file. Where matrices are rounded, how the ``usual`` and the ``careful`` ones are
+    # stored (`plan_variants` of quantize/onnx/nbits.py).
     precision: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     limits: Limits | None = None
@@ -86,22 +87,17 @@ def _gguf(
     )
 
 
-# Logits of the last position only (a prompt's other rows are never sampled from), and one cache
-# length for all layers: a sliding window is then a matter of the attention mask alone.
-_ONNX_COMMON = {"prune_lm_head": "true", "windowed_kv_cache": "false"}
-
-
 def _onnx(
     name: str, bits: int, size: float, precision: str, kl: float | None, advice: str, **options: str
 ) -> Recipe:
-    own = {**_ONNX_COMMON, **options}
-    return Recipe(name, "onnx", bits, size, advice, -1, precision, own, _limits(kl))
+    return Recipe(name, "onnx", bits, size, advice, -1, precision, options, _limits(kl))
 
 
 _TERNARY = "only for models that were trained with weights of three values"
 _BATCHES = "8-bit activations too: the fastest in batches on processors with VNNI or AMX"
 _MIXED = "4-bit, the most sensitive layers in 8 bits"
-_ROUNDED = "4-bit by plain rounding: smaller than onnx-int4, and worse"
+_ALL_4 = "4-bit, all layers alike: smaller than onnx-int4, and worse"
+_EIGHT = "8-bit: hardly any loss"
 _TINY = "only to fit a large model into very little memory"
 
 # Ordered as `quantize recipes` shows them: the usual ones from large to small, then the rest.
@@ -143,10 +139,10 @@ _ALL = (
     _gguf("f16", 1, 16, 16.0, None, "half precision: the reference for llama.cpp"),
     _gguf("bf16", 32, 16, 16.0, None, "as f16, with bfloat16's range"),
     _gguf("f32", 0, 32, 32.0, None, "single precision: twice f16's size for nothing"),
-    _onnx("onnx-int8", 8, 9.0, "int8", 0.001355, "8-bit: hardly any loss"),
+    _onnx("onnx-int8", 8, 8.5, "int8", 0.001355, _EIGHT, usual="8s32", careful="8s32"),
     _onnx("onnx-w8a8", 8, 8.5, "w8a8", 0.01, _BATCHES),
-    _onnx("onnx-int4", 4, 5.0, "int4", 0.031273, _MIXED, algo_config="k_quant_mixed"),
-    _onnx("onnx-int4-rtn", 4, 4.6, "int4", 0.071940, _ROUNDED, algo_config="rtn"),
+    _onnx("onnx-int4", 4, 6.3, "int4", 0.031273, _MIXED, usual="4z32", careful="8s128"),
+    _onnx("onnx-int4-rtn", 4, 4.5, "int4", 0.071940, _ALL_4, usual="4s32", careful="4s32"),
     _onnx("onnx-fp32", 32, 32.0, "fp32", None, "single precision: the reference for ONNX Runtime"),
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}

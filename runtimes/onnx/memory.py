@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
-from runtimes.onnx.graph_file import Initializer, OnnxGraph, read_graph, shares_buffers
+from runtimes.onnx.graph_file import OnnxGraph, read_graph, shares_buffers
 from runtimes.settings import RunnerSettings
 
 _FLOAT = 4
@@ -54,27 +54,43 @@ def weight_bytes(graph: OnnxGraph) -> int:
     The data file is mapped. A multiplication's weights are packed into memory of the session's own
     (MLAS), and the mapped pages are not read again. MatMulNBits packs its scales too, and a sum for
     each block beside them, which takes as much as the scales. A constant that goes through a
-    Reshape (the tied embedding) is folded into a copy. What is left is read where it lies.
+    Reshape (the tied embedding) is folded into a copy. Scales in 16 bits are folded into a copy of
+    32, which stays beside what is packed. What is left is read where it lies.
     """
+    widened = {
+        output: node.inputs[0]
+        for node in graph.nodes
+        if node.kind == "Cast" and node.inputs[0] in graph.initializers
+        for output in node.outputs
+    }
     users: dict[str, set[tuple[str, int]]] = defaultdict(set)
     made = (name for node in graph.nodes if node.kind == "Constant" for name in node.outputs)
     constants = {*graph.initializers, *made}
     for node in graph.nodes:
+        if widened.keys() & set(node.outputs):
+            continue
         constant = all(name in constants for name in node.inputs)
         kind = "folded" if constant and node.kind in _FOLDED else node.kind
         for position, name in enumerate(node.inputs):
-            users[name].add((kind, position))
-    return sum(_kept(tensor, users[name]) for name, tensor in graph.initializers.items())
+            users[widened.get(name, name)].add((kind, position))
+    wide = set(widened.values())
+    return sum(
+        _kept(tensor.nbytes, users[name])
+        if name not in wide
+        # In twice the bytes, and the copy itself.
+        else _kept(2 * tensor.nbytes, users[name]) + 2 * tensor.nbytes
+        for name, tensor in graph.initializers.items()
+    )
 
 
-def _kept(tensor: Initializer, users: set[tuple[str, int]]) -> int:
+def _kept(nbytes: int, users: set[tuple[str, int]]) -> int:
     packed = copies = 0
     for kind, position in users:
         if kind in _MATMULS and position >= 1:
             packed = max(packed, 2 if (kind, position) == ("MatMulNBits", 2) else 1)
         elif kind == "folded":
             copies = 1
-    return tensor.nbytes * (packed + copies if packed + copies else 1)
+    return nbytes * (packed + copies if packed + copies else 1)
 
 
 def _kv_bytes(model: ModelFile, graph: OnnxGraph, slots: int, context: int, in_place: bool) -> int:

@@ -25,14 +25,14 @@ def finish(
 ) -> list[str]:
     """Write the folder ``out`` from the float ``export``; returns what the user should know.
 
-    With ``check`` the export is compared with the original first. The recipe's precision and
-    options are those that onnxruntime-genai's builder takes; "fp32" leaves the weights as they are.
+    With ``check`` the export is compared with the original first.
     """
     import onnx_ir as ir
 
-    from quantize.onnx.adapt import select_rows, shrink_embedding
+    from quantize.onnx.adapt import select_rows
     from quantize.onnx.graphfile import NAME, save_graph
-    from quantize.onnx.optimum.normalize import normalize, sensitive
+    from quantize.onnx.nbits import plan_variants, quantize_graph
+    from quantize.onnx.optimum.normalize import normalize
 
     graph = ir.load(export / NAME)
     described = _describe(graph.graph, source)
@@ -41,9 +41,9 @@ def finish(
         _require_agreement(source, export / NAME, decoder)
     tied = normalize(graph)
     notes: list[str] = []
-    if recipe.precision != "fp32":
-        graph = _round(graph, recipe, sensitive(graph.graph, decoder["num_hidden_layers"]))
-        notes = shrink_embedding(graph.graph, tied=tied)
+    if recipe.options:
+        plan = plan_variants(graph.graph, recipe.options)
+        notes = quantize_graph(graph.graph, plan, tied=tied)
     select_rows(graph.graph)
     out.mkdir()
     save_graph(graph, out / NAME)
@@ -97,35 +97,6 @@ def _log_softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
     return np.asarray(wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True)))
-
-
-def _round(model: Any, recipe: Recipe, in_8_bits: list[str]) -> Any:
-    """The onnx_ir ``model`` with its multiplications by constants rounded, by onnxruntime's own
-    quantizer. Nodes named ``in_8_bits`` get 8 where a recipe of 4 bits is a mixed one."""
-    import onnx_ir as ir
-    from onnxruntime.quantization.matmul_nbits_quantizer import (
-        KQuantWeightOnlyQuantConfig,
-        MatMulNBitsQuantizer,
-        RTNWeightOnlyQuantConfig,
-    )
-
-    ir.external_data.load_to_model(model)
-    method = recipe.options.get("algo_config", "")
-    chosen = {name: {"bits": 8} for name in in_8_bits} if method.endswith("_mixed") else {}
-    kinds = {"rtn": RTNWeightOnlyQuantConfig, "k_quant": KQuantWeightOnlyQuantConfig}
-    kind = kinds.get(method.removesuffix("_mixed")) if recipe.precision == "int4" else None
-    quantizer = MatMulNBitsQuantizer(
-        ir.to_proto(model),
-        bits={"int4": 4, "int8": 8}[recipe.precision],
-        # As onnxruntime-genai's builder has them for processors: the fastest kernels, with
-        # activations in 8 bits.
-        block_size=32,
-        is_symmetric=True,
-        accuracy_level=4,
-        algo_config=kind(customized_weight_config=chosen) if kind else None,
-    )
-    quantizer.process()
-    return ir.from_proto(quantizer.model.model)
 
 
 def _describe(graph: Any, source: SourceModel) -> dict[str, Any]:

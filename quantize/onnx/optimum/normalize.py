@@ -4,7 +4,6 @@ They are the quantizer (multiplications are MatMul by a constant, not Gemm), the
 the choice of logits (both found by the names that onnxruntime-genai's builder gives them).
 """
 
-import re
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,6 @@ import numpy.typing as npt
 from quantize.onnx.adapt import EMBEDDING, HEAD
 from quantize.onnx.graphfile import Inserter, add_constant
 from runtimes.errors import ModelError
-
-_LAYER = re.compile(r"/(?:h|layers|blocks|block)\.(\d+)/")
-# Multiplications that lose most when rounded, by the names that transformers gives them: those that
-# make the values (alone, or with queries and keys) and those that leave the feed-forward block.
-_SENSITIVE = re.compile(
-    r"/(v_proj|value|query_key_value|qkv_proj|c_attn|Wqkv|down_proj|dense_4h_to_h|fc2|fc_out"
-    r"|mlp/c_proj|w2)/"
-)
 
 
 def normalize(model: Any) -> bool:
@@ -52,22 +43,6 @@ def normalize(model: Any) -> bool:
     assert entries is not None
     RemoveUnusedNodesPass()(model)  # what made the weights that are constants now
     return bool(weight.T.shape == entries.shape and np.array_equal(weight.T, entries))
-
-
-def sensitive(graph: Any, layers: int) -> list[str]:
-    """Multiplications that a 4-bit file keeps in 8 bits: the output layer, and the values' and last
-    feed-forward ones of the layers that llama.cpp's `use_more_bits` picks (llama-quant.cpp): the
-    first and the last eighth, and each third between them."""
-    eighth = layers / 8
-
-    def keeps_more(name: str) -> bool:
-        found = _LAYER.search(name)
-        if found is None or not _SENSITIVE.search(name):
-            return name == HEAD
-        layer = int(found[1])
-        return layer < eighth or layer >= 7 * eighth or (layer - round(eighth)) % 3 == 2
-
-    return [node.name for node in graph if node.op_type == "MatMul" and keeps_more(node.name)]
 
 
 def graph_output(graph: Any, name: str) -> Any:

@@ -272,10 +272,13 @@ def test_the_graph_is_read_right(onnx: Path) -> None:
 def test_what_a_session_copies_is_counted_as_often_as_it_is_there() -> None:
     """Measured on a model of 0.5B, whose weights are large enough to tell; Pebble's are not."""
     sizes = {"tied": 1000, "scales": 100, "zeros": 10, "dense": 400, "table": 5000, "shape": 16}
+    sizes |= {"codes": 700, "halves": 20}
     nodes = (
         Node("", "Constant", (), ("flat",)),
         Node("", "MatMulNBits", ("x", "tied", "scales", "zeros"), ("y",)),
         Node("", "Reshape", ("tied", "flat"), ("embedding",)),
+        Node("", "Cast", ("halves",), ("wide",)),
+        Node("", "MatMulNBits", ("y", "codes", "wide"), ("u",)),
         Node("", "Reshape", ("x", "shape"), ("z",)),
         Node("", "MatMul", ("z", "dense"), ("w",)),
         Node("", "Gather", ("table", "ids"), ("v",)),
@@ -284,4 +287,6 @@ def test_what_a_session_copies_is_counted_as_often_as_it_is_there() -> None:
     graph = OnnxGraph(nodes, tensors, cache_bytes=4, pruned=True)
     packed_and_folded, with_sums = 2 * sizes["tied"], 2 * sizes["scales"]
     once = sizes["zeros"] + sizes["dense"] + sizes["table"] + sizes["shape"]
-    assert memory_onnx.weight_bytes(graph) == packed_and_folded + with_sums + once
+    in_half_precision = sizes["codes"] + 2 * (2 * sizes["halves"]) + 2 * sizes["halves"]
+    whole = packed_and_folded + with_sums + once + in_half_precision
+    assert memory_onnx.weight_bytes(graph) == whole

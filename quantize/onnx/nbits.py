@@ -1,0 +1,164 @@
+"""Matrix products and the embedding table of a float graph in 4 or 8 bits, each as it is told.
+
+Only child processes call what is here.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantize.children.child import report_progress
+from quantize.onnx.adapt import EMBEDDING, HEAD
+from quantize.onnx.graphfile import Inserter, add_constant
+from quantize.onnx.rounding import round_matrix
+from quantize.onnx.smooth import product_weight
+from quantize.onnx.variants import Variant, variants_of
+
+_DOMAIN = "com.microsoft"
+_INT8 = 4  # the operator's accuracy_level: activations in 8 bits, the fastest on processors
+_LEAST_BLOCK = 32
+# Products that lose most when rounded, by the names of onnxruntime-genai's builder and of
+# transformers: those that make the values (alone, or with queries and keys) and those that leave
+# the feed-forward block.
+_SENSITIVE = re.compile(
+    r"/(v_proj|value|query_key_value|qkv_proj|c_attn|Wqkv|down_proj|dense_4h_to_h|fc2|fc_out"
+    r"|mlp/c_proj|w2)/"
+)
+
+
+def plan_variants(graph: Any, options: Mapping[str, str]) -> dict[str, Variant]:
+    """How each product by a constant, and the embedding table, of ``graph`` (onnx_ir) is stored, by
+    the names of their nodes.
+
+    A recipe's ``options`` name two variants, ``usual`` and ``careful``. The latter is for the
+    table, the output layer, and the products that make the values and leave the feed-forward block.
+    """
+    usual, careful = variants_of(options)
+    plan = {EMBEDDING: careful}
+    for node in graph:
+        if product_weight(node) is not None:
+            picked = node.name == HEAD or _SENSITIVE.search(node.name)
+            plan[node.name] = careful if picked else usual
+    return plan
+
+
+def quantize_graph(graph: Any, plan: Mapping[str, Variant], *, tied: bool) -> list[str]:
+    """Store the matrices of ``graph`` (onnx_ir) as ``plan`` has it for their nodes, in place, and
+    return what the user should know. Nodes that it does not name stay as they are.
+
+    With ``tied`` embeddings the output layer's matrix serves as the table too. Blocks of the plan
+    that do not divide a matrix's rows become smaller ones.
+    """
+    products = [node for node in graph if node.name in plan and product_weight(node) is not None]
+    stored: dict[str, _Stored] = {}  # by the names of the float constants: two may share one
+    head = None
+    for done, node in enumerate(products):
+        report_progress(done, len(products), "matrices")
+        weight = node.inputs[1]
+        if weight.name not in stored:
+            matrix = weight.const_value.numpy().T
+            stored[weight.name] = _store(graph, node, matrix, plan)
+        if node.name == HEAD:
+            head = stored[weight.name]
+        _replace_product(graph, node, stored[weight.name])
+        if not weight.uses():
+            graph.initializers.pop(str(weight.name))
+    report_progress(len(products), len(products), "matrices")
+    notes = _replace_table(graph, plan, head if tied else None)
+    graph.sort()  # a shared table is read before the output layer, where its matrix is
+    return notes
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A rounded matrix [outputs, inputs], and its values in the graph."""
+
+    variant: Variant
+    outputs: int
+    inputs: int
+    codes: Any
+    scales: Any  # as the operators read them: of the activations' type
+    zeros: Any | None
+
+
+def _store(
+    graph: Any,
+    node: Any,
+    matrix: npt.NDArray[Any],
+    plan: Mapping[str, Variant],
+) -> _Stored:
+    """The ``matrix`` [outputs, inputs] of ``node``, rounded as planned.
+
+    The operators read scales of their activations' type only. On a processor that is 32 bits:
+    those are stored in 16 and widened by a Cast, once, when a session folds its constants.
+    """
+    outputs, inputs = matrix.shape
+    variant = plan[node.name].fitting(inputs)
+    rounded = round_matrix(matrix, variant)
+    name = node.name.strip("/").replace("/", ".")
+    codes = add_constant(graph, f"{name}.codes", rounded.codes)
+    scales = add_constant(graph, f"{name}.scales", rounded.scales)
+    zeros = None
+    if rounded.zeros is not None:
+        zeros = add_constant(graph, f"{name}.zeros", rounded.zeros)
+    wanted = ir.DataType.from_numpy(matrix.dtype)
+    if scales.dtype != wanted:
+        scales = Inserter(graph, node, "/scales").add("Cast", node.name, scales, to=wanted)
+    return _Stored(variant, outputs, inputs, codes, scales, zeros)
+
+
+def _replace_product(graph: Any, node: Any, stored: _Stored) -> None:
+    variant = stored.variant
+    new = Inserter(graph, node, f"{node.name}_")
+    product = new.add(
+        *("MatMulNBits", f"Q{variant.bits}"),
+        *(node.inputs[0], stored.codes, stored.scales, *_zeros(stored)),
+        domain=_DOMAIN,
+        bits=variant.bits,
+        block_size=variant.block,
+        accuracy_level=_INT8,
+        K=stored.inputs,
+        N=stored.outputs,
+    )
+    new.replace_by(product)
+
+
+def _replace_table(
+    graph: Any,
+    plan: Mapping[str, Variant],
+    head: _Stored | None,
+) -> list[str]:
+    gather = next((node for node in graph if node.name == EMBEDDING), None)
+    table = gather.inputs[0] if gather is not None else None
+    if gather is None or table is None or table.const_value is None or EMBEDDING not in plan:
+        return []
+    rows, columns = (int(size) for size in table.shape)
+    if columns % _LEAST_BLOCK:
+        return []
+    shared = head is not None and (head.outputs, head.inputs) == (rows, columns)
+    if head is None or not shared:
+        head = _store(graph, gather, table.const_value.numpy(), plan)
+    variant = head.variant
+    new = Inserter(graph, gather, "/model/embed_tokens/")
+    # In the graph, not in the data file: shape inference wants to see it.
+    shape = new.add("Constant", "Shape", value_ints=[rows, columns * variant.bits // 8])
+    codes = new.add("Reshape", "Reshape", head.codes, shape)
+    kind = "GatherBlockQuantized"
+    settings = {"bits": variant.bits, "block_size": variant.block}
+    inputs = (codes, gather.inputs[1], head.scales, *_zeros(head))
+    axes = {"gather_axis": 0, "quantize_axis": 1}
+    new.replace_by(new.add(kind, kind, *inputs, domain=_DOMAIN, **settings, **axes))
+    if not table.uses():
+        graph.initializers.pop(str(table.name))
+    if shared:
+        return [f"the embedding table shares the {variant.bits}-bit weights of the output layer"]
+    return [f"the embedding table is stored in {variant.bits} bits"]
+
+
+def _zeros(stored: _Stored) -> list[Any]:
+    """Without, both operators take the middle of the codes."""
+    return [] if stored.zeros is None else [stored.zeros]

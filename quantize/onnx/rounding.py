@@ -1,0 +1,170 @@
+"""Rounding of a matrix to what MatMulNBits of ONNX Runtime reads: blocks of codes with a scale and,
+where they are not symmetric, a whole zero point.
+
+    weight = (code - zero point) * scale
+
+Scale and zero point of a block are searched together for the least squared error. The usual way, a
+float minimum that becomes a zero point in the end, leaves a scale that no longer fits.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantize.onnx.variants import Variant
+from runtimes.machine.cpu import allowed_cpus
+
+Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint8]
+
+_PIECE = 1 << 16  # weights: the dozen arrays of a piece stay in a processor's cache
+# Scales are tried at these parts of the one that cuts nothing off, zero points that far from the
+# one in the middle: docs/quantize.md has what more of them would gain.
+_PARTS = {4: tuple(np.linspace(0.8, 1.04, 7)), 8: (0.985, 1.0)}
+_AROUND = {4: (-1, 0, 1), 8: (0,)}
+_REFITS = 1
+_HALF = np.finfo(np.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A matrix [outputs, inputs] as MatMulNBits reads it: ``codes`` [outputs, blocks, bytes],
+    ``scales`` [outputs, blocks] in 16 or 32 bits, ``zeros`` [outputs, bytes] unless symmetric."""
+
+    variant: Variant
+    inputs: int
+    codes: Codes
+    scales: npt.NDArray[Any]
+    zeros: Codes | None
+
+
+def round_matrix(weight: npt.NDArray[Any], variant: Variant) -> Rounded:
+    """``weight`` [outputs, inputs] as ``variant`` says.
+
+    Works in pieces over all processors: beside the result it takes a few MB.
+    """
+    outputs, inputs = weight.shape
+    step = max(1, _PIECE // max(inputs, 1))
+    slices = [slice(start, start + step) for start in range(0, outputs, step)]
+    with ThreadPoolExecutor(len(allowed_cpus())) as pool:
+        most = max(pool.map(lambda part: float(np.abs(weight[part]).max(initial=0)), slices))
+        # Half precision has the digits of scales in its range; those of a matrix outside need 32.
+        half = float(_HALF.tiny) < most / 2**variant.bits and most < float(_HALF.max)
+        one = partial(_round, weight, variant, np.float16 if half else np.float32)
+        parts = list(pool.map(one, slices))
+    codes, scales, zeros = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Rounded(variant, inputs, codes, scales, None if variant.symmetric else zeros)
+
+
+def dequantize(rounded: Rounded) -> Floats:
+    """The matrix [outputs, inputs] that ``rounded`` stands for."""
+    variant, (outputs, blocks, _) = rounded.variant, rounded.codes.shape
+    codes = _unpack(rounded.codes, variant.bits)
+    zeros: Any = 1 << (variant.bits - 1)
+    if rounded.zeros is not None:
+        zeros = _unpack(rounded.zeros, variant.bits)[:, :blocks, None].astype(np.float32)
+    whole: Floats = (codes.astype(np.float32) - zeros) * rounded.scales[..., None].astype(
+        np.float32
+    )
+    return whole.reshape(outputs, -1)[:, : rounded.inputs]
+
+
+def _round(
+    weight: npt.NDArray[Any], variant: Variant, kind: Any, rows: slice
+) -> tuple[Codes, npt.NDArray[Any], Codes]:
+    """Packed codes, scales and packed zero points of some rows."""
+    x = _blocks(weight[rows], variant.block)
+    scale, zero = _search(x, variant)
+    scale = scale.astype(kind)
+    d = np.empty_like(x)
+    _steps(x, scale.astype(np.float32), zero, variant.bits, d)
+    d += zero[..., None]
+    packed = _pack(d.astype(np.uint8), variant.bits)
+    return packed, scale, _pack(zero.astype(np.uint8), variant.bits)
+
+
+def _blocks(matrix: npt.NDArray[Any], block: int) -> Floats:
+    """[rows, inputs] as [rows, blocks, block], the last one filled up with zeros."""
+    matrix = np.ascontiguousarray(matrix, np.float32)
+    if missing := -matrix.shape[1] % block:
+        matrix = np.pad(matrix, ((0, 0), (0, missing)))
+    return matrix.reshape(len(matrix), -1, block)
+
+
+def _search(x: Floats, variant: Variant) -> tuple[Floats, Floats]:
+    """Scale and zero point [rows, blocks] of each block."""
+    best = np.full(x.shape[:2], -1, np.float32)
+    scale, zero = np.zeros_like(best), np.zeros_like(best)
+    d = np.empty_like(x)
+
+    def attempt(tried: Floats, zeros: Floats) -> None:
+        """With the scale that fits the codes of ``tried`` best, the error is less by this sum."""
+        _steps(x, tried, zeros, variant.bits, d)
+        square, product = _sums(d, d), _sums(x, d)
+        safe = np.where(square > 0, square, 1)
+        less = product * product / safe
+        better = less > best
+        best[better] = less[better]
+        scale[better] = (product / safe)[better]
+        zero[better] = zeros[better]
+
+    for whole, zeros in _candidates(x, variant):
+        for part in _PARTS[variant.bits]:
+            attempt(whole * np.float32(part), zeros)
+    for _ in range(_REFITS):
+        attempt(scale.copy(), zero.copy())
+    return scale, zero
+
+
+def _candidates(x: Floats, variant: Variant) -> Iterator[tuple[Floats, Floats]]:
+    """Scales that cut nothing off, and the zero points they belong to."""
+    low, high = np.minimum(x.min(axis=2), 0), np.maximum(x.max(axis=2), 0)
+    most, middle = np.float32(2**variant.bits - 1), np.float32(2 ** (variant.bits - 1))
+    if variant.symmetric:
+        # There is one step more below than above: a scale may be negative to make use of it.
+        zeros = np.full_like(low, middle)
+        yield np.maximum(high / (middle - 1), -low / middle), zeros
+        yield -np.maximum(high / middle, -low / (middle - 1)), zeros
+        return
+    span = high - low
+    centre = np.rint(-low / np.where(span > 0, span, 1) * most)
+    for away in _AROUND[variant.bits]:
+        zeros = np.clip(centre + np.float32(away), 0, most)
+        above = np.where(zeros < most, high / np.maximum(most - zeros, 1), 0)
+        below = np.where(zeros > 0, -low / np.maximum(zeros, 1), 0)
+        yield np.maximum(above, below), zeros
+
+
+def _steps(x: Floats, scale: Floats, zero: Floats, bits: int, out: Floats) -> None:
+    """The whole steps from the zero point to each weight, as far as there are codes."""
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.where(scale == 0, 0, 1 / scale)
+    np.multiply(x, inverse[..., None], out=out)
+    np.rint(out, out=out)
+    np.maximum(out, -zero[..., None], out=out)
+    np.minimum(out, (2**bits - 1 - zero)[..., None], out=out)
+
+
+def _sums(a: Floats, b: Floats) -> Floats:
+    return np.asarray(np.einsum("rbk,rbk->rb", a, b))
+
+
+def _pack(codes: Codes, bits: int) -> Codes:
+    """Two codes of 4 bits in a byte, the first in its lower half; the last axis may be odd."""
+    if bits == 8:
+        return codes
+    if codes.shape[-1] % 2:
+        codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
+    packed: Codes = codes[..., ::2] | codes[..., 1::2] << np.uint8(4)
+    return packed
+
+
+def _unpack(packed: Codes, bits: int) -> Codes:
+    if bits == 8:
+        return packed
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)

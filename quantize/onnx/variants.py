@@ -1,0 +1,52 @@
+"""How matrices of an ONNX graph may be stored."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from quantize.errors import UsageError
+
+_BLOCKS = (16, 32, 64, 128, 256)  # of MatMulNBits
+_NAME = re.compile(r"([48])([sz])(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How a matrix is stored."""
+
+    bits: int
+    block: int  # weights that share a scale
+    symmetric: bool  # no zero points: that of all is in the middle
+
+    @property
+    def name(self) -> str:
+        """Such as 4z32: 4 bits, blocks of 32 with zero points; 8s64 has none."""
+        return f"{self.bits}{'s' if self.symmetric else 'z'}{self.block}"
+
+    def bits_per_weight(self, inputs: int) -> float:
+        """In rows of ``inputs`` weights, with scales in half precision and zero points."""
+        blocks = -(-inputs // self.block)
+        zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
+        return 8 * (blocks * (self.block * self.bits // 8 + 2) + zeros) / inputs
+
+    def fitting(self, inputs: int) -> "Variant":
+        """With the largest block, from its own down to 32, that divides ``inputs``: to fill up a
+        block takes space for nothing."""
+        sizes = [size for size in _BLOCKS if 32 < size <= self.block and inputs % size == 0]
+        return replace(self, block=max(sizes, default=min(self.block, 32)))
+
+
+def parse_variant(name: str) -> Variant:
+    """The variant that is called ``name``; raises UsageError."""
+    found = _NAME.fullmatch(name)
+    if found is None or int(found[3]) not in _BLOCKS:
+        raise UsageError(
+            f"{name!r} is no way to store a matrix: 4 or 8 bits, s or z (with zero points), a block"
+            f" of {', '.join(map(str, _BLOCKS))}, such as 4z32 or 8s64"
+        )
+    return Variant(int(found[1]), int(found[3]), found[2] == "s")
+
+
+def variants_of(options: Mapping[str, str]) -> tuple[Variant, Variant]:
+    """The usual and the careful one of a recipe's options; raises UsageError."""
+    return parse_variant(options["usual"]), parse_variant(options["careful"])

@@ -1,0 +1,117 @@
+"""A graph whose matrices are stored each in its own way."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from quantize.onnx.adapt import EMBEDDING, HEAD
+from quantize.onnx.nbits import plan_variants, quantize_graph
+from quantize.onnx.rounding import dequantize, round_matrix
+from quantize.onnx.variants import parse_variant
+
+Floats = npt.NDArray[np.float32]
+
+HIDDEN, WIDE, ROWS = 192, 320, 90
+UP, DOWN = "/model/layers.0/mlp/up_proj/MatMul", "/model/layers.0/mlp/down_proj/MatMul"
+
+
+def _weights() -> dict[str, Floats]:
+    """Matrices [outputs, inputs] by the names of their nodes."""
+    rng = np.random.default_rng(3)
+    shapes = {EMBEDDING: (ROWS, HIDDEN), UP: (WIDE, HIDDEN), DOWN: (HIDDEN, WIDE)}
+    made = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return {**made, HEAD: made[EMBEDDING]}
+
+
+def _model(weights: dict[str, Floats]) -> ir.Model:
+    """Lookup, two products, and the output layer, whose matrix is the table's."""
+    constants = {name: w.T for name, w in weights.items() if name != EMBEDDING}
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"], name=EMBEDDING),
+        helper.make_node("MatMul", ["x", UP], ["up"], name=UP),
+        helper.make_node("MatMul", ["up", DOWN], ["down"], name=DOWN),
+        helper.make_node("MatMul", ["down", HEAD], ["logits"], name=HEAD),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["rows"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", ROWS])],
+        [
+            numpy_helper.from_array(weights[EMBEDDING], "table"),
+            *(numpy_helper.from_array(np.ascontiguousarray(w), n) for n, w in constants.items()),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+
+
+def _logits(model: ir.Model, ids: npt.NDArray[np.int64]) -> Floats:
+    session = ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return np.asarray(session.run(None, {"ids": ids})[0])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("head", ["8s64", "8z32", "4s32", "4z64"])
+def test_every_node_has_its_own(head: str, tied: bool):
+    names = {UP: "4z32", DOWN: "8z128", HEAD: head, EMBEDDING: "8s32"}
+    plan = {name: parse_variant(variant) for name, variant in names.items()}
+    weights = _weights()
+    model = _model(weights)
+    notes = quantize_graph(model.graph, plan, tied=tied)
+    assert ("shares" in notes[0]) is tied
+    kept = {
+        name: dequantize(round_matrix(w, plan[name].fitting(w.shape[1])))
+        for name, w in weights.items()
+    }
+    table = kept[HEAD] if tied else kept[EMBEDDING]
+    ids = np.arange(0, ROWS, 4)
+    expected = table[ids] @ kept[UP].T @ kept[DOWN].T @ kept[HEAD].T
+    # Activations are rounded to 8 bits in each product.
+    off = _logits(model, ids) - expected
+    assert np.sqrt(np.square(off).mean() / np.square(expected).mean()) < 0.02
+    products = [node for node in model.graph if node.op_type == "MatMulNBits"]
+    stored = {
+        n.name: (n.attributes["bits"].value, n.attributes["block_size"].value) for n in products
+    }
+    assert stored[f"{UP}_Q4"] == (4, 32)
+    assert stored[f"{DOWN}_Q8"] == (8, 64)  # 320 is no multiple of 128
+    floats = [v for v in model.graph.initializers.values() if v.dtype == ir.DataType.FLOAT]
+    assert floats == []
+
+
+def test_what_is_not_in_the_plan_stays():
+    weights = _weights()
+    model = _model(weights)
+    assert quantize_graph(model.graph, {UP: parse_variant("4s32")}, tied=True) == []
+    kinds = [node.op_type for node in model.graph if node.op_type != "Cast"]
+    assert kinds == ["Gather", "MatMulNBits", "MatMul", "MatMul"]
+
+
+def test_scales_of_a_graph_in_half_precision_are_read_as_they_are():
+    """What a graph for CUDA has; it cannot run here."""
+    weights = {name: w.astype(np.float16) for name, w in _weights().items()}
+    model = _model(weights)  # type: ignore[arg-type]
+    options = {"usual": "4z32", "careful": "8s64"}
+    quantize_graph(model.graph, plan_variants(model.graph, options), tied=True)
+    kinds = [node.op_type for node in model.graph]
+    assert "Cast" not in kinds
+    assert kinds.count("MatMulNBits") == 3
+
+
+def test_the_careful_ones_are_those_that_lose_most():
+    weights = _weights()
+    plan = plan_variants(_model(weights).graph, {"usual": "4z32", "careful": "8s64"})
+    assert {name: variant.name for name, variant in plan.items()} == {
+        EMBEDDING: "8s64",
+        HEAD: "8s64",
+        UP: "4z32",
+        DOWN: "8s64",
+    }
