@@ -71,8 +71,9 @@ class IngotApp(App[None]):
         key("ctrl+q", "app.quit", "Quit"),
     ]
 
-    speed: reactive[str] = reactive("")  # of the chat's answer, as the header shows it
-    decoding: reactive[bool] = reactive(False)
+    # Of the chat's answer, as the header shows them; nothing else is drawn again.
+    speed: reactive[str] = reactive("", repaint=False)
+    decoding: reactive[bool] = reactive(False, repaint=False)
 
     def __init__(self, services: Services, driver_class: type[Driver] | None = None) -> None:
         self.look: tuple[str, dict[str, str]] | None = None  # what screens are styled by

@@ -362,9 +362,9 @@ class ChatScreen(ModeScreen):
     def show_state(self) -> None:
         self.show_notice()
         self.refresh_bindings()
-        self.show_status(now=True)
+        self.show_status()
 
-    def show_status(self, *, now: bool = False) -> None:
+    def show_status(self) -> None:
         estimate, app, tps = self.sender.estimate, app_of(self), self.answer.figures.decode_tps
         app.speed, app.decoding = "" if tps is None else rate(tps), self.turn is not None
         note = told(self, self.answer.doing())
@@ -378,7 +378,7 @@ class ChatScreen(ModeScreen):
         if estimate is not None and self.turn is None:
             used, context = estimate.prompt_tokens, estimate.context
             figures = replace(figures, used=used, context=context, estimated=True)
-        self.box.show_context(figures, now=now)
+        self.box.show_context(figures)
 
     @contextmanager
     def errors_told(self) -> Iterator[None]:

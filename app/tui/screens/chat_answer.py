@@ -35,6 +35,7 @@ _WITHOUT_MODEL = {
 _MOST_OFTEN_S = 0.12
 _LEAST_OFTEN_S = 0.5
 _SHARE = 0.10  # of one core
+_FIGURES_S = 0.5  # those that one reads change no more often: each is drawn in a place of its own
 
 
 class Pace:
@@ -89,6 +90,7 @@ class AnswerController:
         self._loading_since: float | None = None
         self._prompt_tokens = 0
         self._pace = Pace()
+        self._told = float("-inf")  # when the figures were shown
         self._watching = False
 
     @property
@@ -200,7 +202,7 @@ class AnswerController:
                     with self._pace.measured():
                         await self._take(self.turn.poll())
                 await asyncio.sleep(_TICK_S if self.turn is None else self._pace.interval)
-            self._screen.show_status(now=True)
+            self._screen.show_status()
         finally:
             self._watching = False
 
@@ -209,17 +211,22 @@ class AnswerController:
         assert self.turn is not None
         if progress.warning:
             self._screen.tell(progress.warning)
+        now, waited = time.monotonic(), self.figures.ttft_s is None
+        tells = progress.done or waited or now - self._told >= _FIGURES_S
         self.figures = progress.figures
         self._prompt_tokens = progress.prompt_tokens
         self._screen.sender.estimate = None
-        self._screen.show_status(now=progress.done)
+        if tells:
+            self._told = now
+            self._screen.show_status()
         if self.writes_here and self._screen.is_current:
             view = self._screen.transcript.view_of(progress.message.id)
             if view is not None:
                 await view.stream(progress.message, progress.text, progress.tokens)
                 if not progress.done:
                     view.wait_for(self._reading())
-                    view.live(progress.figures, progress.tokens)
+                    if tells:
+                        view.live(progress.figures, progress.tokens)
                 self._screen.transcript.fold()
         if progress.done:
             await self._ended()
@@ -316,4 +323,4 @@ class AnswerController:
                 used=last.prompt_tokens + last.completion_tokens,
                 context=host.engine.context if host.engine else None,
             )
-        self._screen.show_status(now=True)
+        self._screen.show_status()

@@ -2,12 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.dom import DOMNode
@@ -93,7 +92,18 @@ class AppHeader(Horizontal):
             text = Content(" │ ").join(there)
             if text.cell_length <= self._room:
                 break
-        self.query_one("#loaded", Static).update(text)
+        self.query_one("#loaded", Static).update(text, layout=False)
+
+
+class _Key(NamedTuple):
+    """What ``FooterKey`` takes."""
+
+    key: str
+    display: str
+    description: str
+    action: str
+    disabled: bool
+    tooltip: str
 
 
 class AppFooter(Footer):
@@ -102,25 +112,31 @@ class AppFooter(Footer):
 
     def __init__(self) -> None:
         super().__init__(compact=True, show_command_palette=False)
+        self._shown: tuple[list[_Key], str] = [], ""
 
     def compose(self) -> ComposeResult:
-        if not self._bindings_ready:
-            return
-        own: list[FooterKey] = []
-        everywhere: list[FooterKey] = []
+        keys, state = self._shown
+        for key in keys:
+            made = FooterKey(*key, classes="-compact")
+            made.set_reactive(FooterKey.compact, True)
+            yield made
+        yield Static(state, classes="computes", markup=False)
+
+    def _fitting(self) -> tuple[list[_Key], str]:
+        """The keys that there is room for, and what computes."""
+        own: list[_Key] = []
+        everywhere: list[_Key] = []
         for node, key in self._keys():
             (everywhere if isinstance(node, IngotApp) else own).append(key)
         state = app_of(self).services.host.details if self.size.width >= _ROOMY else ""
         room = self.size.width - sum(map(_width, everywhere)) - cell_len(state) - 2
-        for key in own:
-            room -= _width(key)
-            if room < 0:
-                break
-            yield key
-        yield from everywhere
-        yield Static(state, classes="computes", markup=False)
+        kept = 0
+        while kept < len(own) and room >= _width(own[kept]):
+            room -= _width(own[kept])
+            kept += 1
+        return own[:kept] + everywhere, state
 
-    def _keys(self) -> Iterator[tuple[DOMNode, FooterKey]]:
+    def _keys(self) -> Iterator[tuple[DOMNode, _Key]]:
         """What works now, the focused widget's first, each action once."""
         seen = set()
         for node, binding, enabled, tooltip in self.screen.active_bindings.values():
@@ -129,28 +145,29 @@ class AppFooter(Footer):
             if not binding.show or not enabled or not useful or binding.action in seen:
                 continue
             seen.add(binding.action)
-            yield node, _footer_key(self.app.get_key_display(binding), binding, tooltip)
+            display, does = self.app.get_key_display(binding), binding.description
+            yield node, _Key(binding.key, display, does, binding.action, False, tooltip)
 
     def on_mount(self) -> None:
         super().on_mount()
-        app_of(self).engine_changed.subscribe(self, lambda _: self._again())
+        app_of(self).engine_changed.subscribe(self, lambda _: self.call_later(self._again))
 
-    def on_resize(self) -> None:
-        self._again()
+    async def on_resize(self) -> None:
+        await self._again()
 
-    def _again(self) -> None:
-        if self.is_attached:
-            self.refresh(recompose=True)
+    def bindings_changed(self, screen: Screen[Any]) -> None:
+        """Textual's composes anew each time, whether anything has changed or not."""
+        if screen.app.app_focus and self.is_attached and screen is self.screen:
+            self.call_after_refresh(self._again)
+
+    async def _again(self) -> None:
+        if self.is_attached and self._shown != (shown := self._fitting()):
+            self._shown = shown
+            await self.recompose()
 
 
-def _footer_key(display: str, binding: Binding, tooltip: str) -> FooterKey:
-    made = FooterKey(binding.key, display, binding.description, binding.action, tooltip=tooltip)
-    made.compact = True
-    return made
-
-
-def _width(key: FooterKey) -> int:
-    return cell_len(f"{key.key_display} {key.description}") + _GAP
+def _width(key: _Key) -> int:
+    return cell_len(f"{key.display} {key.description}") + _GAP
 
 
 class ModeScreen(modes.Occupied, modes.Styled[None]):

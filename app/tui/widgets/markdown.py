@@ -21,6 +21,8 @@ from textual.style import Style
 from textual.widgets import Markdown
 from textual.widgets._markdown import MarkdownBlock, MarkdownTable, MarkdownTH
 
+from app.tui.widgets.steady import Ground
+
 _BOX = re.compile(r"\[([ xX])\] ")
 # A sum of money is no formula: no blank inside the dollars, no digit behind them.
 _FORMULA = re.compile(
@@ -28,7 +30,7 @@ _FORMULA = re.compile(
 )
 
 
-class AnswerMarkdown(Markdown):
+class AnswerMarkdown(Ground, Markdown):
     """Textual's, with the rules of this module."""
 
     def __init__(self, text: str | None = None) -> None:

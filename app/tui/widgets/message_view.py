@@ -22,6 +22,7 @@ from app.tui.widgets.answer_body import AnswerBody, Parts
 from app.tui.widgets.message_foot import Fact, MessageFoot, facts_of, live_facts
 from app.tui.widgets.prompt_box import chip
 from app.tui.widgets.prose import Prose
+from app.tui.widgets.steady import Ground
 from app.tui.widgets.text_lines import TextLines
 from app.tui.widgets.waiting import Waiting
 
@@ -38,7 +39,7 @@ _STATES = {
 }
 
 
-class MessageView(Vertical, can_focus=True):
+class MessageView(Ground, Vertical, can_focus=True):
     """Shows an ``Entry``; with the focus on it, it is the selected message."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,6 +1,5 @@
 """Where one writes: the prompt in a box, with the attached files, and how full the context is."""
 
-import time
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
@@ -14,15 +13,13 @@ from app.tui.widgets.gauge import line
 from app.tui.widgets.message_foot import clickable
 from app.tui.widgets.prompt import Prompt
 
-_PAINT_S = 0.25
 _NEAR, _FULL = 0.75, 0.9  # shares of the context
 _GAUGE, _SHORT = 20, 10  # columns
 _NARROW = 90
 
 
 class PromptBox(Vertical):
-    """``show_context`` may be called as often as one likes; it paints four times a second at
-    most."""
+    """Where one writes, and below it what ``show_context`` is told."""
 
     HELP = """
     In the lower border: how much of the context is used, with what is being written (≈: counted
@@ -34,7 +31,6 @@ class PromptBox(Vertical):
         self._prompt = prompt
         self._files = Static(classes="files", markup=False)
         self._figures = StatusFigures()
-        self._painted = 0.0
         self.status = Content()  # what the lower border tells
 
     def compose(self) -> ComposeResult:
@@ -55,13 +51,9 @@ class PromptBox(Vertical):
         chips = (chip(file, number) for number, file in enumerate(files))
         self._files.update(Content("  ").join(chips))
 
-    def show_context(self, figures: StatusFigures, *, now: bool = False) -> None:
-        """Paint these, at once when ``now`` or when the last time is long enough ago."""
+    def show_context(self, figures: StatusFigures) -> None:
         self._figures = figures
-        at = time.monotonic()
-        if now or at - self._painted >= _PAINT_S:
-            self._painted = at
-            self._say()
+        self._say()
 
     def on_resize(self) -> None:
         self._say()

@@ -16,6 +16,8 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
+from app.tui.widgets.steady import Steady
+
 _TAB = 4
 _CURSOR = "▍"
 _CHUNK = re.compile(r"\s*\S+\s*|\s+")
@@ -29,7 +31,7 @@ _CONTROL: dict[int, str] = {
 _CONTROL |= {0x0D: "", 0x2028: " ", 0x2029: " "}
 
 
-class TextLines(Widget):
+class TextLines(Steady, Widget):
     """``words``: break lines between words. ``pad``: empty columns left and right.
 
     The text can be selected with the mouse. A subclass may style a line (``line_content``).

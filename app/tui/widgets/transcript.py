@@ -16,6 +16,7 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 from app.chat.store.records import Message
+from app.tui.widgets.steady import Steady
 from app.tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:  # imported with the first message
@@ -35,7 +36,7 @@ class Entry:
     count: int = 1
 
 
-class Transcript(VerticalScroll, can_focus=True):
+class Transcript(Steady, VerticalScroll, can_focus=True):
     """``sync`` it with the path that is to be shown.
 
     It follows the end until one scrolls up, and again from ``action_follow`` (the end key) on. What

@@ -34,7 +34,7 @@ async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
     """The gauge as it is given from now on; code highlighted."""
     if screen.sender.pause is not None:
         screen.sender.pause.stop()
-    screen.box.show_context(figures, now=True)
+    screen.box.show_context(figures)
     screen.box.show_context = lambda *a, **k: None  # type: ignore[method-assign]
     for view in screen.transcript.views:
         for block in getattr(view.body, "code_blocks", []):

@@ -1,0 +1,28 @@
+"""Widgets that grow while an answer streams: laid out and drawn no more than that needs."""
+
+from typing import TYPE_CHECKING
+
+from textual.geometry import Region, Size
+from textual.strip import Strip
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+else:
+    Widget = object  # Textual takes styles from a class's first base only, where that is a widget
+
+
+class Steady(Widget):
+    """A new size asks for no further layout: Textual would lay out the whole screen a second time,
+    to the same end, whenever anything has grown."""
+
+    def _size_updated(
+        self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
+    ) -> bool:
+        return super()._size_updated(size, virtual_size, container_size, layout=False)
+
+
+class Ground(Steady):
+    """Under its children, each of its rows looks the same: one is drawn, whatever the height."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return super().render_lines(Region(crop.x, crop.y, crop.width, 1)) * crop.height
