@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.geometry import Region
+from textual.widget import Widget
 from textual.widgets import Static
 from textual.widgets.markdown import MarkdownBlock
 
@@ -20,6 +24,7 @@ from app.tui.measure import RecordedHost, differs, tokens
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
 from app.tui.widgets import message_view
+from app.tui.widgets.frame import AppFooter
 from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.message_view import MessageView
 from app.tui.widgets.prose import Prose
@@ -90,6 +95,42 @@ async def test_what_was_fed_is_what_is_shown(home: Any, kind: str):
         assert differs(view, given) == 0
         assert screen.transcript.following
         await wait_until(lambda: at_end(screen.transcript))
+
+
+async def test_while_an_answer_grows_only_what_changes_is_drawn(
+    home: Any, monkeypatch: pytest.MonkeyPatch
+):
+    asked, composed = Counter[tuple[str, bool]](), list[Any]()
+    refresh, recompose = Widget.refresh, AppFooter.recompose
+
+    def refreshed(self: Widget, *regions: Region, **options: bool) -> Widget:
+        asked[type(self).__name__, options.get("layout", False)] += 1
+        return refresh(self, *regions, **options)
+
+    async def composing(self: AppFooter) -> None:
+        composed.append(self._shown)
+        await recompose(self)
+
+    app, engine = recorded(home, ["word "] * 900)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await shown(app)
+        await screen.send("Go")
+        await wait_until(lambda: screen.turn is not None)
+        await feed(screen, engine, 100)
+        await pilot.pause()
+        monkeypatch.setattr(Widget, "refresh", refreshed)
+        monkeypatch.setattr(AppFooter, "recompose", composing)
+        for count in range(200, 900, 100):
+            await feed(screen, engine, count)
+            screen.refresh_bindings()
+        await pilot.pause()
+        assert asked["Tail", True]
+        for parent in ("MessageView", "AnswerBody", "Prose", "AnswerMarkdown"):
+            assert not asked[parent, True]
+        assert not asked["ChatScreen", False]
+        assert all(before != after for before, after in pairwise(composed))
+        engine.may = 900
+        await answered(screen, 2)
 
 
 def at_end(transcript: Transcript) -> bool:
