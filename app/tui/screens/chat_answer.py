@@ -121,8 +121,7 @@ class AnswerController:
         self.pending = pending
         self.watch()
         self._next()
-        self._screen.show_notice()
-        self._screen.show_status()
+        self._screen.show_state()
 
     def _next(self) -> None:
         """Begin with what waits, if that is possible now."""
