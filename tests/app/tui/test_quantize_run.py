@@ -1,0 +1,192 @@
+"""Real runs of the quantize screen, from a half-precision GGUF file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from textual.widgets import ProgressBar
+from textual.widgets._footer import FooterKey
+
+from app.builds.progress import State
+from app.builds.results import read_result
+from app.tui.app import IngotApp
+from app.tui.screens.dialogs import ConfirmScreen
+from app.tui.screens.quantize import QuantizeScreen
+from app.tui.widgets.form import Check
+from app.tui.widgets.front import FrontChart
+from app.tui.widgets.quantize_files import FileTable
+from app.tui.widgets.quantize_run import QuantizeProgress
+from tests.app import stopping
+from tests.app.tui.quantize_app import (
+    card_of,
+    fill,
+    open_screen,
+    page,
+    run_in_the_middle,
+    state_of,
+    text_of,
+)
+from tests.support import wait_until
+
+
+def offered(screen: QuantizeScreen) -> list[str]:
+    """What the line at the bottom has keys for."""
+    return [key.description for key in screen.query(FooterKey)]
+
+
+@contextmanager
+def held(folder: Path, built: Path) -> Iterator[None]:
+    """Runs that are begun meanwhile quantize nothing once ``built`` is there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in stopping.before_quantizing(folder, built).items():
+            patch.setenv(name, value)
+        yield
+
+
+async def stopped(screen: QuantizeScreen) -> psutil.Process:
+    """The quantizer of its run, once it waits."""
+    assert screen._process is not None
+    pid = screen._process.pid
+    await wait_until(lambda: stopping.waiting(pid))
+    (quantizer,) = stopping.waiting(pid)
+    return quantizer
+
+
+def stages(screen: QuantizeScreen) -> str:
+    return text_of(screen, "#stages")
+
+
+async def test_a_build_is_stopped_goes_on_and_its_file_can_be_asked(
+    app: IngotApp, float_gguf: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        fill(screen, float_gguf, tmp_path / "o", "q4_0")
+        with held(tmp_path / "held", float_gguf):
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: "▶ quantizing to q4_0" in stages(screen))
+            await stopped(screen)
+            first = screen._process
+            assert first is not None
+            await pilot.press("ctrl+g")  # a second one at the same time
+            await wait_until(lambda: any("is in progress" in n.message for n in app._notifications))
+            assert screen._process is first
+            await pilot.press("escape")
+            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+            await pilot.press("n")
+            await wait_until(lambda: app.screen is screen)
+            assert not first.stopping
+            await pilot.press("escape")
+            await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+            await pilot.press("y")
+            await wait_until(lambda: state_of(screen) is State.STOPPED)
+            assert "stopped; starting it again resumes" in text_of(screen, "#files")
+
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: screen.running and "Stop" in offered(screen))
+            await pilot.press("ctrl+c")
+            await wait_until(lambda: state_of(screen) is State.STOPPED)
+            assert screen._process is not first
+            await wait_until(lambda: "Stop" not in offered(screen))
+            assert app.is_running
+            assert page(screen) == "run"
+
+        await pilot.press("ctrl+g")
+        await wait_until(lambda: page(screen) == "result", 300)
+        assert state_of(screen) is State.DONE
+        told = text_of(screen, "#files")
+        assert "1 of 1 file ready" in told
+        assert re.search(r"✓ q4_0  done: [\d.]+ MB", told)
+        assert "✓ quantizing to q4_0" in stages(screen)
+        table = screen.query_one(FileTable)
+        await wait_until(lambda: screen.focused is table)
+        assert len(table.rows) == 1
+
+        await pilot.press("o")
+        report = str(tmp_path / "o" / "report.html")
+        await wait_until(lambda: any(report in n.message for n in app._notifications))
+        assert app.clipboard == report
+
+        await pilot.press("enter")
+        await wait_until(lambda: app.current_mode == "chat")
+        await wait_until(lambda: app.services.host.engine is not None)
+        assert "q4_0" in app.services.host.label
+
+
+async def test_the_chart_grows_while_files_are_measured(
+    app: IngotApp, float_gguf: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await open_screen(pilot)
+        fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
+        screen.query_one("#measure", Check).toggle()
+        front = screen.query_one("#run-front", FrontChart)
+        assert not front.marks
+        with held(tmp_path / "held", tmp_path / "o" / "manifest.json"):
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: front.marks, 300)
+            assert screen.running
+            assert page(screen) == "run"
+            (first,) = front.marks
+            assert first.label in ("q8_0", "q4_0")
+            quantizer = await stopped(screen)
+        quantizer.resume()
+        await wait_until(lambda: page(screen) == "result", 300)
+        files = screen.query_one("#chart", FrontChart)
+        await wait_until(lambda: len(files.marks) == 2)
+        told = read_result(tmp_path / "o")
+        best = next(row.recipe for row in told.rows if row.best)
+        assert [m.label.strip("[]") for m in files.marks if m.marker == "★"] == [best]
+        assert told.chart is not None
+        drawn = {m.label.strip("[]"): (m.x, m.y) for m in files.marks}
+        assert drawn == {p.label: (p.megabytes, p.divergence) for p in told.chart.points}
+        # What was measured is now on the cards.
+        await wait_until(lambda: "same top" in card_of(screen, "q8_0").prospect.quality_text)
+
+
+async def test_leaving_while_it_builds_asks_and_ends_the_run(
+    app: IngotApp, float_gguf: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        fill(screen, float_gguf, tmp_path / "o", "q8_0", "q4_0")
+        assert screen.leaving() is None
+        with held(tmp_path / "held", float_gguf):
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: "▶ quantizing to" in stages(screen))
+            await stopped(screen)
+        await pilot.press("f2", "ctrl+q")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("n")
+        await wait_until(lambda: not isinstance(app.screen, ConfirmScreen))
+        assert app.is_running
+        assert screen._process is not None
+        pid = screen._process.pid
+        await pilot.press("ctrl+q")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await wait_until(lambda: not app.is_running)
+    await wait_until(lambda: not psutil.pid_exists(pid))
+
+
+async def test_a_run_that_ends_early_says_what_to_do(app: IngotApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_screen(pilot)
+        screen._turn_to("run")
+        run = run_in_the_middle()
+        progress = screen.query_one(QuantizeProgress)
+        progress.show(run, 1270.0)
+        panel = screen.query_one("#quantize-ended")
+        assert not panel.display
+        assert screen.query_one("#step-bar", ProgressBar).percentage == pytest.approx(131 / 291)
+        run.ended(1, "out of memory")
+        progress.show(run, 1280.0)
+        assert panel.display
+        assert (panel.border_title, panel.has_class("-failed")) == ("The build failed", True)
+        assert "out of memory\nWhat is finished is kept" in text_of(screen, "#ended-text")
+        assert not screen.query_one("#step-bar").display
