@@ -39,7 +39,7 @@ class Terminal:
             env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **env},
         )
         os.close(slave)
-        self.written = b""
+        self._chunks: list[bytes] = []  # added to one another they would be copied each time
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -49,7 +49,12 @@ class Terminal:
                 data = os.read(self._master, 65536)
             except OSError:
                 return
-            self.written += data
+            self._chunks.append(data)
+
+    @property
+    def written(self) -> bytes:
+        """All that it has written so far."""
+        return b"".join(self._chunks)
 
     def press(self, keys: str) -> None:
         """Send what a terminal sends for keys."""
