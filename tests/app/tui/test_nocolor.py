@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
+from app.chat.store import Store
+from app.config.settings import Config
+from app.monitor.monitor import Monitor
+from app.tui.app import IngotApp
+from app.tui.measure import RecordedEngine, RecordedHost
+from app.tui.modes import MODES
 from app.tui.nocolor import Colourless, wanted, without_colours
+from app.tui.services import Services, Start
+from tests.app.tui.chat_app import ANSWER, add_turn, shown
+from tests.support import wait_until
 
 WIDGET = Color.parse("#181F27")
 
@@ -55,3 +66,46 @@ def test_text_without_a_style_stays() -> None:
 )
 def test_the_last_sieve_leaves_attributes_and_movements(written: str, left: str) -> None:
     assert without_colours(written) == left
+
+
+Line = tuple[tuple[str, bool, bool, bool], ...]
+
+
+def drawn(app: IngotApp) -> tuple[Line, ...]:
+    """The screen as one sees it without colours: text, and whether it is bold, reversed and
+    underlined."""
+    return tuple(
+        tuple(
+            (text, bool(style.bold), bool(style.reverse), bool(style.underline))
+            for text, style, _ in strip
+            if style is not None
+        )
+        for strip in app.screen._compositor.render_strips()
+    )
+
+
+async def test_the_mode_and_the_focus_are_told_without_colour(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    host = RecordedHost(RecordedEngine([], 1))
+    store = Store.open()
+    chat = store.new_chat().id
+    add_turn(store, chat, None, "Tell me of a boat.", ANSWER)
+    app = IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))
+    titles = {mode.title for mode in MODES}
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(app)
+        for mode in MODES:
+            await pilot.press(mode.key)
+            await wait_until(lambda mode=mode: app.current_mode == mode.name)
+            await pilot.pause()
+            told = {text.strip(): how for text, *how in drawn(app)[0] if text.strip() in titles}
+            assert told.keys() == titles
+            assert [title for title, how in told.items() if any(how)] == [mode.title]
+            first, seen = app.screen.focused, []
+            while not seen or app.screen.focused is not first:
+                seen.append(drawn(app))
+                await pilot.press("tab")
+                await pilot.pause()
+            assert len(set(seen)) == len(seen), "each place that has the focus looks another way"

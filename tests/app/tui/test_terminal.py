@@ -14,6 +14,8 @@ from app.chat.store.records import State
 from app.chat.store.store import Store
 from tests.app.tui.terminal import Terminal, generating
 
+# What the keys F3 to F6 send, and a word that only their screens have.
+MODES = {"\x1bOR": "after", "\x1bOS": "Template", "\x1b[15~": "q4_k_m", "\x1b[17~": "TTFT"}
 # Parameters of "select graphic rendition" that are colours, defaults and bright ones included.
 _COLOURS = {*range(30, 50), *range(90, 108)}
 _SGR = re.compile(rb"\x1b\[([0-9;:]*)m")
@@ -44,8 +46,9 @@ def test_no_color_means_no_colour_code_at_all(
     one.press("\x10")  # ctrl+p: a list with a highlight
     one.wait("Search")
     one.press("\x1b")
-    one.press("\x1b[17~")  # F6: gauges and histories
-    one.wait("Memory")
+    for keys, word in MODES.items():
+        one.press(keys)
+        one.wait(word)
     one.press("\x11")
     assert one.ended() == 0
     codes = [code for found in _SGR.findall(one.written) for code in found.split(b";") if code]
