@@ -258,15 +258,23 @@ class CompareScreen(ModeScreen):
 
     @work(exit_on_error=False, group="dialog")
     async def action_length(self) -> None:
-        length = AskScreen("Longest answer, tokens", str(self.params.max_tokens))
-        text = await self.app.push_screen_wait(length)
-        if text is None:
-            return
+        now = f"{self.params.max_tokens:,}"
+        text = await self.app.push_screen_wait(
+            AskScreen("Longest answer, tokens", now, wrong=self._wrong_length)
+        )
+        if text is not None:
+            self.params = self._with_length(text)
+            self.tell_how()
+
+    def _with_length(self, text: str) -> SamplingParams:
+        return replace(self.params, max_tokens=int(text.replace(",", "")))
+
+    def _wrong_length(self, text: str) -> str:
         try:
-            self.params = replace(self.params, max_tokens=int(text.replace(",", "")))
+            self._with_length(text)
         except (ValueError, IngotError):
-            self.notify("It must be a whole number above 0.", severity="error")
-        self.tell_how()
+            return f"{text!r} is no whole number above 0."
+        return ""
 
     def action_from_chat(self) -> None:
         """Ask what was asked last in the chat, with the messages before it."""

@@ -210,8 +210,11 @@ async def test_ways_of_asking(bare: Any) -> None:
         await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
         bare.screen.query_one(Input).value = "none"
         await pilot.press("enter")
-        await wait_until(lambda: bare.screen is screen)
-        assert any("whole number" in note.message for note in bare._notifications)
+        problem = bare.screen.query_one(".problem", Static)
+        await wait_until(lambda: "whole number" in str(problem.content))
+        bare.screen.query_one(Input).value = "1,000"
+        await pilot.press("enter")
+        await wait_until(lambda: bare.screen is screen and screen.params.max_tokens == 1000)
 
 
 async def test_the_question_of_the_chat_to_files_of_its_model(chat_app: IngotApp) -> None:
