@@ -6,11 +6,13 @@ rows. The screen of a mode is imported when it is first shown.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.events import ScreenResume
 from textual.screen import Screen
@@ -29,6 +31,7 @@ class Styled(Screen[Result]):
     the screen is resumed, and when it gets its first size."""
 
     look: tuple[str, dict[str, str]] | None = None  # what it was styled by, see ``IngotApp.look``
+    _leave: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Before anything is composed."""
@@ -45,6 +48,20 @@ class Styled(Screen[Result]):
     def _on_screen_resume(self, event: ScreenResume) -> None:
         app: Any = self.app
         event.refresh_styles = self.look != app.look
+        if self._leave is not None:
+            self.call_later(self._leave)
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Textual takes away the last screen of the mode that is shown: with the key of a mode right
+        behind esc it would be one of that mode. This one goes when its own mode is shown again."""
+        if self.app.screen is self:
+            return super().dismiss(result)
+
+        def leave() -> None:  # what it returns would be awaited, which this screen must not
+            self.dismiss(result)
+
+        self._leave = leave
+        return AwaitComplete(asyncio.sleep(0))
 
 
 class Occupied:

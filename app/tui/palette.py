@@ -119,7 +119,7 @@ class PaletteLine(CommandInput, SearchLine):
     """Textual's, with readline's keys."""
 
 
-class Palette(CommandPalette):
+class Palette(CommandPalette, modes.Styled[Any]):
     """Textual's, drawn anew where its width changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

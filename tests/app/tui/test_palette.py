@@ -187,3 +187,22 @@ async def test_keys_of_help_can_be_read(services: Any, theme: str) -> None:
         await pilot.press("f1", *"quit")
         await wait_until(lambda: "ctrl+q" in app.export_screenshot())
         assert faint(app) == []
+
+
+async def test_a_palette_that_closes_after_its_mode_was_left_takes_no_other_screen(
+    services: Any,
+) -> None:
+    """ctrl+p, esc and F6 in one go: esc reaches the palette when the monitor is shown already."""
+    app = IngotApp(services)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        palette = app.screen
+        await app.switch_mode("monitor")
+        monitor = app.screen
+        assert monitor is not palette
+        palette.dismiss()
+        await pilot.pause()
+        assert app.screen is monitor
+        await app.switch_mode("chat")
+        await wait_until(lambda: app.screen is not palette)
+        assert app.screen_stack == [app.screen]
