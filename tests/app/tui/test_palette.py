@@ -162,6 +162,7 @@ async def test_what_is_typed_filters_help_and_the_arrows_scroll_it(services: Any
         help = app.screen
         assert isinstance(help, HelpScreen)
         scroll = help.query_one("VerticalScroll")
+        await wait_until(lambda: scroll.max_scroll_y > 0)
         await pilot.press("pagedown")
         await wait_until(lambda: scroll.scroll_y > 0)
         before = scroll.region.height
