@@ -49,9 +49,10 @@ class _Readline:
         widget = cast(Widget, self)
         bound = None if event.is_printable else widget.screen.active_bindings.get(event.key)
         if bound is not None and bound.enabled and not bound.binding.priority:
-            event.stop()
-            event.prevent_default()
-            await widget.app.run_action(bound.binding.action, bound.node)
+            # One that has nothing to do, as paging a line, is left to the screen.
+            if await widget.app.run_action(bound.binding.action, bound.node):
+                event.stop()
+                event.prevent_default()
         elif event.key.startswith("alt+"):  # not text, though a terminal may send a letter with it
             event.prevent_default()
 
