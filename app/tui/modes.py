@@ -52,8 +52,8 @@ class Styled(Screen[Result]):
             self.call_later(self._leave)
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Textual takes away the last screen of the mode that is shown: with the key of a mode right
-        behind esc it would be one of that mode. This one goes when its own mode is shown again."""
+        """Textual takes away the last screen of the mode that is shown: with the key of a mode
+        right behind esc it would be one of that mode. This one goes when its mode comes back."""
         if self.app.screen is self:
             return super().dismiss(result)
 
