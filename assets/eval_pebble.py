@@ -15,6 +15,7 @@ from pebble_train.grading import (
     read_graded,
     scores_by_distance,
     scores_by_task,
+    write_calibration,
     write_evaluation,
     write_graded,
 )
@@ -34,13 +35,14 @@ def main() -> None:
     parser.add_argument(
         "--write-graded",
         action="store_true",
-        help="write the graded set and the evaluation text anew and stop",
+        help="write the graded set and the texts anew and stop",
     )
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if options.write_graded:
         count = write_graded(options.graded, (options.folder / "tokenizer.model").read_bytes())
         write_evaluation(options.graded.with_name("evaluation.txt"))
+        write_calibration(options.graded.with_name("calibration.txt"))
         log.info("%d questions written to %s", count, options.graded)
         return
     if options.long:

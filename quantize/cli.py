@@ -15,11 +15,14 @@ import typer
 
 from quantize.errors import DiskFullError, UsageError
 from quantize.recipes.choose import choose_recipes, find_recipe
-from quantize.recipes.recipe import FORMATS, Recipe
+from quantize.recipes.recipe import FORMATS, Recipe, recipe_for
+from quantize.recipes.target import bits_target, kl_target, memory_target, size_target
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
-    from quantize.options import Options, Target
+    from quantize.options import Options
+    from quantize.options import Target as Processor
+    from quantize.recipes.target import Target
 
 _INTERNAL, _INTERRUPTED = 70, 130
 
@@ -43,6 +46,40 @@ def command(
         list[str] | None,
         typer.Option(help="A recipe by name: q4_k_m, onnx-int8, q6_k ... Repeat for more."),
     ] = None,
+    max_kl: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NATS",
+            help="The smallest file with at most this KL divergence from the float model, such as"
+            " 0.02: every tensor gets a type of its own. Repeatable, as the other targets.",
+        ),
+    ] = None,
+    max_size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SIZE", help="The best file of at most this size, such as 1.2GB."),
+    ] = None,
+    bits_per_weight: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BITS", help="The best file of so many bits a weight, such as 4.5."),
+    ] = None,
+    fits: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SIZE", help="The best file that runs in so much memory with --context."
+        ),
+    ] = None,
+    context: Annotated[
+        int, typer.Option(min=64, help="Tokens of the chat that --fits leaves room for.")
+    ] = 4096,
+    fastest: Annotated[
+        bool,
+        typer.Option(
+            "--fastest", help="Of the files that keep a target the fastest, by kernels timed here."
+        ),
+    ] = False,
+    rows: Annotated[
+        int, typer.Option(min=1, help="Rows of a step that --fastest is for: 1 is a chat.")
+    ] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Output folder (default: MODEL-built beside the model).")
     ] = None,
@@ -125,11 +162,23 @@ def command(
         return
     from quantize.options import DEFAULT_LIMIT, MeasureOptions, Options, SourceOptions
 
+    targets = [
+        *map(kl_target, max_kl or []),
+        *map(size_target, max_size or []),
+        *map(bits_target, bits_per_weight or []),
+        *(memory_target(text, context) for text in fits or []),
+    ]
+    if fastest:
+        if not targets:
+            raise UsageError(
+                "--fastest goes with a target: --max-kl, --max-size, --bits-per-weight or --fits"
+            )
+        targets = [one.fastest(rows) for one in targets]
     if target not in ("cpu", "cuda"):
         raise UsageError(f"--target takes cpu or cuda, not {target!r}")
     options = Options(
         source=SourceOptions(model, revision, lora, allow_pickle, trust_remote_code),
-        recipes=_recipes(recipe or [], to, bits),
+        recipes=_recipes(recipe or [], to, bits, targets),
         out=out,
         measure=MeasureOptions(
             *(not no_measure, measure_text, limit or DEFAULT_LIMIT, not no_gates, measure_again)
@@ -137,7 +186,7 @@ def command(
         allow_token_mismatch=allow_token_mismatch,
         imatrix=imatrix,
         overrides=_overrides(override or []),
-        target=cast("Target", target),
+        target=cast("Processor", target),
         push=push,
         as_json=as_json,
         fresh=fresh,
@@ -145,17 +194,24 @@ def command(
     _run(options)
 
 
-def _recipes(names: Sequence[str], to: str | None, bits: str | None) -> tuple[Recipe, ...]:
-    """Named recipes alone, or the presets of --to and --bits, or both when both are given."""
+def _recipes(
+    names: Sequence[str], to: str | None, bits: str | None, targets: Sequence[Target]
+) -> tuple[Recipe, ...]:
+    """Targets and named recipes alone, or the presets of --to and --bits, or both when both are
+    given; with targets --to says what these are made in."""
     presets: tuple[Recipe, ...] = ()
-    if to is not None or bits is not None or not names:
+    if targets and to is not None and bits is None:
+        if _split(to) != ["gguf"]:
+            raise UsageError(f"targets are kept by GGUF files only so far: --to gguf, not {to!r}")
+    elif to is not None or bits is not None or not (names or targets):
         try:
             sizes = [int(text) for text in _split(bits)] if bits is not None else [4, 8]
         except ValueError:
             raise UsageError(f"--bits takes numbers, not {bits!r}") from None
         presets = choose_recipes(formats=_split(to) if to is not None else FORMATS, bits=sizes)
     named = (find_recipe(name) for text in names for name in _split(text))
-    return tuple({item.name: item for item in (*presets, *named)}.values())
+    wanted = (*presets, *named, *map(recipe_for, targets))
+    return tuple({item.name: item for item in wanted}.values())
 
 
 def _overrides(texts: Sequence[str]) -> dict[str, str]:

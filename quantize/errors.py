@@ -27,6 +27,12 @@ class QualityError(ModelError):
     """A built file is further from the original than its recipe allows."""
 
 
+class MissedTargetError(QualityError):
+    """No file keeps the target that was asked for; the nearest is kept aside."""
+
+    exit_code = 1
+
+
 class UnfinishedError(ModelError):
     """Some of the files could not be made; the others are there. Ends with the code of the first
     error."""

@@ -88,6 +88,22 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
+class Allocation:
+    """How a file keeps its target: the type of each tensor, the mean KL divergence that was
+    predicted, in nats, the number of files tried, what tuning measured, and what is predicted of
+    the best file that is a megabyte larger. Of a file that was
+    built for speed also the seconds that a step of so many rows was predicted to take."""
+
+    types: dict[str, str]
+    predicted: float
+    tries: int
+    tuned: float | None = None
+    next_mb: float | None = None
+    step_s: float | None = None
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FileEntry:
     """One built file (GGUF) or folder (ONNX)."""
 
@@ -111,6 +127,7 @@ class FileEntry:
     # compared.
     measurement: str = ""
     bits_per_weight: float | None = None  # what the file really stores
+    allocation: Allocation | None = None  # of a file that was built for a target
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +142,9 @@ class ModelInfo:
     perplexity: Perplexity | None = None
     bytes: int = 0  # of its weights on disk
     measurement: str = ""
+    # Bytes, and predicted divergence in nats, of files whose tensors' types are chosen for a
+    # target; () where no target was asked for.
+    mixes: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,16 @@ def write_graded(path: Path, tokenizer: bytes) -> int:
 def write_evaluation(path: Path) -> None:
     """Held-out conversations one after another, as the chat template writes them: a text to measure
     built files on. None of them occurs in training; the seed is not the graded set's."""
-    samples = held_out(Split.TEST, 16, EVALUATION_SEED)
+    _write_held_out(path, Split.TEST, 16)
+
+
+def write_calibration(path: Path) -> None:
+    """Other held-out conversations: a text to choose the types of a file's tensors by."""
+    _write_held_out(path, Split.DEV, 20)
+
+
+def _write_held_out(path: Path, split: Split, each: int) -> None:
+    samples = held_out(split, each, EVALUATION_SEED)
     random.Random(EVALUATION_SEED).shuffle(samples)
     turns = (message for sample in samples for message in sample.messages)
     path.write_text("".join(f"<|{m.role}|>\n{m.content}<|end|>\n" for m in turns))

@@ -61,7 +61,9 @@ def _make_gguf(run: Run, job: Job) -> Stage:
     if run.stages.find("build", job.key) is None:
         export = export_gguf(run)
         key = imatrix_key(run.inputs, job.recipe, run.options)
-        matrix, used = _matrix(run, key, export) if key else (None, None)
+        matrix, used = None, None
+        if key and run.options.imatrix:
+            matrix, used = importance(run, key, run.options.imatrix, export)
 
     def make(folder: Path) -> dict[str, Any]:
         notes = quantize_gguf(
@@ -80,10 +82,8 @@ def _make_gguf(run: Run, job: Job) -> Stage:
     return run.stages.run("build", job.key, make, f"quantizing to {job.recipe.name}")
 
 
-def _matrix(run: Run, key: str, export: Export) -> tuple[Path, str]:
-    """The importance matrix, and what it was made from with its checksum."""
-    given = run.options.imatrix
-    assert given is not None, "there is a key of it"
+def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, str]:
+    """The importance matrix of ``given``, and what it was made from with its checksum."""
 
     def make(folder: Path) -> str:
         return prepare_imatrix(given, run.source, export.path, folder, run.progress).name

@@ -33,7 +33,7 @@ def plan_measuring(run: Run, questions: Sequence[Question]) -> Measuring | None:
     options = run.options.measure
     if not options.enabled:
         return None
-    text = {"text": read_text(options.text).sha256, "limit": options.limit}
+    text = read_measured(options.text, options.limit)
     if questions and run.base.kind == "gguf":
         run.progress.note("the graded questions are left out: the source has no float model to ask")
         questions = ()
@@ -82,14 +82,9 @@ def measure(
     """``entry`` with all figures of its file, which lies at ``path``. Raises QualityError, before
     what takes longest, when it is further from the float model than its recipe allows, unless it
     is not ``gated`` or the user wants no gates."""
-    name, inputs, text = recipe.name, _file(recipe, entry.sha256), plan.text
+    name, inputs = recipe.name, _file(recipe, entry.sha256)
     built = {"environment": _devices()}
-    reference = _know_original(run, plan)
-    fidelity = _kept(
-        *(run, "fidelity", {**inputs, "source": run.inputs, "text": text}),
-        *(f"comparing {name} with the float model", Fidelity),
-        *(partial(built_child.fidelity, path, reference), built),
-    )
+    fidelity = divergence(run, recipe, path, entry.sha256, know_original(run, plan), plan.text)
     if gated and run.options.measure.gates:
         require_quality(recipe, fidelity)
     if run.options.measure.again:
@@ -108,13 +103,32 @@ def measure(
     return replace(entry, quality=quality, fidelity=fidelity, speed=speed, measurement=plan.key)
 
 
-def _know_original(run: Run, plan: Measuring) -> FloatReference:
-    """Run the float model over the text and the questions, when this is first needed: what no
-    runtime can use should fail before."""
-    if plan.reference is not None:
-        return plan.reference
-    source, text, limit = run.source, run.options.measure.text, run.options.measure.limit
-    inputs = {"source": run.inputs, "text": plan.text, "tools": versions(["gguf"])}
+def divergence(
+    run: Run,
+    recipe: Recipe,
+    path: Path,
+    sha256: Mapping[str, str],
+    reference: FloatReference,
+    text: Mapping[str, Any],
+) -> Fidelity:
+    """Of the file at ``path`` from the float model's ``reference`` over ``text``."""
+    return _kept(
+        *(run, "fidelity", {**_file(recipe, sha256), "source": run.inputs, "text": text}),
+        *(f"comparing {recipe.name} with the float model", Fidelity),
+        partial(built_child.fidelity, path, reference),
+        {"environment": _devices()},
+    )
+
+
+def read_measured(text: Path | None, limit: int) -> dict[str, Any]:
+    """What identifies a text that is measured on. Raises UsageError if it cannot be read."""
+    return {"text": read_text(text).sha256, "limit": limit}
+
+
+def refer_to(run: Run, text: Path | None, known: Mapping[str, Any]) -> FloatReference:
+    """The float model's distributions over ``text``, which is ``known`` by `read_measured`."""
+    source, limit = run.source, run.options.measure.limit
+    inputs = {"source": run.inputs, "text": known, "tools": versions(["gguf"])}
     what = "running the float model over the text"
 
     def refer(folder: Path) -> None:
@@ -127,7 +141,18 @@ def _know_original(run: Run, plan: Measuring) -> FloatReference:
             run_child(call, what, *where, torch=True)
 
     stage = run.stages.run("reference", stage_key("reference", inputs), refer, what)
-    reference, asked, quality = load_reference(stage.folder / _REFERENCE), plan.questions, None
+    return load_reference(stage.folder / _REFERENCE)
+
+
+def know_original(run: Run, plan: Measuring) -> FloatReference:
+    """Run the float model over the text and the questions, when this is first needed: what no
+    runtime can use should fail before."""
+    if plan.reference is not None:
+        return plan.reference
+    source, inputs = run.source, {"source": run.inputs, "text": plan.text}
+    inputs["tools"] = versions(["gguf"])
+    reference = refer_to(run, run.options.measure.text, plan.text)
+    asked, quality = plan.questions, None
     if asked and not run.reference.chats:
         run.progress.note("the graded questions are left out: the tokenizer has no chat template")
         asked = ()

@@ -4,21 +4,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from quantize.allocate.texts import calibration_text
 from quantize.build.making import make_file
 from quantize.build.measuring import check, measure, plan_measuring
 from quantize.build.preflight import require_fitting, require_room, require_sense, unlisted
 from quantize.build.run import Job, Run
+from quantize.build.target import make_target
 from quantize.build.workspace import Workspace, disk_errors
 from quantize.errors import DiskFullError, QualityError, TokenMismatchError, UnfinishedError
+from quantize.fromjson import from_json
 from quantize.hub.push import push
 from quantize.lora.adapter import adapted_fingerprint
-from quantize.manifest import FileEntry, Manifest, ModelInfo
+from quantize.manifest import Allocation, FileEntry, Manifest, ModelInfo
 from quantize.options import Options
 from quantize.progress.console import Reporter
 from quantize.quality.fidelity import require_quality
 from quantize.quality.tasks import read_questions
+from quantize.quality.text import BUNDLED
 from quantize.recipes.bits import bits_per_weight
-from quantize.recipes.recipe import FORMATS, RECIPES, Recipe
+from quantize.recipes.choose import known_recipe
+from quantize.recipes.recipe import FORMATS, Recipe
 from quantize.report.write import FILES, write_report
 from quantize.source import SourceModel, open_source
 from quantize.stages.stages import Stages, build_key, export_key, source_inputs, versions
@@ -71,7 +76,9 @@ def _open(options: Options, source: SourceModel, space: Workspace, progress: Rep
 
 def _job(run: Run, recipe: Recipe) -> Job:
     """What is to be done for ``recipe``: nothing to build if the file is there, byte for byte."""
-    job = Job(recipe, build_key(run.inputs, recipe, run.options))
+    final = run.options.measure.text or BUNDLED
+    texts = (calibration_text(run.options, run.base), final) if recipe.target else ()
+    job = Job(recipe, build_key(run.inputs, recipe, run.options, texts))
     entry = run.space.manifest.entry(recipe.name)
     if entry is None or entry.inputs != job.key or run.options.fresh:
         return job
@@ -118,7 +125,7 @@ def _summary(failed: Mapping[str, IngotError], asked: int) -> IngotError:
         recipes.setdefault(str(error), []).append(recipe)
     errors = list(failed.values())
     if all(isinstance(error, QualityError) for error in errors):
-        return QualityError("\n".join(recipes))
+        return type(errors[0])("\n".join(recipes))
     if len(recipes) == 1 and len(failed) == asked:
         return errors[0]
     reasons = "\n".join(f"{', '.join(names)}: {text}" for text, names in recipes.items())
@@ -130,12 +137,14 @@ def _summary(failed: Mapping[str, IngotError], asked: int) -> IngotError:
 
 def _build(run: Run, job: Job) -> None:
     """Make, check, measure, publish, record."""
-    recipe, stage = job.recipe, make_file(run, job)
+    recipe = job.recipe
+    stage = make_target(run, job, recipe.target) if recipe.target else make_file(run, job)
     made = stage.folder / recipe.output_name(run.base.name)
     sha256 = {name: found.sha256 for name, found in stage.files.items()}
     parity, notes = None, list[str]()
     if stage.value["runs_here"]:
         parity, notes = check(run, recipe, made, sha256)
+    given = stage.value.get("allocation")
     entry = FileEntry(
         format=recipe.format,
         recipe=recipe.name,
@@ -151,6 +160,7 @@ def _build(run: Run, job: Job) -> None:
         inputs=job.key,
         imatrix=stage.value["imatrix"],
         bits_per_weight=bits_per_weight(made, run.base.parameters),
+        allocation=from_json(Allocation, given) if given else None,
     )
     if run.plan and stage.value["runs_here"]:
         entry = measure(run, run.plan, recipe, made, entry)
@@ -183,7 +193,7 @@ def _measure_others(run: Run, jobs: Sequence[Job]) -> None:
     for entry in run.space.manifest.files:
         if entry.recipe in asked or not entry.fidelity or entry.measurement == plan.key:
             continue
-        recipe = RECIPES.get(entry.recipe)
+        recipe = known_recipe(entry.recipe)
         if recipe is None or entry.source.hash != run.fingerprint.hash:
             why = "it was built from another model"
         elif not _is_whole(run, entry):

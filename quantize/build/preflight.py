@@ -5,6 +5,8 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from quantize.allocate.cost import sweep_bytes
+from quantize.allocate.texts import calibration_text, split_texts
 from quantize.build.sizes import known_sizes
 from quantize.build.workspace import WORK
 from quantize.disk import free_space, human
@@ -78,6 +80,8 @@ def memory_parts(
     parts = {}
     if options.source.lora is not None:
         parts["merging the adapter"] = source.bytes + _TORCH
+    if any(recipe.target for recipe in recipes):
+        parts["measuring how much each tensor matters"] = sweep_bytes(source) + _TORCH
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
     if onnx := [recipe for recipe in recipes if recipe.format == "onnx"]:
@@ -154,6 +158,9 @@ def require_sense(options: Options) -> None:
         is_matrix(options.imatrix)  # raises where it cannot be read
     if options.measure.enabled:
         read_text(options.measure.text)
+    for recipe in options.recipes:
+        if recipe.target and recipe.target.bound == "kl" and not options.measure.enabled:
+            raise UsageError(f"{recipe.name} is a bound that is measured: without --no-measure")
     check_overrides(options.overrides)
     needed = ("torch", "transformers", "matplotlib")
     missing = [name for name in needed if not importlib.util.find_spec(name)]
@@ -176,6 +183,14 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
     onnx = [recipe.name for recipe in options.recipes if recipe.format == "onnx"]
     if source.kind == "gguf" and options.source.lora is not None:
         raise UsageError("an adapter is merged into a Hugging Face model, not into a GGUF file")
+    targets = [recipe.name for recipe in options.recipes if recipe.target]
+    if source.kind == "gguf" and targets:
+        raise UsageError(
+            f"{', '.join(targets)} needs the model's gradients, which a GGUF file does not give:"
+            " give the Hugging Face model, or a recipe by name"
+        )
+    if targets:
+        split_texts(calibration_text(options, source), options.measure.text)
     if source.kind == "gguf" and onnx:
         raise UsageError(
             f"{', '.join(onnx)} cannot be made from a GGUF file; give the Hugging Face model, or"

@@ -26,7 +26,12 @@ from runtimes.machine.locks import Lock, another_run
 logger = logging.getLogger(__name__)
 
 WORK = ".quantize-work"
-_FIGURES = ("quality", "perplexity", "measurement")  # of a model, which files are compared with
+_FIGURES = (
+    "quality",
+    "perplexity",
+    "measurement",
+    "mixes",
+)  # of a model, which files are compared with
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _AT_FDCWD = -100  # fcntl.h
 

@@ -27,6 +27,8 @@ from runtimes.models.gguf import TENSOR_TYPES, GgufHeader, read_header
 
 _F16 = 1  # both the llama_ftype and the ggml_type
 _ERROR = 4  # ggml_log_level of ggml.h
+_TEXT = 3  # llama_model_kv_override_type of llama.h
+LONGEST = 127  # bytes of a text in llama.h's `llama_model_kv_override`
 _FALLBACK = re.compile(
     r"not divisible by\s+(\d+) \(required for type\s+(\w+)\).*?falling back to\s+(\w+)", re.DOTALL
 )
@@ -44,6 +46,11 @@ _NEEDS_MATRIX = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"}
 _NEVER_NEED = {"token_embd.weight", "per_layer_token_embd.weight", "output.weight"}
 
 
+def needs_matrix(kind: str, tensor: str) -> bool:
+    """Whether llama.cpp makes ``tensor`` of that type with an importance matrix only."""
+    return kind in _NEEDS_MATRIX and tensor not in _NEVER_NEED
+
+
 def quantize_gguf(
     source: Path,
     out: Path,
@@ -52,12 +59,14 @@ def quantize_gguf(
     imatrix: Path | None = None,
     overrides: Mapping[str, str] | None = None,
     progress: Reporter = SILENT,
+    metadata: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Write ``source`` to ``out`` in the recipe's type; returns what the user should know.
 
     ``imatrix`` is what `prepare_imatrix` gave. ``overrides`` maps regular expressions over tensor
-    names to types. ``progress`` hears of each tensor. Raises UsageError for overrides that cannot
-    be carried out or a matrix that is needed and missing, ToolError for what llama.cpp refuses.
+    names to types. ``progress`` hears of each tensor. ``metadata`` is added to the file,
+    in texts of `LONGEST` bytes at most. Raises UsageError for overrides that cannot be carried out
+    or a matrix that is needed and missing, ToolError for what llama.cpp refuses.
     """
     require_matrix([recipe], imatrix)
     header = read_header(source)
@@ -70,7 +79,7 @@ def quantize_gguf(
         _copy(source, out, work)
         return notes
     types = {name: TYPES[kind] for name, kind in asked.items()}
-    call = partial(_quantize, source, out, recipe.ftype, imatrix, types)
+    call = partial(_quantize, source, out, recipe.ftype, imatrix, types, metadata or {})
     fallbacks = run_child(call, f"quantizing to {recipe.name}", work, progress)
     made = read_header(out)
     notes += [f"{told}; the file has {gguf_bits(made):.1f} bits a weight" for told in fallbacks]
@@ -87,7 +96,12 @@ def _copy(source: Path, out: Path, work: Path) -> None:
 
 
 def _quantize(
-    source: Path, out: Path, ftype: int, imatrix: Path | None, types: Mapping[str, int]
+    source: Path,
+    out: Path,
+    ftype: int,
+    imatrix: Path | None,
+    types: Mapping[str, int],
+    metadata: Mapping[str, str],
 ) -> list[str]:
     """Runs in a child process; returns what the user should know. ``types`` maps tensor names to a
     ggml_type of their own."""
@@ -125,6 +139,10 @@ def _quantize(
         params.tt_overrides = (lib.llama_model_tensor_override * (len(types) + 1))(
             *((f"^{re.escape(name)}$".encode(), kind) for name, kind in types.items())
         )
+    if metadata:
+        params.kv_overrides = (lib.llama_model_kv_override * (len(metadata) + 1))()
+        for override, (key, text) in zip(params.kv_overrides, metadata.items(), strict=False):
+            override.tag, override.key, override.value.val_str = _TEXT, key.encode(), text.encode()
     code = lib.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(params))
     if code != 0:
         raise ModelError("; ".join(errors) or f"llama_model_quantize returned {code}")
@@ -182,7 +200,7 @@ def _resolve(
         for name in found:
             chosen.setdefault(name, kind.lower())
     for name, kind in chosen.items():
-        if kind in _NEEDS_MATRIX and name not in _NEVER_NEED and not has_matrix:
+        if needs_matrix(kind, name) and not has_matrix:
             raise UsageError(
                 f"{name} cannot be made {kind} without an importance matrix: give --imatrix"
             )

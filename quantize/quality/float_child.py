@@ -34,7 +34,7 @@ def from_checkpoint(source: SourceModel, out: Path, text: Path | None, limit: in
 
     given = read_text(text, limit)
     report_step("loading the tokenizer")
-    ids, bos = _encode(source, given.content)
+    ids, bos = encode(source, given.content)
     report_step("loading the float model")
     network = load_network(source.folder, trust_remote_code=source.trust_remote_code)
     windows = cut(ids, _context(network.config), bos, limit)
@@ -168,7 +168,7 @@ def _widen_while_called(module: Any, narrow: list[Any]) -> None:
     module.register_forward_hook(restore, always_call=True)
 
 
-def _encode(source: SourceModel, text: str) -> tuple[list[int], int | None]:
+def encode(source: SourceModel, text: str) -> tuple[list[int], int | None]:
     """The ids of ``text``, and the BOS id if the tokenizer begins every text with it.
 
     An EOS that the tokenizer adds at the end is taken off.

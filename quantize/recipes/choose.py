@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from quantize.errors import UsageError
-from quantize.recipes.recipe import FORMATS, PRESETS, RECIPES, Format, Recipe
+from quantize.recipes.recipe import FORMATS, PRESETS, RECIPES, Format, Recipe, recipe_for
+from quantize.recipes.target import named_target
 
 _HEADINGS = ("recipe", "format", "nominal bits", "advice")
 # Other names that llama.cpp's own tool takes (tools/quantize/quantize.cpp).
@@ -28,14 +29,24 @@ _BY_BITS: dict[tuple[Format, int], str] = {
 
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name. Raises UsageError with near names for an unknown one."""
+    if recipe := known_recipe(name):
+        return recipe
     key = name.strip().lower()
     flat = key.replace("-", "_")
-    if recipe := RECIPES.get(key) or RECIPES.get(_ALIASES.get(flat, flat)):
-        return recipe
     near = difflib.get_close_matches(flat, RECIPES, n=3, cutoff=0.5)
     near += [n for n in difflib.get_close_matches(key, RECIPES, n=3, cutoff=0.5) if n not in near]
     hint = f"did you mean {' or '.join(near[:3])}?" if near else "see `quantize recipes`"
     raise UsageError(f"unknown recipe {name!r}: {hint}")
+
+
+def known_recipe(name: str) -> Recipe | None:
+    """The recipe, or the target, of that name. Raises UsageError for a target that is no number."""
+    key = name.strip().lower()
+    flat = key.replace("-", "_")
+    if recipe := RECIPES.get(key) or RECIPES.get(_ALIASES.get(flat, flat)):
+        return recipe
+    target = named_target(key)
+    return recipe_for(target) if target else None
 
 
 def choose_recipes(

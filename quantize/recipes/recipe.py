@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from quantize.recipes.target import Target
+
 Format = Literal["gguf", "onnx"]
 FORMATS: tuple[Format, ...] = ("gguf", "onnx")
 
 # A file may have this many times its type's published KL divergence, but at most so many nats more;
 # the last is explained in `limits_for`. docs/quantize.md, "Limits", has the figures behind them.
+_Q8_0, _EIGHT_BITS = 7, 8.5  # llama_ftype of the tensors that no target chooses for
 _SLACK, _MOST_ABOVE, _TOP_SLACK = 10.0, 1.0, 1.5
 
 
@@ -39,6 +42,7 @@ class Recipe:
     limits: Limits | None = None
     needs_imatrix: bool = False  # cannot be made without an importance matrix
     published_kl: float | None = None  # of the type on Llama-3-8B, in nats; see ``_gguf``
+    target: Target | None = None  # each tensor's type is chosen to keep it
 
     @property
     def is_float(self) -> bool:
@@ -48,6 +52,14 @@ class Recipe:
     def output_name(self, model: str) -> str:
         """The file's, or for ONNX the folder's, name in the output folder."""
         return f"{model}-{self.name}.gguf" if self.format == "gguf" else self.name
+
+
+def recipe_for(target: Target) -> Recipe:
+    """The recipe of a file that keeps ``target``."""
+    bits = target.value if target.bound == "bits" else _EIGHT_BITS
+    advice = "the types of its tensors are chosen for it"
+    limits = Limits(kl_mean=target.value, same_top=0.0) if target.bound == "kl" else None
+    return Recipe(target.name, "gguf", 8, bits, advice, _Q8_0, limits=limits, target=target)
 
 
 def limits_for(published_kl: float) -> Limits:

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from quantize.manifest import FileEntry, Manifest
+from quantize.report.allocation import render_allocation, savings
 from quantize.report.chart import make_chart
 from quantize.report.facts import (
     alternatives,
@@ -75,6 +76,10 @@ def render_page(manifest: Manifest) -> str:
         ]
     if manifest.files:
         body += ["<h2>All figures</h2>", _html_table(main, best)]
+    if drawn := [text for entry in manifest.files if (text := render_allocation(entry))]:
+        body += ["<h2>Chosen types</h2>", *drawn]
+    if told := savings(main):
+        body += _html_paragraphs(told)
     body += ["<h2>How it was measured</h2>", *_html_paragraphs(how_measured(main))]
     for part in apart:
         body += ["<h2>Measured otherwise</h2>", *_html_paragraphs([APART])]

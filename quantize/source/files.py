@@ -18,6 +18,8 @@ PICKLE_INDEX = "pytorch_model.bin.index.json"
 PICKLE_SINGLE = "pytorch_model.bin"
 GRADED = "graded.jsonl"
 EVALUATION = "evaluation.txt"
+CALIBRATION = "calibration.txt"
+_TEXTS = (GRADED, EVALUATION, CALIBRATION)
 # Any of these, with all of its files, is a tokenizer.
 TOKENIZERS = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"))
 # What decides the text that goes in and the tokens that come out.
@@ -47,7 +49,7 @@ def wanted(names: Iterable[str], *, pickle: bool, code: bool) -> set[str]:
     Other copies of the weights (consolidated, original, fp16 variants) stay out.
     """
     top = {name for name in names if "/" not in name}
-    chosen = {name for name in top if _is_small(name) or name in (GRADED, EVALUATION)}
+    chosen = {name for name in top if _is_small(name) or name in _TEXTS}
     weights = {n for n in top if n in (INDEX, SINGLE) or _SHARD.fullmatch(n)}
     if pickle and not weights:
         weights = {

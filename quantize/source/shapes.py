@@ -58,7 +58,7 @@ def shapes_of(source: SourceModel) -> Shapes:
     experts: dict[str, int] = {}
     for path in source.weights:
         for name, tensor in read_tensors(path).items():
-            known = _name(name)
+            known = gguf_name(name)
             if known == "output.weight" and tied:
                 continue
             shape = tuple(reversed(tensor.shape))
@@ -71,7 +71,7 @@ def shapes_of(source: SourceModel) -> Shapes:
     return Shapes(weights, config)
 
 
-def _name(name: str) -> str:
+def gguf_name(name: str) -> str:
     """Such as "blk.3.ffn_down.weight"; what is not known keeps its last word."""
     stem, _, kind = name.rpartition(".")
     layer = _LAYER.search(f".{stem}.")

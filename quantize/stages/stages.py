@@ -24,6 +24,7 @@ from quantize.options import Options
 from quantize.progress.console import Reporter
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
+from quantize.source.files import CALIBRATION
 from quantize.stages.verify import Digest, digest, digests
 from runtimes.errors import IngotError
 from runtimes.machine import installed
@@ -69,6 +70,8 @@ def source_inputs(source: SourceModel, fingerprint: Source) -> dict[str, Any]:
     """The weights and configuration by their hash, and every small file that tools may read."""
     small = {}
     for path in sorted(source.folder.iterdir() if source.folder.is_dir() else ()):
+        if path.name == CALIBRATION:  # decides the files of targets only, by `build_key`
+            continue
         if path.suffix in _SMALL and path.is_file() and path not in source.weights:
             small[path.name] = digest(path).sha256
     whole = hashlib.sha256(repr(small).encode()).hexdigest()
@@ -84,8 +87,13 @@ def imatrix_key(source: dict[str, Any], recipe: Recipe, options: Options) -> str
     """The importance matrix that ``recipe`` takes; None if there is none for it."""
     if options.imatrix is None or recipe.format != "gguf" or recipe.is_float:
         return None
-    given = digest(options.imatrix).sha256
-    return stage_key("imatrix", {"source": source, "given": given, "tools": versions(["gguf"])})
+    return matrix_key(source, options.imatrix)
+
+
+def matrix_key(source: dict[str, Any], given: Path) -> str:
+    """The importance matrix of ``given``."""
+    sha256 = digest(given).sha256
+    return stage_key("imatrix", {"source": source, "given": sha256, "tools": versions(["gguf"])})
 
 
 def calibration(recipe: Recipe, options: Options) -> Path | None:
@@ -95,9 +103,13 @@ def calibration(recipe: Recipe, options: Options) -> Path | None:
     return given if given and recipe.precision == "w8a8" and not is_matrix(given) else None
 
 
-def build_key(source: dict[str, Any], recipe: Recipe, options: Options) -> str:
-    """One file."""
+def build_key(
+    source: dict[str, Any], recipe: Recipe, options: Options, texts: Iterable[Path] = ()
+) -> str:
+    """One file; for a target by the ``texts`` that decide its types."""
     own = asdict(recipe)
+    if recipe.target is None:
+        own.pop("target")
     # What changes no byte.
     for name in ("advice", "limits", "bits_per_weight", "needs_imatrix", "published_kl"):
         own.pop(name)
@@ -106,6 +118,8 @@ def build_key(source: dict[str, Any], recipe: Recipe, options: Options) -> str:
         inputs["export"] = export_key(source)
         inputs["imatrix"] = imatrix_key(source, recipe, options)
         inputs["overrides"] = list(options.overrides.items())  # the first that matches counts
+        if texts:
+            inputs["texts"] = [digest(path).sha256 for path in texts]
     else:
         inputs |= {"source": source, "target": options.target}
         if text := calibration(recipe, options):

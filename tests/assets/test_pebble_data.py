@@ -50,11 +50,12 @@ def test_held_out_sets_do_not_overlap() -> None:
 
 def test_graded_file_is_what_the_generators_write(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from pebble_train.grading import write_evaluation, write_graded
+    from pebble_train.grading import write_calibration, write_evaluation, write_graded
 
-    write_evaluation(tmp_path / "evaluation.txt")
-    evaluation = (PEBBLE / "evaluation.txt").read_bytes()
-    assert (tmp_path / "evaluation.txt").read_bytes() == evaluation
+    for name, write in (("evaluation", write_evaluation), ("calibration", write_calibration)):
+        path = tmp_path / f"{name}.txt"
+        write(path)
+        assert path.read_bytes() == (PEBBLE / path.name).read_bytes()
     write_graded(tmp_path / "graded.jsonl", (PEBBLE / "tokenizer.model").read_bytes())
     written = (tmp_path / "graded.jsonl").read_text().splitlines()
     assert written == (PEBBLE / "graded.jsonl").read_text().splitlines()

@@ -49,6 +49,7 @@ def test_folder_is_complete_and_small() -> None:
         "README.md",
         "chat_template.jinja",
         "config.json",
+        "calibration.txt",
         "evaluation.txt",
         "generation_config.json",
         "graded.jsonl",

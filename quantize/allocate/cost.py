@@ -1,0 +1,53 @@
+"""What measuring a table takes, before it begins: memory, and time."""
+
+import math
+import time
+
+import numpy as np
+
+from quantize.quality.text import WINDOW
+from quantize.source import SourceModel
+from quantize.source.shapes import shapes_of
+
+WINDOWS = 8  # of text that sensitivities are measured on
+_FLOAT = 4  # bytes
+_COPIES = 4  # of a part's weights: in single precision, gradients, their squares, and rounded ones
+_LOGITS = 4  # copies of a window's: of half and of single precision, probabilities, gradients
+_STATES = 24  # times the hidden size, for each token of a window: what one layer keeps to go back
+_PASSES = 4  # forward, once more, and back, which is two
+_ROUNDING_S = 4e-7  # seconds a weight, for all types; of large matrices a sample is rounded
+_SIDE = 1024  # of the matrix product that tells how fast this machine is
+
+
+def sweep_bytes(source: SourceModel) -> int:
+    """Memory that `quantize.allocate.sweep` takes at most: the weights as they are held, one part
+    of the model in single precision, and a window's states."""
+    layer, head, width, vocab = _parts(source)
+    part = max(layer, head) * _FLOAT * _COPIES
+    states = WINDOW * _FLOAT * max(width * _STATES, vocab * _LOGITS)
+    return int(source.bytes * 1.1) + part + states
+
+
+def sweep_seconds(source: SourceModel) -> float:
+    """About how long it takes here, by the speed of one matrix product."""
+    a = np.ones((_SIDE, _SIDE), np.float32)
+    fastest = math.inf
+    for _ in range(3):
+        began = time.perf_counter()
+        a @ a
+        fastest = min(fastest, time.perf_counter() - began)
+    rate = 2 * _SIDE**3 / fastest
+    products = 2 * source.parameters * WINDOW * WINDOWS * _PASSES / rate
+    return products + source.parameters * _ROUNDING_S
+
+
+def _parts(source: SourceModel) -> tuple[int, int, int, int]:
+    """Weights of the largest layer and of the output, the hidden size, and the vocabulary."""
+    shapes = shapes_of(source).weights
+    layers: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name.startswith("blk."):
+            number = name.split(".")[1]
+            layers[number] = layers.get(number, 0) + math.prod(shape)
+    width, vocab = (*shapes.get("token_embd.weight", (0, 0)), 0)[:2]
+    return max(layers.values(), default=0), width * vocab, width, vocab

@@ -1,0 +1,91 @@
+"""How long a step of a file takes here, by the types of its tensors."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from quantize.allocate.table import Choice, Table, Unit
+from quantize.children.process import run_child
+from quantize.disk import write_atomically
+from quantize.gguf.kernels import Shape, kernel_seconds
+from quantize.progress.console import Reporter
+from runtimes.machine.cpu import available_cores, cpu_identity
+from runtimes.machine.installed import versions
+from runtimes.models.gguf import read_header
+from runtimes.paths import cache_dir
+from runtimes.planner.measure import Workload, measure_speed
+
+_METHOD = 1  # raised when another time would be measured
+_EXPERTS = ("expert_used_count", "expert_count")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of the products of a step with ``rows`` rows, by type and shape, and what the step
+    takes beside them."""
+
+    rows: int
+    products: Mapping[tuple[str, Shape], float]
+    rest: float
+    used: float  # the share of a mixture's experts that a token goes through
+    lookup: str  # the table of which a step takes single rows; "" where it is the output, too
+
+    def of(self, unit: Unit, choice: Choice) -> float:
+        """Seconds of one tensor in that type."""
+        if unit.name == self.lookup:
+            return 0.0
+        count = unit.matrices * self.used if unit.matrices > 1 else 1.0
+        return count * self.products[choice.kind, (unit.width, unit.rows)]
+
+    def step(self, table: Table, kinds: Mapping[str, str]) -> float:
+        """Seconds of a step of the file with these types by tensor."""
+        return self.rest + sum(self.of(u, u.choice(kinds[u.name])) for u in table.units)
+
+
+def step_times(
+    table: Table, export: Path, rows: int, model_bytes: int, work: Path, progress: Reporter
+) -> StepTimes:
+    """Measured on this machine, or taken from the cache. ``export`` is the half-precision file,
+    whose own step says what is not in the products."""
+    shapes = sorted({(unit.width, unit.rows) for unit in table.units})
+    kinds = sorted({choice.kind for unit in table.units for choice in unit.choices})
+    inputs = [_METHOD, shapes, kinds, rows, model_bytes, cpu_identity(), available_cores()]
+    key = hashlib.sha256(json.dumps([*inputs, versions(["llama-cpp-python"])]).encode())
+    kept = cache_dir() / "kernels" / f"{key.hexdigest()[:32]}.json"
+    try:
+        found = json.loads(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        with progress.stage("timing matrix products on this machine"):
+            call = partial(_time, shapes, kinds, rows, model_bytes, export)
+            found = run_child(call, "timing matrix products", work, progress)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, json.dumps(found))
+    products = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
+    names = {unit.name for unit in table.units}
+    lookup = "token_embd.weight" if "output.weight" in names else ""
+    times = StepTimes(rows, products, 0.0, _experts_used(export), lookup)
+    half = times.step(table, {unit.name: "f16" for unit in table.units})
+    return StepTimes(rows, products, max(found["step"] - half, 0.0), times.used, lookup)
+
+
+def _experts_used(export: Path) -> float:
+    """The share of its experts that each token goes through; 1 for an ordinary model."""
+    metadata = read_header(export).metadata
+    found = [metadata.get(f"{metadata.get('general.architecture')}.{name}") for name in _EXPERTS]
+    used, count = (number if isinstance(number, int) else 0 for number in found)
+    return used / count if used and count else 1.0
+
+
+def _time(
+    shapes: list[Shape], kinds: list[str], rows: int, model_bytes: int, export: Path
+) -> dict[str, object]:
+    """Runs in a child process."""
+    seconds = kernel_seconds(shapes, kinds, (rows,), model_bytes)
+    speed = measure_speed(export, Workload(rows=(rows,), sample_s=1.0))
+    return {
+        "products": [[kind, *shape, s] for (kind, shape, _), s in seconds.items()],
+        "step": rows / speed.decode_tps[rows],
+    }

@@ -1,0 +1,367 @@
+"""How much each weight of a model matters: the diagonal of the Fisher information, by one backward
+pass, a layer at a time. Runs in a child process.
+
+For a small change d of the weights the mean KL divergence of the next token's distribution is
+1/2 d' H d, where H is the Fisher information: the mean square of the gradient of the log-likelihood
+of labels *drawn from the model itself* (J. Martens, "New insights and perspectives on the natural
+gradient method", JMLR 21, 2020). Of H the diagonal is taken, a window of text at a time:
+F = sum over the windows of G^2, with G the gradient of the window's summed log-likelihood.
+
+One layer's weights, gradients and F are held in single precision, no more. The hidden states
+between the layers lie on the disk, with the gradients at the input of the last layer that is done:
+a sweep that was killed resumes below it.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantize.children.child import report_progress
+from quantize.errors import SourceError
+from quantize.source.shapes import gguf_name
+
+Array = npt.NDArray[np.float32]
+Rounding = dict[int, float]
+
+_SEED = 20260101
+_LEVELS = 127  # on each side of zero, of activations in 8 bits
+_BLOCKS = (32, 256)  # inputs that share a scale: of llama.cpp's plain types, and of its K types
+_TRANSPOSED = re.compile(r"c_(?:attn|proj|fc)\.weight$")  # GPT-2's family: [in, out]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One tensor of weights, with its name in GGUF.
+
+    ``weight`` and ``fisher`` are [matrices, out, in]; an ordinary tensor is one matrix, a layer's
+    experts are many. ``activations`` has, by the length of a block, the divergence in nats,
+    summed over the tokens, of inputs that are rounded to 8 bits: what kernels for quantized weights
+    add.
+    """
+
+    name: str
+    weight: Array
+    fisher: Array
+    activations: Rounding = field(default_factory=dict)
+
+
+Rate = Callable[[Matrix], None]
+
+
+def sweep(
+    network: Any,
+    windows: Sequence[Sequence[int]],
+    folder: Path,
+    done: int,
+    rate: Rate,
+    finished: Callable[[int], None],
+) -> None:
+    """Hand every matrix of ``network``, in single precision, to ``rate``: the output's first, then
+    layer by layer downwards.
+
+    ``windows`` are ids, all of one length. ``finished`` is called with the number of parts that are
+    done; what it has been called with is given as ``done`` by the run that resumes in ``folder``.
+    Raises SourceError for a network that is no stack of layers.
+    """
+    for p in network.parameters():
+        p.requires_grad_(False)
+    layers = _layers(network)
+    parts = len(layers) + 2
+    state = _State(folder, parts, len(windows))
+    calls = _forward(network, layers, windows, state, None if done else rate)
+    if not done:
+        finished(1)
+    for part in range(max(done, 1), len(layers) + 1):
+        at = len(layers) - part
+        report_progress(part, parts, "layers")
+        _backward(layers[at], f"layers.{at}", calls[at], at, part, state, rate)
+        finished(part + 1)
+    if done < parts:
+        _embedding(network, layers, windows, state, rate)
+        finished(parts)
+    report_progress(parts, parts, "layers")
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What lies on the disk between two parts."""
+
+    folder: Path
+    parts: int
+    windows: int
+
+    def save(self, kind: str, part: int, window: int, tensor: Any) -> None:
+        np.save(self.folder / f"{kind}-{part}-{window}.npy", tensor.detach().float().numpy())
+
+    def load(self, kind: str, part: int, window: int) -> Any:
+        import torch
+
+        return torch.from_numpy(np.load(self.folder / f"{kind}-{part}-{window}.npy"))
+
+    def drop(self, kind: str, part: int) -> None:
+        for path in self.folder.glob(f"{kind}-{part}-*.npy"):
+            path.unlink()
+
+
+def _forward(
+    network: Any,
+    layers: Sequence[Any],
+    windows: Sequence[Sequence[int]],
+    state: _State,
+    rate: Rate | None,
+) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Save what goes into each layer, and return how each is called. With ``rate``, go back through
+    the output at once."""
+    import torch
+
+    head = network.get_output_embeddings()
+    tied = head.weight is network.get_input_embeddings().weight
+    calls: list[Any] = [None] * len(layers)
+    generator = torch.Generator().manual_seed(_SEED)
+    fisher = torch.zeros(head.weight.shape) if rate else None
+    rounding: Rounding = {}
+
+    def note(at: int, window: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden, rest, named = _inputs(args, kwargs)
+        state.save("input", at, window, hidden[0])
+        calls[at] = rest, named
+        return (hidden.detach(), *rest), named
+
+    def cut(output: Any) -> Any:
+        """The output of the last layer, from which the gradients go back."""
+        hidden = output[0] if isinstance(output, tuple) else output
+        leaf = hidden.detach().requires_grad_(rate is not None)
+        leaves.append(leaf)
+        return (leaf, *output[1:]) if isinstance(output, tuple) else leaf
+
+    with _single(head.parameters()), torch.set_grad_enabled(rate is not None):
+        for w, ids in enumerate(windows):
+            report_progress(w / len(windows), state.parts, "layers")
+            leaves: list[Any] = []
+            with contextlib.ExitStack() as hooks:
+                for at, layer in enumerate(layers):
+                    hook = layer.register_forward_pre_hook(
+                        lambda _m, args, kwargs, at=at, w=w: note(at, w, args, kwargs),
+                        with_kwargs=True,
+                    )
+                    hooks.callback(hook.remove)
+                hooks.callback(layers[-1].register_forward_hook(lambda _m, _i, o: cut(o)).remove)
+                if fisher is not None:
+                    head.weight.requires_grad_(True)
+                    _watch(hooks, head, rounding)
+                logits = network(torch.tensor([ids]), use_cache=False).logits[0].float()
+            if fisher is None:
+                continue
+            drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]
+            torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
+            state.save("gradient", 1, w, leaves[0].grad[0])
+            gradient, head.weight.grad = head.weight.grad, None
+            head.weight.requires_grad_(False)
+            fisher.addcmul_(gradient, gradient)
+            if tied:  # these rows are looked up too, and have one gradient of both
+                state.save("rows", 0, w, gradient[_rows(ids)])
+        if fisher is not None and rate is not None:
+            if tied:
+                state.save("head", 0, 0, fisher)
+                state.save("rounding", 0, 0, torch.tensor([rounding.get(b, 0.0) for b in _BLOCKS]))
+            else:
+                rate(_matrix("output.weight", head.weight, fisher, rounding))
+    return calls
+
+
+def _backward(
+    layer: Any,
+    prefix: str,
+    call: tuple[tuple[Any, ...], dict[str, Any]],
+    at: int,
+    part: int,
+    state: _State,
+    rate: Rate,
+) -> None:
+    """One layer: from the gradients at its output to those at its input, with all its matrices."""
+    import torch
+
+    rest, named = call
+    roundings: dict[str, Rounding] = {}
+    with _single(layer.parameters()), torch.enable_grad(), contextlib.ExitStack() as hooks:
+        weights = {name: p for name, p in layer.named_parameters() if p.ndim > 1}
+        fisher = {name: torch.zeros(p.shape) for name, p in weights.items()}
+        for p in weights.values():
+            p.requires_grad_(True)
+        for name, module in layer.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                _watch(hooks, module, roundings.setdefault(f"{name}.weight", {}))
+        for w in range(state.windows):
+            hidden = state.load("input", at, w)[None].requires_grad_(True)
+            output = layer(hidden, *rest, **named)
+            output = output[0] if isinstance(output, tuple) else output
+            output.backward(state.load("gradient", part, w)[None])
+            state.save("gradient", part + 1, w, hidden.grad[0])
+            for name, p in weights.items():
+                if p.grad is not None:  # an expert that nothing was sent to has none
+                    fisher[name].addcmul_(p.grad, p.grad)
+                    p.grad = None
+        for name, p in weights.items():
+            p.requires_grad_(False)
+            for matrix in _split(
+                f"model.{prefix}.{name}", p, fisher.pop(name), roundings.get(name)
+            ):
+                rate(matrix)
+    state.drop("gradient", part)
+
+
+def _embedding(
+    network: Any,
+    layers: Sequence[Any],
+    windows: Sequence[Sequence[int]],
+    state: _State,
+    rate: Rate,
+) -> None:
+    """What is looked up; where the output has the same matrix, both together."""
+    import torch
+
+    table = network.get_input_embeddings()
+    tied = network.get_output_embeddings().weight is table.weight
+    last = state.parts - 1
+    fisher = state.load("head", 0, 0) if tied else torch.zeros(table.weight.shape)
+    with _single(table.parameters()), torch.enable_grad():
+        for w, ids in enumerate(windows):
+            rows = _rows(ids)
+            got = _looked_up(network, layers[0], table.weight, ids, state.load("gradient", last, w))
+            if tied:
+                head = state.load("rows", 0, w)
+                fisher[rows] += (head + got[rows]).square() - head.square()
+            else:
+                fisher[rows] += got[rows].square()
+        rounding = (
+            dict(zip(_BLOCKS, state.load("rounding", 0, 0).tolist(), strict=True)) if tied else {}
+        )
+        rate(_matrix("token_embd.weight", table.weight, fisher, rounding))
+
+
+class _Reached(Exception):
+    """The first layer, whose input is all that is wanted."""
+
+    def __init__(self, hidden: Any) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+
+def _looked_up(network: Any, first: Any, weight: Any, ids: Sequence[int], gradient: Any) -> Any:
+    """The gradient of the embedding's ``weight``, from that of the first layer's input."""
+    import torch
+
+    def stop(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        raise _Reached(_inputs(args, kwargs)[0])
+
+    hook = first.register_forward_pre_hook(stop, with_kwargs=True)
+    weight.requires_grad_(True)
+    try:
+        network(torch.tensor([ids]), use_cache=False)
+    except _Reached as reached:
+        reached.hidden.backward(gradient[None])
+    finally:
+        hook.remove()
+        weight.requires_grad_(False)
+    found, weight.grad = weight.grad, None
+    return found
+
+
+def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], Any]:
+    """The hidden states that a layer is called with, and the rest."""
+    if args:
+        return args[0], args[1:], kwargs
+    named = dict(kwargs)
+    return named.pop("hidden_states"), (), named
+
+
+def _rows(ids: Sequence[int]) -> list[int]:
+    return sorted(set(ids))
+
+
+def _layers(network: Any) -> Any:
+    """The longest list of modules of one kind: the blocks."""
+    import torch
+
+    lists = [
+        m
+        for m in network.modules()
+        if isinstance(m, torch.nn.ModuleList) and len({type(layer) for layer in m}) == 1
+    ]
+    count = network.config.get_text_config().num_hidden_layers
+    found = next((m for m in lists if len(m) == count), None)
+    if found is None or network.get_output_embeddings() is None:
+        raise SourceError(
+            f"{type(network).__name__} is not a plain stack of {count} layers, whose sensitivities"
+            " could be measured: build a recipe by name instead of a target"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _single(parameters: Iterable[Any]) -> Iterator[None]:
+    """These weights in single precision meanwhile."""
+    held = [(p, p.data) for p in parameters if p.is_floating_point()]
+    for p, data in held:
+        p.data = data.float()
+    try:
+        yield
+    finally:
+        for p, data in held:
+            p.data = data
+
+
+def _watch(hooks: contextlib.ExitStack, module: Any, into: Rounding) -> None:
+    """Add to ``into`` what 8-bit inputs of a linear ``module`` cost, each time it is gone back
+    through."""
+
+    def forward(_module: Any, args: tuple[Any, ...], output: Any) -> None:
+        inputs = args[0].detach().flatten(0, -2)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: add(inputs, gradient.flatten(0, -2)))
+
+    def add(inputs: Any, gradient: Any) -> None:
+        for block in _BLOCKS:
+            if inputs.shape[1] % block == 0:
+                # By tokens: the roundings of two of them have nothing to do with each other.
+                moved = (_rounded(inputs, block) - inputs) @ module.weight.detach().T
+                cost = 0.5 * (gradient * moved).sum(dim=1).square().sum()
+                into[block] = into.get(block, 0.0) + float(cost)
+
+    hooks.callback(module.register_forward_hook(forward).remove)
+
+
+def _rounded(inputs: Any, block: int) -> Any:
+    """Inputs [tokens, in] in 8 bits, with one scale a block."""
+    groups = inputs.unflatten(1, (-1, block))
+    scale = groups.abs().amax(dim=2, keepdim=True).clamp_min(1e-30) / _LEVELS
+    return ((groups / scale).round() * scale).flatten(1)
+
+
+def _split(name: str, weight: Any, fisher: Any, rounding: Rounding | None) -> Iterator[Matrix]:
+    """A parameter as the matrices that GGUF has of it."""
+    whole = name if name.endswith(".weight") else f"{name}.weight"
+    known = gguf_name(whole)
+    if _TRANSPOSED.search(whole):
+        weight, fisher = weight.T, fisher.T
+    if weight.ndim == 3 and "gate_up" in name:  # one after the other, of each expert
+        half = weight.shape[1] // 2
+        gate = known.replace("ffn_up", "ffn_gate")
+        yield _matrix(gate, weight[:, :half], fisher[:, :half], rounding)
+        yield _matrix(known, weight[:, half:], fisher[:, half:], rounding)
+        return
+    yield _matrix(known, weight, fisher, rounding)
+
+
+def _matrix(name: str, weight: Any, fisher: Any, rounding: Rounding | None) -> Matrix:
+    def array(tensor: Any) -> Array:
+        shape = (-1, *tensor.shape[-2:])
+        return np.ascontiguousarray(tensor.detach().numpy().reshape(shape))
+
+    return Matrix(name, array(weight), array(fisher), rounding or {})

@@ -1,0 +1,86 @@
+"""The types of a file that was built for a target: layers against roles, in the report."""
+
+import re
+from collections.abc import Mapping
+from html import escape
+
+from quantize.manifest import Allocation, FileEntry, Manifest
+from quantize.report.facts import megabytes
+from runtimes.models.gguf import TENSOR_TYPES
+
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+_BITS = {name.lower(): size * 8 / weights for name, weights, size in TENSOR_TYPES.values()}
+_FEWEST, _MOST = 2.0, 8.5  # bits between which colours differ
+
+
+def render_allocation(entry: FileEntry) -> str:
+    """A table of layers against roles, each cell coloured by its bits a weight; "" for a file that
+    was built by a recipe."""
+    if entry.allocation is None:
+        return ""
+    layers, others = _by_layer(entry.allocation.types)
+    roles = list(dict.fromkeys(role for row in layers.values() for role in row))
+    head = "".join(f"<th>{layer}</th>" for layer in layers)
+    rows = [
+        f"<tr><td>{escape(role)}</td>"
+        + "".join(_cell(row.get(role, ""), f"layer {n}") for n, row in layers.items())
+        + "</tr>"
+        for role in roles
+    ]
+    rest = "; ".join(f"{escape(name)} {escape(kind)}" for name, kind in others.items())
+    summary = escape(_summary(entry, entry.allocation))
+    return (
+        f'<h3>{escape(entry.recipe)}</h3><p class="soft">{summary}</p>'
+        f'<div class="wide"><table class="types"><thead><tr><th>layer</th>{head}</tr></thead>'
+        f'<tbody>{"".join(rows)}</tbody></table></div><p class="soft">{rest}</p>'
+    )
+
+
+def savings(manifest: Manifest) -> list[str]:
+    """What files of the same sizes as the recipes' are predicted to lose if every tensor's type is
+    chosen; nothing where that was not measured."""
+    said = []
+    for entry in manifest.files:
+        if entry.format != "gguf" or entry.allocation or entry.fidelity is None:
+            continue
+        smaller = [kl for size, kl in manifest.model.mixes if size <= entry.bytes]
+        if smaller and min(smaller) < entry.fidelity.kl_mean:
+            said.append(
+                f"{entry.recipe} loses {entry.fidelity.kl_mean:.2g} nats; a file of its"
+                f" {megabytes(entry.bytes)} MB whose types are chosen (--max-size) is predicted to"
+                f" lose {min(smaller):.2g}"
+            )
+    return said
+
+
+def _summary(entry: FileEntry, allocation: Allocation) -> str:
+    parts = [f"predicted to lose {allocation.predicted:.2g} nats"]
+    if entry.fidelity:
+        found = entry.fidelity
+        parts.append(f"measured {found.kl_mean:.2g} (error {found.kl_error:.1g})")
+    if allocation.step_s:
+        parts.append(f"{allocation.step_s * 1e3:.3g} ms a step of {allocation.rows} predicted")
+    if allocation.next_mb is not None:
+        parts.append(f"the next megabyte would bring it to {allocation.next_mb:.2g}")
+    parts.append(f"{allocation.tries} file{'s' * (allocation.tries > 1)} tried")
+    return ", ".join(parts)
+
+
+def _by_layer(types: Mapping[str, str]) -> tuple[dict[int, dict[str, str]], dict[str, str]]:
+    """Types by layer and role, and those of other tensors by name."""
+    layers: dict[int, dict[str, str]] = {}
+    others = {}
+    for name, kind in types.items():
+        if found := _LAYER.fullmatch(name):
+            layers.setdefault(int(found[1]), {})[found[2]] = kind
+        else:
+            others[name] = kind
+    return {n: dict(sorted(layers[n].items())) for n in sorted(layers)}, others
+
+
+def _cell(kind: str, where: str) -> str:
+    if not kind:
+        return "<td></td>"
+    share = (min(max(_BITS.get(kind, _MOST), _FEWEST), _MOST) - _FEWEST) / (_MOST - _FEWEST)
+    title = f"{where}: {kind}, {_BITS.get(kind, 0):.2g} bits"
+    return f'<td style="--bits:{share:.2f}" title="{escape(title)}">{escape(kind)}</td>'

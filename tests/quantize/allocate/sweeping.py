@@ -1,0 +1,84 @@
+"""Run in child processes, which have torch: the sweep, and the same by one plain backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantize.allocate.sweep import Matrix, _watch, sweep
+from quantize.quality.float_child import load_network
+
+
+class Killed(Exception):
+    pass
+
+
+def swept(
+    model: Path, windows: Sequence[Sequence[int]], folder: Path, killed_after: int = 0
+) -> dict[str, Any]:
+    """Weights, Fisher information and roundings by name; killed and resumed on the way."""
+    found: dict[str, Any] = {}
+    done = 0
+
+    def rate(matrix: Matrix) -> None:
+        assert matrix.name not in found or killed_after
+        found[matrix.name] = (matrix.weight, matrix.fisher, matrix.activations)
+
+    def finished(parts: int) -> None:
+        nonlocal done
+        done = parts
+        if parts == killed_after:
+            raise Killed
+
+    network = load_network(model, wide=True)
+    try:
+        sweep(network, windows, folder, 0, rate, finished)
+    except Killed:
+        sweep(load_network(model, wide=True), windows, folder, done, rate, lambda _: None)
+    return found
+
+
+def plain(model: Path, windows: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """F by the network's own names of parameters, all at once."""
+    import torch
+
+    network = load_network(model, wide=True)
+    generator = torch.Generator().manual_seed(20260101)
+    matrices = {name: p for name, p in network.named_parameters() if p.ndim > 1}
+    found = {name: np.zeros(p.shape, np.float64) for name, p in matrices.items()}
+    for ids in windows:
+        logits = network(torch.tensor([ids]), use_cache=False).logits[0]
+        drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]
+        torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
+        for name, p in matrices.items():
+            if p.grad is not None:
+                found[name] += p.grad.double().numpy() ** 2
+        network.zero_grad()
+    return found
+
+
+def rounding_of_one_linear() -> tuple[float, float]:
+    """What `_watch` says that 8-bit inputs of a last layer cost, and the divergence itself."""
+    import contextlib
+
+    import torch
+
+    torch.manual_seed(0)
+    inputs, head = torch.randn(4096, 256), torch.nn.Linear(256, 64, bias=False)
+    head.weight.data.normal_(0, 0.3)
+    cost: dict[int, float] = {}
+    with contextlib.ExitStack() as hooks:
+        _watch(hooks, head, cost)
+        leaf = inputs.clone().requires_grad_(True)
+        logits = head(leaf)
+        drawn = torch.multinomial(logits.detach().softmax(-1), 1)[:, 0]
+        torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
+    groups = inputs.unflatten(1, (-1, 32))
+    scale = groups.abs().amax(2, keepdim=True) / 127
+    moved = ((groups / scale).round() * scale).flatten(1)
+    with torch.no_grad():
+        p, q = (head(x).log_softmax(-1) for x in (inputs, moved))
+    return cost[32], float((p.exp() * (p - q)).sum())

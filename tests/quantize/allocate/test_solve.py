@@ -1,0 +1,94 @@
+"""The choice of types against a search of all of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantize.allocate.solve import loss, size, solve
+from quantize.allocate.table import Choice, Table, Unit
+
+
+def table(seed: int, units: int, kinds: int) -> Table:
+    """Units of very different sizes, whose divergence falls with the bytes, not always."""
+    draw = random.Random(seed)
+    made = []
+    for number in range(units):
+        rows, matters = draw.choice((64, 256, 1024, 8192)), 10 ** draw.uniform(-5, -2)
+        bits = sorted(draw.uniform(2, 16) for _ in range(kinds))
+        choices = tuple(
+            Choice(f"t{i}", int(rows * 32 * b / 8), matters * 4**-b * draw.uniform(0.7, 1.4))
+            for i, b in enumerate(bits)
+        )
+        made.append(Unit(f"u{number}", 1, rows, 32, choices))
+    return Table(tuple(made), 4096, "text")
+
+
+def every(found: Table) -> list[tuple[int, float]]:
+    """Bytes and divergence of every choice that there is."""
+    return [
+        (sum(c.bytes for c in picked), sum(c.kl for c in picked))
+        for picked in itertools.product(*(unit.choices for unit in found.units))
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 1.0))
+def test_the_smallest_file_is_that_of_an_exhaustive_search(seed: int, units: int, share: float):
+    found = table(seed, units, 4)
+    all_of_them = every(found)
+    kls = sorted(kl for _, kl in all_of_them)
+    bound = kls[int(share * (len(kls) - 1))]
+    # A thousandth of the bound is what counting in steps may leave unused.
+    fewest = min(taken for taken, kl in all_of_them if kl <= kls[0] + (bound - kls[0]) * 0.999)
+    types = solve(found.units, size, loss, bound)
+    assert types is not None
+    total = found.total(types)
+    assert total.kl <= bound * (1 + 1e-9)
+    assert total.bytes <= fewest
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 1.0))
+def test_the_best_file_is_that_of_an_exhaustive_search(seed: int, units: int, share: float):
+    found = table(seed, units, 4)
+    all_of_them = every(found)
+    sizes = sorted(taken for taken, _ in all_of_them)
+    room = sizes[int(share * (len(sizes) - 1))]
+    least = min(kl for taken, kl in all_of_them if taken <= sizes[0] + (room - sizes[0]) * 0.999)
+    types = solve(found.units, loss, size, room)
+    assert types is not None
+    total = found.total(types)
+    assert total.bytes <= room
+    assert total.kl <= least * (1 + 1e-9)
+
+
+def test_what_nothing_can_keep_has_no_solution():
+    found = table(1, 3, 4)
+    least, lowest = (min(figures) for figures in zip(*every(found), strict=True))
+    assert solve(found.units, loss, size, least - 1) is None
+    assert solve(found.units, size, loss, lowest * 0.999) is None
+
+
+def test_eight_groups_with_all_types_are_within_two_percent_of_all_that_there_is():
+    found = table(7, 8, 6)  # 1.7 million files
+    bits = [[(c.bytes, c.kl) for c in unit.choices] for unit in found.units]
+    # Both halves of the units apart, so that a sorted half answers each of the other's.
+    left, right = (
+        sorted(
+            (sum(c[0] for c in picked), sum(c[1] for c in picked))
+            for picked in itertools.product(*half)
+        )
+        for half in (bits[:4], bits[4:])
+    )
+    bound = 0.3 * sum(max(c.kl for c in unit.choices) for unit in found.units)
+    fewest = min(
+        taken + next((other for other, more in right if kl + more <= bound), 10**12)
+        for taken, kl in left
+    )
+    types = solve(found.units, size, loss, bound)
+    assert types is not None
+    assert found.total(types).bytes <= fewest * 1.02

@@ -1,0 +1,199 @@
+"""Files for targets: the bound is kept, or nothing is published."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from quantize.build import target as building
+from quantize.build.pipeline import build
+from quantize.errors import MissedTargetError, ToolError, UsageError
+from quantize.manifest import Manifest, load_manifest
+from quantize.options import MeasureOptions, Options, SourceOptions
+from quantize.progress.console import Reporter
+from quantize.quality.text import BUNDLED
+from quantize.recipes.bits import gguf_bits
+from quantize.recipes.choose import find_recipe
+from runtimes.models.gguf import read_header
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
+from runtimes.paths import cache_dir
+from runtimes.settings import RunnerSettings
+from tests.quantize.build.test_pipeline import Told
+from tests.quantize.shapes import SHAPES, make_random_model
+from tests.support import own_home, until
+
+TARGETS = ("kl0.03", "330kb", "5.5bpw", "fits-8mb-256")
+# Rows of 128 and 192: no types of blocks of 256, which take long.
+SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 192}
+
+
+@dataclass(frozen=True)
+class Made:
+    options: Options
+    out: Path
+    manifest: Manifest
+    notes: list[str]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """All kinds of targets in one run."""
+    folder = tmp_path_factory.mktemp("targets")
+    model = make_random_model(folder / "tiny", SHAPES["llama"], **SMALL)
+    options = Options(
+        SourceOptions(str(model)),
+        tuple(find_recipe(name) for name in (*TARGETS, "q4_0")),
+        out=folder / "out",
+        measure=MeasureOptions(limit=1024),
+    )
+    with own_home(folder / "home"):
+        told = Told()
+        out, manifest = build(options, told)
+        yield Made(options, out, manifest, told.notes)
+
+
+def test_every_bound_is_kept(made: Made):
+    kl, size, bits, fits, fixed = (made.manifest.entry(r.name) for r in made.options.recipes)
+    assert kl is not None
+    assert size is not None
+    assert bits is not None
+    assert fits is not None
+    assert kl.path == "tiny-kl0.03.gguf"
+    assert kl.fidelity is not None
+    assert kl.fidelity.kl_mean + kl.fidelity.kl_error <= 0.03
+    assert (made.out / size.path).stat().st_size == size.bytes <= 330_000
+    assert size.bytes > 0.98 * 330_000  # what there is is used
+    assert gguf_bits(read_header(made.out / bits.path)) <= 5.5
+    memory = estimate(ModelFile.read(made.out / fits.path), RunnerSettings(slots=1, context=256))
+    assert 0.97 * 8e6 < memory.total <= 8e6
+    # Smaller than the recipe and nearer to the model: that is what it is for.
+    assert fixed is not None
+    assert fixed.fidelity is not None
+    assert size.fidelity is not None
+    assert size.bytes < fixed.bytes
+    assert size.fidelity.kl_mean < fixed.fidelity.kl_mean
+
+
+def test_manifest_and_file_say_every_type(made: Made):
+    for recipe in made.options.recipes[:-1]:
+        entry = made.manifest.entry(recipe.name)
+        assert entry is not None
+        assert entry.allocation is not None
+        header = read_header(made.out / entry.path)
+        types = {t.name: t.type_name.lower() for t in header.tensors if len(t.shape) > 1}
+        assert entry.allocation.types == types
+        assert header.metadata["ingot.target"] == recipe.name
+        told = " ".join(
+            str(text)
+            for key, text in header.metadata.items()
+            if key.startswith("ingot.allocation.")
+        ).split()
+        assert len(told) == len(types)
+    assert made.manifest.model.mixes
+    report = (made.out / "report.html").read_text()
+    assert "predicted to lose" in report
+    assert report.count('class="types"') == len(TARGETS)
+
+
+def test_a_second_target_takes_the_table_of_the_first(made: Made):
+    told = Told()
+    options = replace(made.options, recipes=(find_recipe("320kb"), find_recipe("kl0.03")))
+    build(options, told)
+    assert "the table of sensitivities is the one measured before" in told.notes
+    assert "tiny-kl0.03.gguf is already built (--fresh builds it again)" in told.notes
+    assert not [text for text in told.stages if "how much each tensor matters" in text]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("kl1e-9", "half precision is predicted"), ("100kb", "the smallest file of tiny")],
+)
+def test_a_target_that_nothing_keeps_is_refused(made: Made, name: str, why: str):
+    before = sorted(made.out.glob("*.gguf"))
+    with pytest.raises(MissedTargetError, match=f"{name} cannot be kept: .*{why}"):
+        build(replace(made.options, recipes=(find_recipe(name),)), Reporter())
+    assert sorted(made.out.glob("*.gguf")) == before
+    assert load_manifest(made.out).entry(name) is None
+
+
+def test_a_bound_that_is_missed_keeps_the_nearest_file_aside(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(building, "_AIMS", (3.0,))
+    with pytest.raises(
+        MissedTargetError, match=r"kl0\.04 is not kept: the nearest of 1 tr"
+    ) as told:
+        build(replace(made.options, recipes=(find_recipe("kl0.04"),)), Reporter())
+    assert told.value.exit_code == 1
+    aside = made.out / "tiny-kl0.04.missed.gguf"
+    assert str(aside) in str(told.value)
+    assert read_header(aside).metadata["ingot.target"] == "kl0.04"
+    assert load_manifest(made.out).entry("kl0.04") is None
+
+
+def test_a_table_that_was_changed_is_refused(made: Made):
+    (table,) = (cache_dir() / "sensitivities").glob("*.json")
+    whole = table.read_text()
+    table.write_text(whole.replace('"kl": ', '"kl": 1', 1))
+    try:
+        with pytest.raises(ToolError, match="was changed or damaged"):
+            build(replace(made.options, recipes=(find_recipe("310kb"),)), Reporter())
+    finally:
+        table.write_text(whole)
+    assert load_manifest(made.out).entry("310kb") is None
+
+
+def test_texts_that_share_a_passage_are_refused_before_anything(made: Made, tmp_path: Path):
+    again = tmp_path / "text.txt"
+    again.write_text("Another beginning. " * 300 + BUNDLED.read_text())
+    options = replace(
+        made.options,
+        out=tmp_path / "out",
+        imatrix=again,
+        measure=replace(made.options.measure, text=BUNDLED),
+    )
+    with pytest.raises(UsageError, match="share a passage"):
+        build(options, Reporter())
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_target_needs_is_told_before_anything(made: Made, pebble_f16: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match=r"kl0\.03, .* needs the model's gradients"):
+        build(
+            Options(SourceOptions(str(pebble_f16)), made.options.recipes, out=tmp_path / "o"),
+            Reporter(),
+        )
+    with pytest.raises(UsageError, match=r"kl0\.03 is a bound that is measured"):
+        build(replace(made.options, measure=MeasureOptions(enabled=False)), Reporter())
+
+
+def test_a_killed_run_goes_on_at_the_layer_where_it_was(made: Made, tmp_path: Path):
+    folder = cache_dir() / "sensitivities"
+    command = [
+        *(sys.executable, "-m", "quantize", made.options.source.model, "--max-size", "350kB"),
+        *("--no-measure", "--out", str(tmp_path / "out"), "--override", "attn_q=q8_0"),
+    ]
+    # Another text: a table of its own.
+    text = tmp_path / "text.txt"
+    text.write_text(BUNDLED.read_text())
+    verdict = tmp_path / "verdict.txt"
+    verdict.write_text("One two three. " * 200)
+    command += ["--imatrix", str(text), "--measure-text", str(verdict)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    until(lambda: list(folder.glob("*.partial/done.json")) or process.poll() is not None)
+    process.kill()
+    process.wait()
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    entry = load_manifest(tmp_path / "out").entry("350kb")
+    assert entry is not None
+    assert entry.allocation is not None
+    assert entry.bytes <= 350_000
+    assert {k for n, k in entry.allocation.types.items() if "attn_q" in n} == {"q8_0"}
+    assert not list(folder.glob("*.partial"))

@@ -1,0 +1,60 @@
+"""Targets by flag and by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantize.errors import UsageError
+from quantize.recipes.choose import find_recipe
+from quantize.recipes.recipe import recipe_for
+from quantize.recipes.target import (
+    bits_target,
+    kl_target,
+    memory_target,
+    named_target,
+    size_target,
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "value"),
+    [
+        (kl_target("0.02"), "kl0.02", 0.02),
+        (kl_target(" 1e-3 "), "kl1e-3", 0.001),
+        (bits_target("4.5"), "4.5bpw", 4.5),
+        (size_target("1.2GB"), "1.2gb", 1.2e9),
+        (size_target("900 MiB"), "900mib", 900 * 2**20),
+        (memory_target("8GB", 8192), "fits-8gb-8192", 8e9),
+        (kl_target("0.02").fastest(1), "kl0.02-fast1", 0.02),
+        (memory_target("8GB", 8192).fastest(16), "fits-8gb-8192-fast16", 8e9),
+    ],
+)
+def test_a_target_is_found_by_its_name(target, name: str, value: float):
+    assert target.name == name
+    assert target.value == pytest.approx(value)
+    assert named_target(name) == target
+    assert find_recipe(name.upper()) == recipe_for(target)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "kl", "bpw", "fits-8gb", "4.5", "gb", "onnx-int4", ""])
+def test_other_names_are_no_targets(name: str):
+    assert named_target(name) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (kl_target, "0"),
+        (kl_target, "-1"),
+        (kl_target, "small"),
+        (kl_target, "nan"),
+        (bits_target, "inf"),
+        (size_target, "12"),
+        (size_target, "0GB"),
+        (size_target, "1.2.3GB"),
+        (size_target, "many GB"),
+    ],
+)
+def test_what_is_no_number_is_refused(make, text: str):
+    with pytest.raises(UsageError, match=r"--(max-kl|bits-per-weight|max-size) takes"):
+        make(text)
