@@ -31,6 +31,7 @@ from quantize.stages.stages import stages_size
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.hardware import detect
 
+_TRIES = 3.15  # files that a bound of divergence may need
 _SPARE = 64_000_000  # vocabularies, tokenizer files, logs
 _TORCH = 700_000_000  # torch and transformers themselves
 _USUAL_VOCABULARY = 152_000  # where the configuration does not tell
@@ -65,7 +66,8 @@ def space_parts(
     # An ONNX graph whose embedding is rewritten exists twice for a moment; W8A8 is made of floats.
     rewrite = (4 * count if one.precision == "w8a8" else files[one.name] for one in onnx)
     parts["scratch"] = int(max(rewrite, default=0) * 1.05) + _SPARE
-    return parts | {name: int(size * 1.05) for name, size in files.items()}
+    tried = {r.name for r in recipes if r.target and r.target.bound == "kl"}
+    return parts | {n: int(size * (_TRIES if n in tried else 1.05)) for n, size in files.items()}
 
 
 def memory_parts(
