@@ -145,10 +145,11 @@ def _build(run: Run, job: Job) -> None:
     if stage.value["runs_here"]:
         parity, notes = check(run, recipe, made, sha256)
     given = stage.value.get("allocation")
+    stored = bits_per_weight(made, run.base.parameters)
     entry = FileEntry(
         format=recipe.format,
         recipe=recipe.name,
-        bits=recipe.bits,
+        bits=min(recipe.bits, int(stored)) if recipe.target else recipe.bits,
         path=made.name,
         bytes=sum(found.bytes for found in stage.files.values()),
         sha256=sha256,
@@ -159,7 +160,7 @@ def _build(run: Run, job: Job) -> None:
         route=stage.value["route"],
         inputs=job.key,
         imatrix=stage.value["imatrix"],
-        bits_per_weight=bits_per_weight(made, run.base.parameters),
+        bits_per_weight=stored,
         allocation=from_json(Allocation, given) if given else None,
     )
     if run.plan and stage.value["runs_here"]:

@@ -77,7 +77,7 @@ def plan_target(run: Run, target: Target) -> TargetPlan:
     """Measure what is not known yet. Raises UsageError for texts that share a passage, ModelError
     for a model whose weights are not understood."""
     export, work = export_gguf(run), run.space.work
-    given, final = calibration_text(run.options, run.source), run.options.measure.text
+    given, final = calibration_text(run.options, run.base), run.options.measure.text
     texts = split_texts(given, final).write(work)
     key = matrix_key(run.inputs, texts.calibrate)
     matrix, used = importance(run, key, texts.calibrate, export)
