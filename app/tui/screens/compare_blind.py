@@ -60,7 +60,10 @@ class BlindScreen(ModeScreen):
                     yield Static(classes="answer", markup=False)
         with Horizontal(id="blind-bar"):
             for said, label in _BUTTONS.items():
-                yield Button(label, compact=True, id=f"vote-{said}")
+                button = Button(label, compact=True, id=f"vote-{said}")
+                # While one looks pressed it takes no click: two in a row are two votes.
+                button.active_effect_duration = 0.0
+                yield button
         with Vertical(classes="pane", id="blind-result") as result:
             result.border_title = "Which you preferred"
             yield Static(id="blind-votes", markup=False)

@@ -78,7 +78,12 @@ async def test_run_look_and_save(bare: Any, pebble_built: Path, own_folder: Path
     async with bare.run_test(size=(120, 40)) as pilot:
 
         async def do(key: str, button: str) -> None:
-            await (pilot.press(key) if by == "key" else pilot.click(button))
+            if by == "key":
+                await pilot.press(key)
+                return
+            # A button that looks pressed takes no click.
+            await wait_until(lambda: not bare.screen.query_one(button).has_class("-active"))
+            await pilot.click(button)
 
         screen = await opened(pilot, pebble_built)
         form = screen.query_one("#prompts-form")

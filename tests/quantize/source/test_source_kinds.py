@@ -211,7 +211,8 @@ def test_a_tokenizer_with_code_of_its_own_is_used_all_the_way(
     question = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 2}
     graded = json.dumps({"task": "t", "answer": "x", **question})
     (model / "graded.jsonl").write_text(graded + "\n")
-    command = (model, "--recipe", "onnx-int8", "--limit", 32)
+    # The model is random, and 32 tokens say nothing on quality.
+    command = (model, "--recipe", "onnx-int8", "--limit", 32, "--no-gates")
     assert run_quantize(*command, check=False).returncode == 2
     run_quantize(*command, "--trust-remote-code")
     manifest = load_manifest(tmp_path / "own-built")
