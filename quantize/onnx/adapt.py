@@ -1,6 +1,7 @@
 """What a built graph gets that its maker does not give it: logits of the positions that are asked
 for. Only child processes call what is here."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ HEAD = "/lm_head/MatMul"
 _END = int(np.iinfo(np.int64).max)
 
 
-def adapt(folder: Path) -> None:
-    """Rewrite the builder's graph in ``folder``."""
+def adapt(folder: Path, metadata: Mapping[str, str]) -> None:
+    """Rewrite the builder's graph in ``folder``, which gets this ``metadata``."""
     model = ir.load(folder / NAME)
     select_rows(model.graph)
+    model.metadata_props.update(metadata)
     save_graph(model, folder / NAME, data=False)
 
 

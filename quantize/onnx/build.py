@@ -9,6 +9,7 @@ from quantize.children.process import run_child
 from quantize.errors import UsageError
 from quantize.onnx.builder import build_graph, builder_folder
 from quantize.onnx.optimum.export import build_with_optimum
+from quantize.onnx.variants import Mix
 from quantize.options import Target
 from quantize.progress.console import SILENT, Reporter
 from quantize.recipes.recipe import Recipe
@@ -39,17 +40,18 @@ def build_onnx(
     progress: Reporter = SILENT,
     calibration: Path | None = None,
     exports: Path | None = None,
+    mix: Mix | None = None,
 ) -> OnnxBuild:
     """Build ``source`` by ``recipe`` in the folder ``work``, for the processor ``target``.
 
     onnxruntime-genai's builder writes the graph; optimum's exporter does where the builder does not
     know the architecture. ``calibration`` is a text to smooth activations by, for recipes that
     round them. ``exports`` is a folder where optimum's float export is kept for the next recipe.
-    Raises UsageError where the recipe does not fit the target, and what `run_child` and
-    `optimum_overlay` raise.
+    ``mix`` says how each matrix is stored where the recipe does not. Raises UsageError where the
+    recipe does not fit the target, and what `run_child` and `optimum_overlay` raise.
     """
     out = work / recipe.name
-    make = partial(_build, source, target, progress, exports or work)
+    make = partial(_build, source, target, progress, exports or work, mix)
     if recipe.precision != _W8A8:
         return make(recipe, out)
     if target == "cuda":
@@ -69,17 +71,18 @@ def _build(
     target: Target,
     progress: Reporter,
     exports: Path,
+    mix: Mix | None,
     recipe: Recipe,
     out: Path,
 ) -> OnnxBuild:
     shutil.rmtree(out, ignore_errors=True)
     notes = None
     if builder_may_know(source.architecture):
-        call = partial(build_graph, source, recipe, out, target)
+        call = partial(build_graph, source, recipe, out, target, mix)
         notes = run_child(call, f"building {recipe.name}", out.parent, progress, torch=True)
     if notes is None:
         shutil.rmtree(out, ignore_errors=True)
-        notes = build_with_optimum(source, recipe, out, progress, exports)
+        notes = build_with_optimum(source, recipe, out, progress, exports, mix)
         if target == "cuda":
             notes.append("the graph is in 32 bits: optimum's export is not shaped for CUDA")
         return OnnxBuild(out, "optimum", notes)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from quantize.children.child import report_step
+from quantize.onnx.variants import Mix
 from quantize.options import Target
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
@@ -17,9 +18,11 @@ from runtimes.errors import RuntimeMissingError
 _OPTIONS = ("prune_lm_head=true", "windowed_kv_cache=false")
 
 
-def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) -> list[str] | None:
+def build_graph(
+    source: SourceModel, recipe: Recipe, out: Path, target: Target, mix: Mix | None = None
+) -> list[str] | None:
     """Build ``source`` into the folder ``out``; what the user should know, or None when the builder
-    does not know the architecture."""
+    does not know the architecture. ``mix`` is instead of the recipe's ways to store matrices."""
     report_step("loading onnxruntime-genai's builder")
     builder = _load_builder()
     report_step("building the graph")
@@ -28,9 +31,9 @@ def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) 
     pairs = [*_OPTIONS, f"hf_remote={str(source.trust_remote_code).lower()}"]
     extra = builder.parse_extra_options(*where, pairs)
     notes: list[str] = []
-    if recipe.options:
+    if recipe.options or mix:
         tied, extra["shared_embeddings"] = bool(extra["shared_embeddings"]), False
-        _round_by(recipe, target, notes, tied=tied)
+        _round_by(recipe, mix, target, notes, tied=tied)
     config = extra["hf_details"]["hf_config"]
     _flatten_rope(config)
     _name_windowed_layers(config)
@@ -45,7 +48,7 @@ def build_graph(source: SourceModel, recipe: Recipe, out: Path, target: Target) 
     from quantize.onnx.adapt import adapt
 
     report_step("rewriting the graph")
-    adapt(out)
+    adapt(out, mix.metadata if mix else {})
     return notes
 
 
@@ -73,23 +76,25 @@ def _load_builder() -> Any:
     return builder
 
 
-def _round_by(recipe: Recipe, target: Target, notes: list[str], *, tied: bool) -> None:
-    """Let ``recipe`` say how matrices are stored, in the place of the builder's own rounding, which
-    holds all of them in 32 bits; ``notes`` get what the user should know."""
+def _round_by(
+    recipe: Recipe, mix: Mix | None, target: Target, notes: list[str], *, tied: bool
+) -> None:
+    """Let ``recipe``, or ``mix``, say how matrices are stored, in the place of the builder's own
+    rounding, which holds all of them in 32 bits; ``notes`` get what the user should know."""
     from builders.base import Model
 
     from quantize.onnx.adapt import EMBEDDING
-    from quantize.onnx.nbits import plan_variants, quantize_graph
+    from quantize.onnx.nbits import plan_matrices, quantize_graph
 
     def to_nbits(model: Any) -> Any:
         graph = model.model.graph
-        plan = plan_variants(graph, recipe.options)
+        plan, importance = plan_matrices(graph, recipe.options, mix)
         left = list(model.quant_attrs["nodes_to_exclude"])
         if target == "cuda" and not tied:
             left.append(EMBEDDING)  # the builder shares a table in 8 bits there, and makes none
         for name in left:
             plan.pop(name, None)
-        notes.extend(quantize_graph(graph, plan, tied=tied))
+        notes.extend(quantize_graph(graph, plan, importance, tied=tied))
         return model.model
 
     Model.to_nbits = to_nbits

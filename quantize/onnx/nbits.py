@@ -4,19 +4,22 @@ Only child processes call what is here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from quantize.children.child import report_progress
 from quantize.onnx.adapt import EMBEDDING, HEAD
 from quantize.onnx.graphfile import Inserter, add_constant
-from quantize.onnx.rounding import round_matrix
+from quantize.onnx.rounding import Floats, round_matrix
 from quantize.onnx.smooth import product_weight
-from quantize.onnx.variants import Variant, variants_of
+from quantize.onnx.variants import Mix, Variant, parse_variant, variants_of
+from quantize.source.shapes import gguf_name
+from runtimes.errors import ModelError
 
 _DOMAIN = "com.microsoft"
 _INT8 = 4  # the operator's accuracy_level: activations in 8 bits, the fastest on processors
@@ -46,12 +49,57 @@ def plan_variants(graph: Any, options: Mapping[str, str]) -> dict[str, Variant]:
     return plan
 
 
-def quantize_graph(graph: Any, plan: Mapping[str, Variant], *, tied: bool) -> list[str]:
+def plan_matrices(
+    graph: Any, options: Mapping[str, str], mix: Mix | None
+) -> tuple[dict[str, Variant], dict[str, Floats]]:
+    """As `plan_variants` by a recipe's ``options``, or by a ``mix``, which also tells how much the
+    nodes' input channels matter. Raises ModelError for a product of which it says nothing."""
+    if mix is None:
+        return plan_variants(graph, options), {}
+    plan, importance = {}, {}
+    products = [node.name for node in graph if product_weight(node) is not None]
+    with np.load(mix.importance) as arrays:
+        for node in [*products, EMBEDDING]:
+            tensor = tensor_of(node, mix.variants)
+            if tensor in mix.variants:
+                plan[node] = parse_variant(mix.variants[tensor])
+                importance[node] = arrays[tensor]
+            elif node != EMBEDDING:  # a table whose rows no block divides stays as it is
+                raise ModelError(
+                    f"the graph's product {node} is none of the model's tensors that sensitivities"
+                    " were measured of: build a recipe by name instead of a target"
+                )
+    return plan, importance
+
+
+def tensor_of(node: str, known: Container[str]) -> str:
+    """The tensor that the node of that name has, of those ``known`` where it is a part of one.
+
+    Where embeddings are tied, the output layer has the table's.
+    """
+    if node in (EMBEDDING, HEAD):
+        own = node == HEAD and "output.weight" in known
+        return "output.weight" if own else "token_embd.weight"
+    tensor = f"{gguf_name(node.strip('/').replace('/', '.')).rpartition('.')[0]}.weight"
+    if tensor in known:
+        return tensor
+    whole = re.sub(r"\.attn_[qkv]\.", ".attn_qkv.", tensor).replace(".ffn_gate.", ".ffn_up.")
+    return whole if whole in known else tensor
+
+
+def quantize_graph(
+    graph: Any,
+    plan: Mapping[str, Variant],
+    importance: Mapping[str, Floats],
+    *,
+    tied: bool,
+) -> list[str]:
     """Store the matrices of ``graph`` (onnx_ir) as ``plan`` has it for their nodes, in place, and
     return what the user should know. Nodes that it does not name stay as they are.
 
-    With ``tied`` embeddings the output layer's matrix serves as the table too. Blocks of the plan
-    that do not divide a matrix's rows become smaller ones.
+    ``importance``, by nodes, weighs the errors of rounding, as `round_matrix` has it. With ``tied``
+    embeddings the output layer's matrix serves as the table too. Blocks of the plan that do not
+    divide a matrix's rows become smaller ones.
     """
     products = [node for node in graph if node.name in plan and product_weight(node) is not None]
     stored: dict[str, _Stored] = {}  # by the names of the float constants: two may share one
@@ -61,14 +109,14 @@ def quantize_graph(graph: Any, plan: Mapping[str, Variant], *, tied: bool) -> li
         weight = node.inputs[1]
         if weight.name not in stored:
             matrix = weight.const_value.numpy().T
-            stored[weight.name] = _store(graph, node, matrix, plan)
+            stored[weight.name] = _store(graph, node, matrix, plan, importance)
         if node.name == HEAD:
             head = stored[weight.name]
         _replace_product(graph, node, stored[weight.name])
         if not weight.uses():
             graph.initializers.pop(str(weight.name))
     report_progress(len(products), len(products), "matrices")
-    notes = _replace_table(graph, plan, head if tied else None)
+    notes = _replace_table(graph, plan, importance, head if tied else None)
     graph.sort()  # a shared table is read before the output layer, where its matrix is
     return notes
 
@@ -90,6 +138,7 @@ def _store(
     node: Any,
     matrix: npt.NDArray[Any],
     plan: Mapping[str, Variant],
+    importance: Mapping[str, Floats],
 ) -> _Stored:
     """The ``matrix`` [outputs, inputs] of ``node``, rounded as planned.
 
@@ -98,7 +147,7 @@ def _store(
     """
     outputs, inputs = matrix.shape
     variant = plan[node.name].fitting(inputs)
-    rounded = round_matrix(matrix, variant)
+    rounded = round_matrix(matrix, variant, importance.get(node.name))
     name = node.name.strip("/").replace("/", ".")
     codes = add_constant(graph, f"{name}.codes", rounded.codes)
     scales = add_constant(graph, f"{name}.scales", rounded.scales)
@@ -130,6 +179,7 @@ def _replace_product(graph: Any, node: Any, stored: _Stored) -> None:
 def _replace_table(
     graph: Any,
     plan: Mapping[str, Variant],
+    importance: Mapping[str, Floats],
     head: _Stored | None,
 ) -> list[str]:
     gather = next((node for node in graph if node.name == EMBEDDING), None)
@@ -141,7 +191,7 @@ def _replace_table(
         return []
     shared = head is not None and (head.outputs, head.inputs) == (rows, columns)
     if head is None or not shared:
-        head = _store(graph, gather, table.const_value.numpy(), plan)
+        head = _store(graph, gather, table.const_value.numpy(), plan, importance)
     variant = head.variant
     new = Inserter(graph, gather, "/model/embed_tokens/")
     # In the graph, not in the data file: shape inference wants to see it.

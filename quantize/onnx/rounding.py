@@ -3,8 +3,9 @@ where they are not symmetric, a whole zero point.
 
     weight = (code - zero point) * scale
 
-Scale and zero point of a block are searched together for the least squared error. The usual way, a
-float minimum that becomes a zero point in the end, leaves a scale that no longer fits.
+Scale and zero point of a block are searched together for the least squared error, weighted where it
+is known how much each weight matters. The usual way, a float minimum that becomes a zero point in
+the end, leaves a scale that no longer fits.
 """
 
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ _PIECE = 1 << 16  # weights: the dozen arrays of a piece stay in a processor's c
 _PARTS = {4: tuple(np.linspace(0.8, 1.04, 7)), 8: (0.985, 1.0)}
 _AROUND = {4: (-1, 0, 1), 8: (0,)}
 _REFITS = 1
+_FLOOR = 1e-3  # of a block's mean importance: what no text has asked for is rounded too
 _HALF = np.finfo(np.float16)
 
 
@@ -43,10 +45,13 @@ class Rounded:
     zeros: Codes | None
 
 
-def round_matrix(weight: npt.NDArray[Any], variant: Variant) -> Rounded:
+def round_matrix(
+    weight: npt.NDArray[Any], variant: Variant, importance: Floats | None = None
+) -> Rounded:
     """``weight`` [outputs, inputs] as ``variant`` says.
 
-    Works in pieces over all processors: beside the result it takes a few MB.
+    ``importance``, of each input channel [inputs] or each weight [outputs, inputs], weighs the
+    squared errors. Works in pieces over all processors: beside the result it takes a few MB.
     """
     outputs, inputs = weight.shape
     step = max(1, _PIECE // max(inputs, 1))
@@ -55,7 +60,7 @@ def round_matrix(weight: npt.NDArray[Any], variant: Variant) -> Rounded:
         most = max(pool.map(lambda part: float(np.abs(weight[part]).max(initial=0)), slices))
         # Half precision has the digits of scales in its range; those of a matrix outside need 32.
         half = float(_HALF.tiny) < most / 2**variant.bits and most < float(_HALF.max)
-        one = partial(_round, weight, variant, np.float16 if half else np.float32)
+        one = partial(_round, weight, variant, importance, np.float16 if half else np.float32)
         parts = list(pool.map(one, slices))
     codes, scales, zeros = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Rounded(variant, inputs, codes, scales, None if variant.symmetric else zeros)
@@ -75,11 +80,19 @@ def dequantize(rounded: Rounded) -> Floats:
 
 
 def _round(
-    weight: npt.NDArray[Any], variant: Variant, kind: Any, rows: slice
+    weight: npt.NDArray[Any],
+    variant: Variant,
+    importance: Floats | None,
+    kind: Any,
+    rows: slice,
 ) -> tuple[Codes, npt.NDArray[Any], Codes]:
     """Packed codes, scales and packed zero points of some rows."""
     x = _blocks(weight[rows], variant.block)
-    scale, zero = _search(x, variant)
+    w = None
+    if importance is not None:
+        of_rows = importance[rows] if importance.ndim == 2 else importance[None]
+        w = _relative(_blocks(of_rows, variant.block))
+    scale, zero = _search(x, w, variant)
     scale = scale.astype(kind)
     d = np.empty_like(x)
     _steps(x, scale.astype(np.float32), zero, variant.bits, d)
@@ -96,16 +109,24 @@ def _blocks(matrix: npt.NDArray[Any], block: int) -> Floats:
     return matrix.reshape(len(matrix), -1, block)
 
 
-def _search(x: Floats, variant: Variant) -> tuple[Floats, Floats]:
+def _relative(w: Floats) -> Floats:
+    """To the mean of each block, with a floor; what has no importance at all is all alike."""
+    mean = w.mean(axis=2, keepdims=True)
+    return np.where(mean > 0, w / np.where(mean > 0, mean, 1), 1) + np.float32(_FLOOR)
+
+
+def _search(x: Floats, w: Floats | None, variant: Variant) -> tuple[Floats, Floats]:
     """Scale and zero point [rows, blocks] of each block."""
+    wx = x if w is None else w * x
     best = np.full(x.shape[:2], -1, np.float32)
     scale, zero = np.zeros_like(best), np.zeros_like(best)
-    d = np.empty_like(x)
+    d, wd = np.empty_like(x), np.empty_like(x)
 
     def attempt(tried: Floats, zeros: Floats) -> None:
         """With the scale that fits the codes of ``tried`` best, the error is less by this sum."""
         _steps(x, tried, zeros, variant.bits, d)
-        square, product = _sums(d, d), _sums(x, d)
+        square = _sums(d, d if w is None else np.multiply(w, d, out=wd))
+        product = _sums(wx, d)
         safe = np.where(square > 0, square, 1)
         less = product * product / safe
         better = less > best

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from quantize.errors import UsageError
 
@@ -23,17 +24,32 @@ class Variant:
         """Such as 4z32: 4 bits, blocks of 32 with zero points; 8s64 has none."""
         return f"{self.bits}{'s' if self.symmetric else 'z'}{self.block}"
 
-    def bits_per_weight(self, inputs: int) -> float:
-        """In rows of ``inputs`` weights, with scales in half precision and zero points."""
+    def row_bytes(self, inputs: int) -> int:
+        """Of ``inputs`` weights, with scales in half precision and zero points."""
         blocks = -(-inputs // self.block)
         zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
-        return 8 * (blocks * (self.block * self.bits // 8 + 2) + zeros) / inputs
+        return blocks * (self.block * self.bits // 8 + 2) + zeros
+
+    def bits_per_weight(self, inputs: int) -> float:
+        """In rows of ``inputs`` weights."""
+        return 8 * self.row_bytes(inputs) / inputs
 
     def fitting(self, inputs: int) -> "Variant":
         """With the largest block, from its own down to 32, that divides ``inputs``: to fill up a
         block takes space for nothing."""
         sizes = [size for size in _BLOCKS if 32 < size <= self.block and inputs % size == 0]
         return replace(self, block=max(sizes, default=min(self.block, 32)))
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A variant for each tensor, both by their names (a tensor has that of GGUF), instead of a
+    recipe's: ``importance`` (.npz) has for each how much its input channels matter. ``metadata`` is
+    what the graph says of itself."""
+
+    variants: Mapping[str, str]
+    importance: Path
+    metadata: Mapping[str, str]
 
 
 def parse_variant(name: str) -> Variant:

@@ -13,6 +13,7 @@ from quantize.children.process import run_child
 from quantize.errors import SourceError
 from quantize.onnx.optimum.finish import finish
 from quantize.onnx.optimum.overlay import optimum_overlay, overlay_key
+from quantize.onnx.variants import Mix
 from quantize.progress.console import Reporter
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
@@ -23,7 +24,12 @@ _WANTED = ("generation_config.json", "*.safetensors", "*.safetensors.index.json"
 
 
 def build_with_optimum(
-    source: SourceModel, recipe: Recipe, out: Path, progress: Reporter, exports: Path
+    source: SourceModel,
+    recipe: Recipe,
+    out: Path,
+    progress: Reporter,
+    exports: Path,
+    mix: Mix | None = None,
 ) -> list[str]:
     """Build the folder ``out``; returns what the user should know, the reason for this route first.
 
@@ -46,7 +52,7 @@ def build_with_optimum(
                 f"neither onnxruntime-genai's builder nor optimum knows {name}; use --to gguf\n"
                 f"  {refused}"
             )
-    finishing = partial(finish, source, made, out, recipe, check=fresh)
+    finishing = partial(finish, source, made, out, recipe, mix, check=fresh)
     notes = run_child(finishing, f"building {recipe.name}", out.parent, torch=True)
     record.write_text(identity, encoding="utf-8")
     return [f"exported by optimum: onnxruntime-genai's builder does not know {name}", *notes]

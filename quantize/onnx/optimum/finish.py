@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize.errors import CheckError, SourceError
+from quantize.onnx.variants import Mix
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from runtimes.models.modelfile import GENAI_CONFIG
@@ -21,7 +22,13 @@ _MOST_DIVERGENCE = 1e-4
 
 
 def finish(
-    source: SourceModel, export: Path, out: Path, recipe: Recipe, *, check: bool
+    source: SourceModel,
+    export: Path,
+    out: Path,
+    recipe: Recipe,
+    mix: Mix | None,
+    *,
+    check: bool,
 ) -> list[str]:
     """Write the folder ``out`` from the float ``export``; returns what the user should know.
 
@@ -31,7 +38,7 @@ def finish(
 
     from quantize.onnx.adapt import select_rows
     from quantize.onnx.graphfile import NAME, save_graph
-    from quantize.onnx.nbits import plan_variants, quantize_graph
+    from quantize.onnx.nbits import plan_matrices, quantize_graph
     from quantize.onnx.optimum.normalize import normalize
 
     graph = ir.load(export / NAME)
@@ -41,10 +48,11 @@ def finish(
         _require_agreement(source, export / NAME, decoder)
     tied = normalize(graph)
     notes: list[str] = []
-    if recipe.options:
-        plan = plan_variants(graph.graph, recipe.options)
-        notes = quantize_graph(graph.graph, plan, tied=tied)
+    if recipe.options or mix:
+        plan, importance = plan_matrices(graph.graph, recipe.options, mix)
+        notes = quantize_graph(graph.graph, plan, importance, tied=tied)
     select_rows(graph.graph)
+    graph.metadata_props.update(mix.metadata if mix else {})
     out.mkdir()
     save_graph(graph, out / NAME)
     config = json.dumps(described, indent=4)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from safetensors import safe_open
 
 from quantize.onnx.adapt import EMBEDDING, HEAD
-from quantize.onnx.nbits import plan_variants, quantize_graph
+from quantize.onnx.nbits import plan_matrices, plan_variants, quantize_graph, tensor_of
 from quantize.onnx.rounding import dequantize, round_matrix
-from quantize.onnx.variants import parse_variant
+from quantize.onnx.variants import Mix, parse_variant
+from quantize.source.shapes import gguf_name
+from runtimes.errors import ModelError
+from tests.quantize.conftest import Built
 
 Floats = npt.NDArray[np.float32]
 
@@ -65,7 +72,7 @@ def test_every_node_has_its_own(head: str, tied: bool):
     plan = {name: parse_variant(variant) for name, variant in names.items()}
     weights = _weights()
     model = _model(weights)
-    notes = quantize_graph(model.graph, plan, tied=tied)
+    notes = quantize_graph(model.graph, plan, {}, tied=tied)
     assert ("shares" in notes[0]) is tied
     kept = {
         name: dequantize(round_matrix(w, plan[name].fitting(w.shape[1])))
@@ -87,10 +94,69 @@ def test_every_node_has_its_own(head: str, tied: bool):
     assert floats == []
 
 
+def test_a_mix_says_how_each_tensor_is_stored_and_weighed(tmp_path: Path):
+    weights = _weights()
+    tensors = {UP: "blk.0.ffn_up.weight", DOWN: "blk.0.ffn_down.weight"}
+    tensors |= {HEAD: "output.weight", EMBEDDING: "token_embd.weight"}
+    rng = np.random.default_rng(1)
+    importance = {
+        tensors[node]: np.exp(3 * rng.standard_normal(w.shape[1])).astype(np.float32)
+        for node, w in weights.items()
+    }
+    np.savez(tmp_path / "importance.npz", **importance)
+    variants = dict(zip(tensors.values(), ("4z32", "8s64", "4s32", "4z64"), strict=True))
+    model = _model(weights)
+    plan, weighed = plan_matrices(
+        model.graph, {}, Mix(variants, tmp_path / "importance.npz", metadata={})
+    )
+    assert {tensors[node]: variant.name for node, variant in plan.items()} == variants
+    quantize_graph(model.graph, plan, weighed, tied=False)
+    stored = {
+        name: value.const_value.numpy()
+        for name, value in model.graph.initializers.items()
+        if value.const_value is not None
+    }
+    for node, tensor in tensors.items():
+        rounded = round_matrix(weights[node], plan[node], importance[tensor])
+        codes = stored[f"{node.strip('/').replace('/', '.')}.codes"]
+        np.testing.assert_array_equal(codes, rounded.codes)
+    mix = Mix({tensors[UP]: "4z32"}, tmp_path / "importance.npz", metadata={})
+    with pytest.raises(ModelError, match=r"down_proj.* is none of the model's tensors"):
+        plan_matrices(_model(weights).graph, {}, mix)
+
+
+def test_tensors_of_the_builders_nodes(qwen2: Built):
+    """Qwen2 has one product for queries, keys and values; its output layer is the table."""
+    graph = ir.load(qwen2.out / "onnx-int4" / "model.onnx").graph
+    products = {node.name[:-3] for node in graph if node.op_type == "MatMulNBits"}
+    with safe_open(next(qwen2.source.glob("*.safetensors")), "np") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    known = {gguf_name(name) for name, shape in shapes.items() if len(shape) == 2}
+    known = {re.sub("attn_[qkv]\\.", "attn_qkv.", name) for name in known}
+    assert {tensor_of(node, known) for node in products} == known
+
+
+@pytest.mark.parametrize(
+    ("node", "known", "tensor"),
+    [
+        (HEAD, ["output.weight"], "output.weight"),
+        (HEAD, [], "token_embd.weight"),
+        ("/model/layers.3/attn/o_proj/MatMul", ["blk.3.attn_output.weight"], ""),
+        ("/model/layers.3/attn/q_proj/MatMul", ["blk.3.attn_q.weight"], ""),
+        ("/model/layers.3/attn/q_proj/MatMul", ["blk.3.attn_qkv.weight"], ""),
+        ("/model/layers.11/mlp/gate_proj/MatMul", ["blk.11.ffn_up.weight"], ""),
+        ("/transformer/h.0/attn/c_attn/MatMul", ["blk.0.attn_qkv.weight"], ""),
+        ("/model/layers.3/other/MatMul", ["blk.3.attn_q.weight"], "blk.3.other.weight"),
+    ],
+)
+def test_a_nodes_tensor_may_be_a_part_of_one(node: str, known: list[str], tensor: str):
+    assert tensor_of(node, known) == (tensor or known[0])
+
+
 def test_what_is_not_in_the_plan_stays():
     weights = _weights()
     model = _model(weights)
-    assert quantize_graph(model.graph, {UP: parse_variant("4s32")}, tied=True) == []
+    assert quantize_graph(model.graph, {UP: parse_variant("4s32")}, {}, tied=True) == []
     kinds = [node.op_type for node in model.graph if node.op_type != "Cast"]
     assert kinds == ["Gather", "MatMulNBits", "MatMul", "MatMul"]
 
@@ -100,7 +166,7 @@ def test_scales_of_a_graph_in_half_precision_are_read_as_they_are():
     weights = {name: w.astype(np.float16) for name, w in _weights().items()}
     model = _model(weights)  # type: ignore[arg-type]
     options = {"usual": "4z32", "careful": "8s64"}
-    quantize_graph(model.graph, plan_variants(model.graph, options), tied=True)
+    quantize_graph(model.graph, plan_variants(model.graph, options), {}, tied=True)
     kinds = [node.op_type for node in model.graph]
     assert "Cast" not in kinds
     assert kinds.count("MatMulNBits") == 3

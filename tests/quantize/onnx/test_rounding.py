@@ -79,6 +79,36 @@ def test_the_operator_multiplies_by_what_it_stands_for(inputs: int, name: str, s
     np.testing.assert_allclose(_multiply(x, rounded), expected, rtol=1e-4, atol=1e-5 * size)
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("kind", ["plain", "heavy tails", "shifted", "flat blocks"])
+def test_what_matters_more_is_closer(kind: str, name: str):
+    """Of input channels, and of single weights, which may be as different as gradients are."""
+    weight, variant = _matrices()[kind], parse_variant(name)
+    plain = dequantize(round_matrix(weight, variant))
+    rng = np.random.default_rng(8)
+    for shape in (weight.shape[1:], weight.shape):
+        importance = np.exp(3 * rng.standard_normal(shape)).astype(np.float32)
+        found = dequantize(round_matrix(weight, variant, importance))
+        off, usual = (
+            float((importance * np.square(matrix - weight, dtype=np.float64)).sum())
+            for matrix in (found, plain)
+        )
+        assert off <= usual * 1.001
+        if kind != "flat blocks" and variant.bits == 4:
+            assert off < 0.8 * usual
+
+
+def test_what_no_text_asked_for_is_rounded_too():
+    weight = _matrices()["plain"]
+    importance = np.zeros_like(weight)
+    importance[:50, :256] = 1
+    for name in ("4z32", "8s64"):
+        found = dequantize(round_matrix(weight, parse_variant(name), importance))
+        assert _error(found, weight) <= 1.1 * _error(
+            dequantize(round_matrix(weight, parse_variant(name))), weight
+        )
+
+
 def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch):
     weight = np.random.default_rng(0).standard_normal((300, 160)).astype(np.float32)
     for name in ("4z32", "8s32"):
