@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from quantize.errors import DiskFullError, UsageError
-from quantize.recipes.choose import choose_recipes, find_recipe
-from quantize.recipes.recipe import FORMATS, Recipe, recipe_for
+from quantize.recipes.choose import choose_formats, choose_recipes, find_recipe
+from quantize.recipes.recipe import FORMATS, Format, Recipe, recipe_for
 from quantize.recipes.target import bits_target, kl_target, memory_target, size_target
 from runtimes.errors import IngotError
 
@@ -200,17 +200,17 @@ def _recipes(
     """Targets and named recipes alone, or the presets of --to and --bits, or both when both are
     given; with targets --to says what these are made in."""
     presets: tuple[Recipe, ...] = ()
-    if targets and to is not None and bits is None:
-        if _split(to) != ["gguf"]:
-            raise UsageError(f"targets are kept by GGUF files only so far: --to gguf, not {to!r}")
-    elif to is not None or bits is not None or not (names or targets):
+    formats = choose_formats(_split(to)) if to is not None else None
+    if bits is not None or (not targets and (formats or not names)):
         try:
             sizes = [int(text) for text in _split(bits)] if bits is not None else [4, 8]
         except ValueError:
             raise UsageError(f"--bits takes numbers, not {bits!r}") from None
-        presets = choose_recipes(formats=_split(to) if to is not None else FORMATS, bits=sizes)
+        presets = choose_recipes(formats=formats or FORMATS, bits=sizes)
     named = (find_recipe(name) for text in names for name in _split(text))
-    wanted = (*presets, *named, *map(recipe_for, targets))
+    kept_in: Sequence[Format] = formats or ("gguf",)
+    aimed = (recipe_for(target, made_in) for made_in in kept_in for target in targets)
+    wanted = (*presets, *named, *aimed)
     return tuple({item.name: item for item in wanted}.values())
 
 

@@ -31,7 +31,7 @@ Rounding = dict[int, float]
 
 _SEED = 20260101
 _LEVELS = 127  # on each side of zero, of activations in 8 bits
-_BLOCKS = (32, 256)  # inputs that share a scale: of llama.cpp's plain types, and of its K types
+BLOCKS = (32, 256)  # inputs that share a scale: of llama.cpp's plain types, and of its K types
 _TRANSPOSED = re.compile(r"c_(?:attn|proj|fc)\.weight$")  # GPT-2's family: [in, out]
 
 
@@ -169,7 +169,7 @@ def _forward(
         if fisher is not None and rate is not None:
             if tied:
                 state.save("head", 0, 0, fisher)
-                state.save("rounding", 0, 0, torch.tensor([rounding.get(b, 0.0) for b in _BLOCKS]))
+                state.save("rounding", 0, 0, torch.tensor([rounding.get(b, 0.0) for b in BLOCKS]))
             else:
                 rate(_matrix("output.weight", head.weight, fisher, rounding))
     return calls
@@ -240,7 +240,7 @@ def _embedding(
             else:
                 fisher[rows] += got[rows].square()
         rounding = (
-            dict(zip(_BLOCKS, state.load("rounding", 0, 0).tolist(), strict=True)) if tied else {}
+            dict(zip(BLOCKS, state.load("rounding", 0, 0).tolist(), strict=True)) if tied else {}
         )
         rate(_matrix("token_embd.weight", table.weight, fisher, rounding))
 
@@ -327,21 +327,23 @@ def _watch(hooks: contextlib.ExitStack, module: Any, into: Rounding) -> None:
             output.register_hook(lambda gradient: add(inputs, gradient.flatten(0, -2)))
 
     def add(inputs: Any, gradient: Any) -> None:
-        for block in _BLOCKS:
-            if inputs.shape[1] % block == 0:
-                # By tokens: the roundings of two of them have nothing to do with each other.
-                moved = (_rounded(inputs, block) - inputs) @ module.weight.detach().T
-                cost = 0.5 * (gradient * moved).sum(dim=1).square().sum()
-                into[block] = into.get(block, 0.0) + float(cost)
+        for block in BLOCKS:
+            # By tokens: the roundings of two of them have nothing to do with each other.
+            moved = (_rounded(inputs, block) - inputs) @ module.weight.detach().T
+            cost = 0.5 * (gradient * moved).sum(dim=1).square().sum()
+            into[block] = into.get(block, 0.0) + float(cost)
 
     hooks.callback(module.register_forward_hook(forward).remove)
 
 
 def _rounded(inputs: Any, block: int) -> Any:
-    """Inputs [tokens, in] in 8 bits, with one scale a block."""
-    groups = inputs.unflatten(1, (-1, block))
+    """Inputs [tokens, in] in 8 bits, with one scale a block; the last one may be shorter."""
+    import torch
+
+    width = inputs.shape[1]
+    groups = torch.nn.functional.pad(inputs, (0, -width % block)).unflatten(1, (-1, block))
     scale = groups.abs().amax(dim=2, keepdim=True).clamp_min(1e-30) / _LEVELS
-    return ((groups / scale).round() * scale).flatten(1)
+    return ((groups / scale).round() * scale).flatten(1)[:, :width]
 
 
 def _split(name: str, weight: Any, fisher: Any, rounding: Rounding | None) -> Iterator[Matrix]:

@@ -24,13 +24,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A tensor of so many ``matrices`` [``rows``, ``width``], whose type is chosen by itself."""
+    """A tensor of so many ``matrices`` [``rows``, ``width``], whose type is chosen by itself.
+
+    ``importance`` has for each column how much errors in it matter, where the format's rounding is
+    weighed by the table."""
 
     name: str
     matrices: int
     rows: int
     width: int
     choices: tuple[Choice, ...]
+    importance: tuple[float, ...] = ()
 
     @property
     def weights(self) -> int:

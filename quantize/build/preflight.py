@@ -31,7 +31,7 @@ from quantize.stages.stages import stages_size
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.hardware import detect
 
-_TRIES = 3.15  # files that a bound of divergence may need
+_TRIES = 3.15  # files that a bound of divergence, or one in ONNX, may need
 _SPARE = 64_000_000  # vocabularies, tokenizer files, logs
 _TORCH = 700_000_000  # torch and transformers themselves
 _USUAL_VOCABULARY = 152_000  # where the configuration does not tell
@@ -66,7 +66,7 @@ def space_parts(
     # An ONNX graph whose embedding is rewritten exists twice for a moment; W8A8 is made of floats.
     rewrite = (4 * count if one.precision == "w8a8" else files[one.name] for one in onnx)
     parts["scratch"] = int(max(rewrite, default=0) * 1.05) + _SPARE
-    tried = {r.name for r in recipes if r.target and r.target.bound == "kl"}
+    tried = {r.name for r in recipes if r.target and (r.target.bound == "kl" or r.format == "onnx")}
     return parts | {n: int(size * (_TRIES if n in tried else 1.05)) for n, size in files.items()}
 
 
@@ -87,7 +87,7 @@ def memory_parts(
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
     if onnx := [recipe for recipe in recipes if recipe.format == "onnx"]:
-        held = max(r.bits_per_weight / 8 if r.options else 2 * 4 for r in onnx)
+        held = max(r.bits_per_weight / 8 if r.options or r.target else 2 * 4 for r in onnx)
         parts["building ONNX files"] = int(1.1 * (source.bytes + held * source.parameters)) + _TORCH
     return parts
 
@@ -163,6 +163,12 @@ def require_sense(options: Options) -> None:
     for recipe in options.recipes:
         if recipe.target and recipe.target.bound == "kl" and not options.measure.enabled:
             raise UsageError(f"{recipe.name} is a bound that is measured: without --no-measure")
+        if recipe.target and recipe.format == "onnx" and recipe.target.rows:
+            raise UsageError(f"{recipe.name}: --fastest is for GGUF files only, without --to onnx")
+        if recipe.target and recipe.format == "onnx" and options.target != "cpu":
+            raise UsageError(
+                f"{recipe.name} is measured here, which graphs for CUDA are not: --target cpu"
+            )
     check_overrides(options.overrides)
     needed = ("torch", "transformers", "matplotlib")
     missing = [name for name in needed if not importlib.util.find_spec(name)]

@@ -6,7 +6,8 @@ and on the last, the one that all files are measured on, which has the verdict, 
 error. All that the next try takes from them is by how much one was off as a whole.
 """
 
-import re
+import os
+import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,7 @@ from quantize.build.run import Job, Measuring, Run
 from quantize.build.target_plan import TargetPlan, plan_target
 from quantize.disk import human
 from quantize.errors import MissedTargetError
-from quantize.gguf.quantize import LONGEST, quantize_gguf
+from quantize.gguf.quantize import LONGEST
 from quantize.manifest import Allocation, Fidelity
 from quantize.recipes.target import Target
 from quantize.stages.stages import Stage, stage_key, versions
@@ -28,6 +29,8 @@ _AIMS = (0.97, 0.96, 0.93)  # of the bound, try by try
 _NEAR = 0.93  # of the bound: a file below it wastes bytes
 _TUNE = 2048  # scored tokens of the second text
 _MEGABYTE = 1_000_000
+_WASTED = 0.005  # of a bound of bytes: more of it is worth another try
+_GROWS = 0.2  # of the bytes that a file is too large: what else takes less when these are saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class _Try:
     types: Mapping[str, str]
     tuned: Fidelity | None = None
     final: Fidelity | None = None
+    over: float = 0.0  # by how much it is beyond the bound
 
     @property
     def bytes(self) -> int:
@@ -62,30 +66,46 @@ def make_target(run: Run, job: Job, target: Target) -> Stage:
     """
     if found := run.stages.find("build", job.key):
         return found
-    plan = plan_target(run, target)
-    tries = [_within(run, job, plan)] if target.bound != "kl" else _search(run, job, plan)
+    plan = plan_target(run, job.recipe, target)
+    tries = _search(run, job, plan) if target.bound == "kl" else _within(run, job, plan)
     done = tries[-1]
 
     def keep(folder: Path) -> dict[str, Any]:
         made = _file(run, job, done)
-        (folder / made.name).hardlink_to(made)
-        notes = [*plan.export.notes, *done.stage.value]
-        kept = {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": plan.used}
+        if made.is_dir():
+            shutil.copytree(made, folder / made.name, copy_function=os.link)
+        else:
+            os.link(made, folder / made.name)
+        kept = {**done.stage.value, "runs_here": True, "imatrix": plan.maker.used}
         return {**kept, "allocation": asdict(_allocation(plan, done, len(tries)))}
 
     return run.stages.run("build", job.key, keep)
 
 
-def _within(run: Run, job: Job, plan: TargetPlan) -> _Try:
-    """The file of the least predicted divergence, or time, that is small enough."""
-    types = solve(plan.table.units, plan.cost(loss), size, plan.room)
-    if types is None:
-        least = sum(min(c.bytes for c in unit.choices) for unit in plan.table.units)
-        raise MissedTargetError(
-            f"{plan.target.name} cannot be kept: the smallest file of {run.base.name} has about"
-            f" {human(plan.overhead + least)}"
-        )
-    return _build(run, job, plan, types, f"quantizing to {job.recipe.name}")
+def _within(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
+    """All tries; the last is the file of the least predicted divergence, or time, that is small
+    enough. What a file has besides the tensors whose types are chosen is known once there is
+    one."""
+    besides, tries = plan.besides, list[_Try]()
+    for number in range(1, len(_AIMS) + 1):
+        types = solve(plan.table.units, plan.cost(loss), size, plan.limit - besides)
+        if types is None:
+            least = sum(min(c.bytes for c in unit.choices) for unit in plan.table.units)
+            raise MissedTargetError(
+                f"{job.recipe.name} cannot be kept: the smallest file of {run.base.name} has about"
+                f" {human(int(besides + least))}"
+            )
+        if tries and types == tries[-1].types:
+            break
+        made = _build(run, job, plan, types, number)
+        taken = plan.maker.taken(_file(run, job, made), plan.target)
+        made = replace(made, over=taken - plan.limit)
+        tries.append(made)
+        known = taken - plan.table.total(types).bytes
+        if made.over <= 0 and besides - known <= _WASTED * plan.limit:
+            break
+        besides = known + max(made.over, 0) * _GROWS
+    return _best_last(run, job, tries)
 
 
 def _search(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
@@ -97,46 +117,43 @@ def _search(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
     for number, aim in enumerate(_AIMS, 1):
         asked = aim * bound / off
         types = solve(plan.table.units, plan.cost(size), loss, asked)
-        if types is None:
+        if types is None or (tries and types == tries[-1].types):
             break
-        text = f"quantizing to {job.recipe.name}, try {number}"
-        made = _measured(run, job, plan, measuring, _build(run, job, plan, types, text))
+        made = _measured(run, job, plan, measuring, _build(run, job, plan, types, number))
         tries.append(made)
-        run.progress.note(_told(made, plan))
+        run.progress.note(_told(made, job, plan))
         off = made.worst / asked
         if _NEAR * bound <= made.verdict <= bound:
             break
     if not tries:
         least = sum(min(c.kl for c in unit.choices) for unit in plan.table.units)
         raise MissedTargetError(
-            f"{plan.target.name} cannot be kept: {run.base.name} in half precision is predicted to"
-            f" lose {least:.2g} nats already"
+            f"{job.recipe.name} cannot be kept: {run.base.name} is predicted to lose {least:.2g}"
+            " nats with its tensors in the best types already"
         )
-    kept = [one for one in tries if one.verdict <= bound]
+    return _best_last(run, job, tries)
+
+
+def _best_last(run: Run, job: Job, tries: Sequence[_Try]) -> list[_Try]:
+    """Of those that keep the bound the nearest has the most of what was asked for. Raises
+    MissedTargetError if none does."""
+    kept = [one for one in tries if one.over <= 0]
     if not kept:
-        raise _missed(run, job, plan, tries)
-    # Of those that keep it the nearest to the bound has the most of what was asked for.
-    last = max(kept, key=lambda one: one.verdict)
+        raise _missed(run, job, tries)
+    last = max(kept, key=lambda one: one.over)
     return [*(one for one in tries if one is not last), last]
 
 
-def _build(run: Run, job: Job, plan: TargetPlan, types: Mapping[str, str], text: str) -> _Try:
-    own = {f"^{re.escape(name)}$": kind for name, kind in types.items()}
-    inputs = {"export": plan.export.sha256, "types": dict(types), "matrix": plan.used}
-    key = stage_key("try", {**inputs, "name": job.recipe.name, "tools": versions(["gguf"])})
+def _build(run: Run, job: Job, plan: TargetPlan, types: Mapping[str, str], number: int) -> _Try:
+    inputs = {"from": plan.maker.key, "types": dict(types), "name": job.recipe.name}
+    key = stage_key("try", {**inputs, "tools": versions([job.recipe.format])})
 
-    def make(folder: Path) -> list[str]:
-        return quantize_gguf(
-            plan.export.path,
-            folder / job.recipe.output_name(run.base.name),
-            job.recipe,
-            run.space.root,
-            imatrix=plan.matrix,
-            overrides={**run.options.overrides, **own},
-            progress=run.progress,
-            metadata=_metadata(plan.target, types),
-        )
+    def make(folder: Path) -> dict[str, Any]:
+        metadata = _metadata(plan.target, types)
+        made = plan.maker.make(run, job.recipe, plan.table, types, metadata, folder)
+        return dict(zip(("notes", "route"), made, strict=True))
 
+    text = f"quantizing to {job.recipe.name}, try {number}"
     return _Try(run.stages.run("try", key, make, text), types)
 
 
@@ -152,7 +169,8 @@ def _measured(run: Run, job: Job, plan: TargetPlan, measuring: Measuring, made: 
     tuned = divergence(run, job.recipe, path, sha256, refer_to(run, plan.tune, known), known)
     original = know_original(run, measuring)
     final = divergence(run, job.recipe, path, sha256, original, measuring.text)
-    return replace(made, tuned=tuned, final=final)
+    made = replace(made, tuned=tuned, final=final)
+    return replace(made, over=made.verdict - plan.target.value)
 
 
 def _allocation(plan: TargetPlan, done: _Try, tries: int) -> Allocation:
@@ -181,22 +199,26 @@ def _metadata(target: Target, types: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _told(made: _Try, plan: TargetPlan) -> str:
+def _told(made: _Try, job: Job, plan: TargetPlan) -> str:
     parts = [human(made.bytes), f"predicted {plan.table.total(made.types).kl:.4g}"]
     if made.tuned is not None and made.final is not None:
         parts.append(f"{made.tuned.kl_mean:.4g} on the text for tries")
         parts.append(f"{made.final.kl_mean:.4g} +- {made.final.kl_error:.2g} on the last")
-    return f"{plan.target.name}, a bound of {plan.target.value:g}: {', '.join(parts)}"
+    return f"{job.recipe.name}, a bound of {plan.target.value:g}: {', '.join(parts)}"
 
 
-def _missed(run: Run, job: Job, plan: TargetPlan, tries: Sequence[_Try]) -> MissedTargetError:
+def _missed(run: Run, job: Job, tries: Sequence[_Try]) -> MissedTargetError:
     """No file kept the bound: the nearest is put beside the others, unlisted."""
-    nearest = min(tries, key=lambda one: one.verdict)
+    nearest = min(tries, key=lambda one: one.over)
     made = _file(run, job, nearest)
-    aside = made.with_suffix(".missed.gguf")
-    run.space.move_out(made, aside.name)
+    suffix = ".gguf" if job.recipe.format == "gguf" else ""
+    aside = f"{made.name.removesuffix(suffix)}.missed{suffix}"
+    run.space.move_out(made, aside)
+    if nearest.final is None:
+        found = f"takes {human(int(nearest.over))} too much"
+    else:
+        found = f"loses {nearest.verdict:.4g} nats"
     return MissedTargetError(
-        f"{plan.target.name} is not kept: the nearest of {len(tries)} tries loses"
-        f" {nearest.verdict:.4g} nats. Nothing was published for it; that file is"
-        f" {run.space.out / aside.name}"
+        f"{job.recipe.name} is not kept: the nearest of {len(tries)} tries {found}."
+        f" Nothing was published for it; that file is {run.space.out / aside}"
     )

@@ -1,117 +1,126 @@
-"""What every try of one target shares: table, texts, importance matrix, and the room there is."""
+"""What every try of one target shares: table, text for tries, and how a file of its format is
+made."""
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from quantize.allocate.measure import sensitivities
+from quantize.allocate.rate import Rater
 from quantize.allocate.solve import Figure, mixes
 from quantize.allocate.speed import StepTimes, step_times
 from quantize.allocate.table import Table
 from quantize.allocate.texts import calibration_text, split_texts
-from quantize.build.making import Export, export_gguf, importance
 from quantize.build.run import Run
+from quantize.build.target_gguf import GgufMaker, gguf_maker
+from quantize.build.target_onnx import onnx_maker
+from quantize.recipes.recipe import Recipe
 from quantize.recipes.target import Target
-from quantize.stages.stages import matrix_key, stage_key
-from runtimes.errors import ModelError
-from runtimes.models.gguf import GgufHeader, read_header
-from runtimes.models.memory import estimate
-from runtimes.models.modelfile import ModelFile
-from runtimes.settings import RunnerSettings
 
-_UNKNOWN = 0.02  # of the weights, whose sensitivities may be missing
-_TOLD = 40  # bytes of a file's description of itself for each tensor, at most
+
+class Maker(Protocol):
+    """A format's part."""
+
+    @property
+    def key(self) -> str:
+        """Of all that decides a file besides its types."""
+        ...
+
+    @property
+    def used(self) -> str | None:
+        """The importance matrix, in words."""
+        ...
+
+    @property
+    def rater(self) -> Rater:
+        """What tries the format's types."""
+        ...
+
+    @property
+    def weights(self) -> int:
+        """How many the model has."""
+        ...
+
+    def chosen(self, table: Table) -> Table:
+        """The tensors whose types a file of this format can choose. Raises ModelError."""
+        ...
+
+    def besides(self, table: Table, target: Target) -> float:
+        """What counts for ``target``'s bound besides the bytes of these tensors, before there is a
+        file; a guess may be wrong by a little."""
+        ...
+
+    def taken(self, path: Path, target: Target) -> float:
+        """What counts of the file at ``path``, in bytes."""
+        ...
+
+    def make(
+        self,
+        run: Run,
+        recipe: Recipe,
+        table: Table,
+        types: Mapping[str, str],
+        metadata: Mapping[str, str],
+        folder: Path,
+    ) -> tuple[list[str], str]:
+        """The file in ``folder``; what the user should know, and which tool made it."""
+        ...
 
 
 @dataclass(frozen=True)
 class TargetPlan:
-    """``matrix`` was made from ``used``; tries are measured on ``tune``; ``times`` are of a target
-    that wants speed."""
+    """Tries are measured on ``tune``; ``times`` are of a target that wants speed."""
 
     target: Target
     table: Table
-    export: Export
-    matrix: Path
-    used: str
+    maker: Maker
     tune: Path
     times: StepTimes | None
-
-    @cached_property
-    def header(self) -> GgufHeader:
-        """Of the half-precision file."""
-        return read_header(self.export.path)
 
     def cost(self, otherwise: Figure) -> Figure:
         """What the chosen types should have little of: time where speed is wanted."""
         return self.times.of if self.times else otherwise
 
     @property
-    def overhead(self) -> int:
-        """Bytes of a file besides the tensors whose types are chosen: the vocabulary, the file's
-        description of itself, and tensors that stay as they are."""
-        chosen = {unit.name for unit in self.table.units}
-        theirs = sum(tensor.nbytes for tensor in self.header.tensors if tensor.name in chosen)
-        return self.header.data_bytes_expected - theirs + _TOLD * len(self.header.tensors)
+    def limit(self) -> float:
+        """The bound in bytes."""
+        value = self.target.value
+        return value * self.maker.weights / 8 if self.target.bound == "bits" else value
 
     @property
-    def room(self) -> int:
-        """Bytes that the tensors whose types are chosen may take together."""
-        target = self.target
-        if target.bound == "bits":
-            weights = sum(math.prod(tensor.shape) for tensor in self.header.tensors)
-            chosen = {unit.name for unit in self.table.units}
-            fixed = sum(t.nbytes for t in self.header.tensors if t.name not in chosen)
-            return int(target.value * weights / 8) - fixed
-        taken = self.overhead
-        if target.bound == "memory":  # keys and values, activations and the runtime
-            settings = RunnerSettings(slots=1, context=target.context)
-            whole = estimate(ModelFile.read(self.export.path), settings)
-            taken += whole.total - whole.weights
-        return int(target.value) - taken
+    def besides(self) -> float:
+        """Bytes that count besides the tensors whose types are chosen, before there is a file."""
+        return self.maker.besides(self.table, self.target)
 
 
-def plan_target(run: Run, target: Target) -> TargetPlan:
+def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
     """Measure what is not known yet. Raises UsageError for texts that share a passage, ModelError
     for a model whose weights are not understood."""
-    export, work = export_gguf(run), run.space.work
+    work = run.space.work
     given, final = calibration_text(run.options, run.base), run.options.measure.text
     texts = split_texts(given, final).write(work)
-    key = matrix_key(run.inputs, texts.calibrate)
-    matrix, used = importance(run, key, texts.calibrate, export)
-    known = stage_key("sensitivities", {"matrix": key, "export": export.sha256})
-    table = sensitivities(run.source, known, texts.calibrate, matrix, work, run.progress)
-    table = _in_file(table, read_header(export.path))
-    plan = TargetPlan(target, table, export, matrix, used, texts.tune, None)
-    front = ((float(plan.overhead + mix.bytes), mix.kl) for mix in mixes(table.units))
-    run.space.describe(mixes=tuple(front))
-    times = None
-    if target.rows:
-        nbytes = sum(min(choice.bytes for choice in unit.choices) for unit in table.units)
-        times = step_times(table, export.path, target.rows, nbytes, work, run.progress)
-    return replace(plan, table=_overridden(table, run.options.overrides), times=times)
-
-
-def _in_file(table: Table, header: GgufHeader) -> Table:
-    """The tensors that the file has, under the same name and in the same shape."""
-    shapes = {tensor.name: tensor.shape for tensor in header.tensors if len(tensor.shape) > 1}
-    units = tuple(
-        unit
-        for unit in table.units
-        if math.prod(shapes.get(unit.name, (0,))) == unit.weights
-        and shapes[unit.name][0] == unit.width
-    )
-    there = sum(math.prod(shape) for shape in shapes.values())
-    known = sum(unit.weights for unit in units)
-    if known < (1 - _UNKNOWN) * there:
-        missing = sorted(shapes.keys() - {unit.name for unit in units})
-        raise ModelError(
-            f"sensitivities are known for {known / there:.0%} of the weights only: {missing[0]} and"
-            f" {len(missing) - 1} more are not understood. Build a recipe by name instead"
-        )
-    return replace(table, units=units)
+    maker: Maker
+    if recipe.format == "gguf":
+        maker = gguf_maker(run, texts.calibrate)
+        raters = [maker.rater]
+        if any(other.target and other.format == "onnx" for other in run.options.recipes):
+            raters.append(onnx_maker(run, texts.calibrate).rater)  # in the same pass
+    else:
+        maker = onnx_maker(run, texts.calibrate)
+        raters = [maker.rater]
+    whole = sensitivities(run.source, raters, texts.calibrate, work, run.progress)[0]
+    table, times = maker.chosen(whole), None
+    if isinstance(maker, GgufMaker):
+        taken = maker.overhead(table)
+        run.space.describe(mixes=tuple((float(taken + m.bytes), m.kl) for m in mixes(table.units)))
+        if target.rows:
+            least = sum(min(choice.bytes for choice in unit.choices) for unit in table.units)
+            path = maker.export.path
+            times = step_times(table, path, target.rows, least, work, run.progress)
+        table = _overridden(table, run.options.overrides)
+    return TargetPlan(target, table, maker, texts.tune, times)
 
 
 def _overridden(table: Table, overrides: Mapping[str, str]) -> Table:

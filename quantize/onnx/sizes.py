@@ -15,7 +15,6 @@ _LEAST_BLOCK = 32
 _GRAPH = 9000  # bytes of the graph for each layer, about
 _WITH_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _CAREFUL = ("token_embd", "output", "attn_v", "attn_qkv", "ffn_down")
-# The builder makes queries, keys and values by one product, unless norms follow.
 _WITH_VALUES = ("attn_q", "attn_k")
 
 
@@ -27,14 +26,26 @@ def onnx_size(source: SourceModel, shapes: Shapes, recipe: Recipe) -> FileSize |
         math.prod(shape) * _bits(name, shape, shapes, recipe)
         for name, shape in shapes.weights.items()
     )
-    weights = int(bits / 8)
-    beside = sum(
-        (source.folder / name).stat().st_size
-        for name in _WITH_TOKENIZER
-        if (source.folder / name).is_file()
-    )
-    whole = weights + _positions(shapes) + _GRAPH * shapes.layers + beside
+    whole = int(bits / 8) + beside_weights(source, shapes)
     return FileSize(whole, bits / weights_in(shapes.weights))
+
+
+def beside_weights(source: SourceModel, shapes: Shapes) -> int:
+    """Bytes of a folder for the graph, the tables of positions, and the tokenizer, about."""
+    files = (source.folder / name for name in _WITH_TOKENIZER)
+    tokenizer = sum(file.stat().st_size for file in files if file.is_file())
+    return _positions(shapes) + _GRAPH * shapes.layers + tokenizer
+
+
+def one_product_for_qkv(shapes: Shapes) -> bool:
+    """Whether the builder makes queries, keys and values by one product: unless norms follow."""
+    return "blk.0.attn_q_norm.weight" not in shapes.weights
+
+
+def table_is_float(shapes: Shapes) -> bool:
+    """Whether an embedding table of its own is kept: no block divides its rows."""
+    width = shapes.weights["token_embd.weight"][0]
+    return width % _LEAST_BLOCK != 0 and "output.weight" in shapes.weights
 
 
 def _bits(name: str, shape: tuple[int, ...], shapes: Shapes, recipe: Recipe) -> float:
@@ -44,18 +55,12 @@ def _bits(name: str, shape: tuple[int, ...], shapes: Shapes, recipe: Recipe) -> 
     if recipe.precision == "w8a8":
         return 8 + _FLOAT / shape[0]  # a scale for each output channel
     role = name.split(".")[-2]
-    if role == "token_embd" and shape[0] % _LEAST_BLOCK and _has_head(shapes):
+    if role == "token_embd" and table_is_float(shapes):
         return _FLOAT
     usual, careful = variants_of(recipe.options)
-    fused = "blk.0.attn_q_norm.weight" not in shapes.weights
-    picked = role in _CAREFUL or (role in _WITH_VALUES and fused)
+    picked = role in _CAREFUL or (role in _WITH_VALUES and one_product_for_qkv(shapes))
     variant = careful if picked else usual
     return variant.fitting(shape[0]).bits_per_weight(shape[0])
-
-
-def _has_head(shapes: Shapes) -> bool:
-    """Whether the output layer has a matrix of its own."""
-    return "output.weight" in shapes.weights
 
 
 def _positions(shapes: Shapes) -> int:

@@ -45,8 +45,19 @@ def known_recipe(name: str) -> Recipe | None:
     flat = key.replace("-", "_")
     if recipe := RECIPES.get(key) or RECIPES.get(_ALIASES.get(flat, flat)):
         return recipe
-    target = named_target(key)
-    return recipe_for(target) if target else None
+    made_in: Format = "onnx" if key.startswith("onnx-") else "gguf"
+    target = named_target(key.removeprefix("onnx-"))
+    return recipe_for(target, made_in) if target else None
+
+
+def choose_formats(names: Iterable[str]) -> tuple[Format, ...]:
+    """Of ``--to``; raises UsageError for one that there is not, or none."""
+    for name in names:
+        if name not in FORMATS:
+            raise UsageError(f"unknown format {name!r} for --to: choose from {', '.join(FORMATS)}")
+    if not (chosen := tuple(fmt for fmt in FORMATS if fmt in names)):
+        raise UsageError(f"nothing to build: --to is empty; it takes {', '.join(FORMATS)}")
+    return chosen
 
 
 def choose_recipes(
@@ -54,9 +65,7 @@ def choose_recipes(
 ) -> tuple[Recipe, ...]:
     """The presets of ``formats`` and ``bits``; raises UsageError for one that there is not."""
     chosen: dict[str, Recipe] = {}
-    for fmt in formats:
-        if fmt not in FORMATS:
-            raise UsageError(f"unknown format {fmt!r} for --to: choose from {', '.join(FORMATS)}")
+    for fmt in choose_formats(formats):
         for size in bits:
             preset = _BY_BITS.get((fmt, size))
             if preset is None:
@@ -67,7 +76,7 @@ def choose_recipes(
                 )
             chosen[preset] = RECIPES[preset]
     if not chosen:
-        raise UsageError("nothing to build: --to and --bits are empty")
+        raise UsageError("nothing to build: --bits is empty")
     return tuple(chosen.values())
 
 

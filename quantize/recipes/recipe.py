@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from quantize.recipes.target import Target
@@ -54,12 +54,15 @@ class Recipe:
         return f"{model}-{self.name}.gguf" if self.format == "gguf" else self.name
 
 
-def recipe_for(target: Target) -> Recipe:
+def recipe_for(target: Target, made_in: Format = "gguf") -> Recipe:
     """The recipe of a file that keeps ``target``."""
     bits = target.value if target.bound == "bits" else _EIGHT_BITS
     advice = "the types of its tensors are chosen for it"
     limits = Limits(kl_mean=target.value, same_top=0.0) if target.bound == "kl" else None
-    return Recipe(target.name, "gguf", 8, bits, advice, _Q8_0, limits=limits, target=target)
+    gguf = Recipe(target.name, "gguf", 8, bits, advice, _Q8_0, limits=limits, target=target)
+    if made_in == "gguf":
+        return gguf
+    return replace(gguf, name=f"onnx-{target.name}", format="onnx", ftype=-1, precision="int4")
 
 
 def limits_for(published_kl: float) -> Limits:

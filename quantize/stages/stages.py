@@ -118,12 +118,12 @@ def build_key(
         inputs["export"] = export_key(source)
         inputs["imatrix"] = imatrix_key(source, recipe, options)
         inputs["overrides"] = list(options.overrides.items())  # the first that matches counts
-        if texts:
-            inputs["texts"] = [digest(path).sha256 for path in texts]
     else:
         inputs |= {"source": source, "target": options.target}
         if text := calibration(recipe, options):
             inputs["calibration"] = digest(text).sha256
+    if texts:
+        inputs["texts"] = [digest(path).sha256 for path in texts]
     return stage_key("build", inputs)
 
 

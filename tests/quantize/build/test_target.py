@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
 from quantize.build import target as building
 from quantize.build.pipeline import build
 from quantize.errors import MissedTargetError, ToolError, UsageError
 from quantize.manifest import Manifest, load_manifest
+from quantize.onnx.nbits import tensor_of
+from quantize.onnx.variants import parse_variant
 from quantize.options import MeasureOptions, Options, SourceOptions
 from quantize.progress.console import Reporter
 from quantize.quality.text import BUNDLED
@@ -29,6 +32,7 @@ from tests.quantize.shapes import SHAPES, make_random_model
 from tests.support import own_home, until
 
 TARGETS = ("kl0.03", "330kb", "5.5bpw", "fits-8mb-256")
+IN_ONNX = ("onnx-kl0.05", "onnx-440kb")
 # Rows of 128 and 192: no types of blocks of 256, which take long.
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 192}
 
@@ -39,6 +43,7 @@ class Made:
     out: Path
     manifest: Manifest
     notes: list[str]
+    stages: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +53,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     model = make_random_model(folder / "tiny", SHAPES["llama"], **SMALL)
     options = Options(
         SourceOptions(str(model)),
-        tuple(find_recipe(name) for name in (*TARGETS, "q4_0")),
+        tuple(find_recipe(name) for name in (*TARGETS, *IN_ONNX, "q4_0")),
         out=folder / "out",
         measure=MeasureOptions(limit=1024),
     )
     with own_home(folder / "home"):
         told = Told()
         out, manifest = build(options, told)
-        yield Made(options, out, manifest, told.notes)
+        yield Made(options, out, manifest, told.notes, told.stages)
 
 
 def test_every_bound_is_kept(made: Made):
-    kl, size, bits, fits, fixed = (made.manifest.entry(r.name) for r in made.options.recipes)
+    kl, size, bits, fits, fixed = map(made.manifest.entry, (*TARGETS, "q4_0"))
     assert kl is not None
     assert size is not None
     assert bits is not None
@@ -81,14 +86,14 @@ def test_every_bound_is_kept(made: Made):
 
 
 def test_manifest_and_file_say_every_type(made: Made):
-    for recipe in made.options.recipes[:-1]:
-        entry = made.manifest.entry(recipe.name)
+    for name in TARGETS:
+        entry = made.manifest.entry(name)
         assert entry is not None
         assert entry.allocation is not None
         header = read_header(made.out / entry.path)
         types = {t.name: t.type_name.lower() for t in header.tensors if len(t.shape) > 1}
         assert entry.allocation.types == types
-        assert header.metadata["ingot.target"] == recipe.name
+        assert header.metadata["ingot.target"] == name
         told = " ".join(
             str(text)
             for key, text in header.metadata.items()
@@ -98,7 +103,38 @@ def test_manifest_and_file_say_every_type(made: Made):
     assert made.manifest.model.mixes
     report = (made.out / "report.html").read_text()
     assert "predicted to lose" in report
-    assert report.count('class="types"') == len(TARGETS)
+    assert report.count('class="types"') == len(TARGETS) + len(IN_ONNX)
+
+
+def test_onnx_folders_keep_targets_too(made: Made):
+    kl, size = map(made.manifest.entry, IN_ONNX)
+    assert kl is not None
+    assert kl.path == "onnx-kl0.05"
+    assert kl.fidelity is not None
+    assert kl.fidelity.kl_mean + kl.fidelity.kl_error <= 0.05
+    assert size is not None
+    there = [file.stat().st_size for file in (made.out / size.path).iterdir()]
+    assert 0.98 * 440_000 < sum(there) == size.bytes <= 440_000
+    for entry in (kl, size):
+        assert entry.allocation is not None
+        assert entry.fidelity is not None
+        assert entry.allocation.predicted == pytest.approx(entry.fidelity.kl_mean, rel=0.2)
+        types = entry.allocation.types
+        graph = ir.load(made.out / entry.path / "model.onnx")
+        products = [node for node in graph.graph if node.op_type == "MatMulNBits"]
+        assert len(products) == len(types) - 1  # and the table
+        for node in products:
+            name, _, bits = node.name.rpartition("_Q")
+            variant = parse_variant(types[tensor_of(name, types)])
+            assert variant.bits == int(bits)
+            assert variant.block == node.attributes["block_size"].value
+            assert variant.symmetric == (len(node.inputs) == 3)
+        told = [text for key, text in graph.metadata_props.items() if "ingot.allocation" in key]
+        assert len(" ".join(told).split()) == len(types)
+
+
+def test_one_pass_makes_the_tables_of_both_formats(made: Made):
+    assert len([text for text in made.stages if "how much each tensor matters" in text]) == 1
 
 
 def test_a_second_target_takes_the_table_of_the_first(made: Made):
@@ -112,7 +148,7 @@ def test_a_second_target_takes_the_table_of_the_first(made: Made):
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("kl1e-9", "half precision is predicted"), ("100kb", "the smallest file of tiny")],
+    [("kl1e-9", "tiny is predicted to lose"), ("100kb", "the smallest file of tiny")],
 )
 def test_a_target_that_nothing_keeps_is_refused(made: Made, name: str, why: str):
     before = sorted(made.out.glob("*.gguf"))
@@ -138,7 +174,9 @@ def test_a_bound_that_is_missed_keeps_the_nearest_file_aside(
 
 
 def test_a_table_that_was_changed_is_refused(made: Made):
-    (table,) = (cache_dir() / "sensitivities").glob("*.json")
+    table = max(
+        (cache_dir() / "sensitivities").glob("*.json"), key=lambda path: "q5_1" in path.read_text()
+    )
     whole = table.read_text()
     table.write_text(whole.replace('"kl": ', '"kl": 1', 1))
     try:
@@ -171,6 +209,10 @@ def test_what_a_target_needs_is_told_before_anything(made: Made, pebble_f16: Pat
         )
     with pytest.raises(UsageError, match=r"kl0\.03 is a bound that is measured"):
         build(replace(made.options, measure=MeasureOptions(enabled=False)), Reporter())
+    with pytest.raises(UsageError, match=r"onnx-kl0\.05 is measured here"):
+        build(replace(made.options, target="cuda"), Reporter())
+    with pytest.raises(UsageError, match="onnx-1mb-fast1: --fastest is for GGUF files only"):
+        build(replace(made.options, recipes=(find_recipe("onnx-1mb-fast1"),)), Reporter())
 
 
 def test_a_killed_run_goes_on_at_the_layer_where_it_was(made: Made, tmp_path: Path):

@@ -34,6 +34,9 @@ def test_a_target_is_found_by_its_name(target, name: str, value: float):
     assert target.value == pytest.approx(value)
     assert named_target(name) == target
     assert find_recipe(name.upper()) == recipe_for(target)
+    in_onnx = find_recipe(f"onnx-{name}")
+    assert in_onnx == recipe_for(target, "onnx")
+    assert in_onnx.output_name("pebble") == f"onnx-{name}"
 
 
 @pytest.mark.parametrize("name", ["q4_0", "kl", "bpw", "fits-8gb", "4.5", "gb", "onnx-int4", ""])

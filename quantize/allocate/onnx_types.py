@@ -1,0 +1,88 @@
+"""The ways to store a tensor in an ONNX graph."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from quantize.allocate.rate import Rater, losses
+from quantize.allocate.sweep import BLOCKS, Array, Matrix
+from quantize.allocate.table import Choice, Unit
+from quantize.onnx.rounding import dequantize, round_matrix
+from quantize.onnx.variants import Variant, parse_variant
+from runtimes.errors import ModelError
+
+_VARIANTS = (
+    *("8s32", "8s64", "8s128"),
+    *("4z16", "4s16", "4z32", "4s32", "4z64", "4s64", "4z128", "4s128"),
+)
+_PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
+
+
+def onnx_rater(key: str) -> Rater:
+    """Rounding is weighed by the sensitivities themselves."""
+    return Rater(key, _unit)
+
+
+def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
+    """With queries, keys and values of a layer as one, where a graph makes them by one product."""
+    found: dict[str, list[Unit]] = {}
+    for unit in units:
+        found.setdefault(_PART_OF_QKV.sub(".attn_qkv.", unit.name), []).append(unit)
+    return tuple(_one(name, parts) if len(parts) > 1 else parts[0] for name, parts in found.items())
+
+
+def _unit(tensor: Matrix, tokens: int) -> Unit:
+    """What each variant that fits ``tensor`` takes and loses."""
+    count, rows, width = tensor.weight.shape
+    if count > 1:
+        raise ModelError(
+            f"{tensor.name} holds {count} experts, whose ways to be stored in ONNX are not chosen:"
+            " take --to gguf, or a recipe by name instead of a target"
+        )
+    variants = {v.name: v for v in (parse_variant(name).fitting(width) for name in _VARIANTS)}
+    importance: Array = tensor.fisher[0].mean(axis=0)
+    # Only what they are to each other counts: in single precision, as short numbers.
+    importance = importance / max(float(importance.mean()), 1e-30)
+
+    def stored(weight: Array, kind: str, _i: int) -> Array:
+        return dequantize(round_matrix(weight, variants[kind], importance))
+
+    lost = losses(tensor, variants, stored)
+    choices = (
+        Choice(
+            kind,
+            rows * variant.row_bytes(width),
+            (lost[kind] + _inputs(tensor, variant)) / tokens,
+        )
+        for kind, variant in variants.items()
+    )
+    told = tuple(float(f"{value:.4g}") for value in importance)
+    return Unit(tensor.name, 1, rows, width, tuple(choices), told)
+
+
+def _inputs(tensor: Matrix, variant: Variant) -> float:
+    """The divergence of inputs in 8 bits, in blocks as long as the weights' own: between, or
+    beside, those that were measured, by the logarithm."""
+    few, many = (tensor.activations.get(block, 0.0) for block in BLOCKS)
+    if not few or not many:
+        return few
+    share = math.log2(variant.block / BLOCKS[0]) / math.log2(BLOCKS[1] / BLOCKS[0])
+    return float(few * (many / few) ** share)
+
+
+def _one(name: str, parts: Sequence[Unit]) -> Unit:
+    choices = tuple(
+        Choice(kind, sum(c.bytes for c in same), sum(c.kl for c in same))
+        for kind in (choice.kind for choice in parts[0].choices)
+        for same in [[part.choice(kind) for part in parts]]
+    )
+    importance = np.average(
+        [part.importance for part in parts], axis=0, weights=[part.rows for part in parts]
+    )
+    rows = sum(part.rows for part in parts)
+    return replace(
+        parts[0], name=name, rows=rows, choices=choices, importance=tuple(importance.tolist())
+    )

@@ -1,0 +1,137 @@
+"""GGUF files for targets."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from quantize.allocate.gguf_types import gguf_rater
+from quantize.allocate.rate import Rater
+from quantize.allocate.table import Table
+from quantize.build.making import Export, export_gguf, importance
+from quantize.build.run import Run
+from quantize.gguf.quantize import quantize_gguf
+from quantize.recipes.recipe import Recipe
+from quantize.recipes.target import Target
+from quantize.stages.stages import matrix_key, stage_key
+from runtimes.errors import ModelError
+from runtimes.models.gguf import GgufHeader, read_header
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
+
+_UNKNOWN = 0.02  # of the weights, whose sensitivities may be missing
+_TOLD = 40  # bytes of a file's description of itself for each tensor, at most
+
+
+@dataclass(frozen=True)
+class GgufMaker:
+    """From the half-precision ``export``, with an importance ``matrix`` that was made from
+    ``used``; ``matrix_key`` is its stage's."""
+
+    export: Export
+    matrix: Path
+    used: str
+    matrix_key: str
+
+    @property
+    def key(self) -> str:
+        """Of all that decides a file besides its types."""
+        return f"{self.export.sha256} {self.used}"
+
+    @property
+    def rater(self) -> Rater:
+        """What tries llama.cpp's types."""
+        inputs = {"matrix": self.matrix_key, "export": self.export.sha256}
+        return gguf_rater(stage_key("sensitivities", inputs), self.matrix)
+
+    @cached_property
+    def header(self) -> GgufHeader:
+        """Of the half-precision file."""
+        return read_header(self.export.path)
+
+    @property
+    def weights(self) -> int:
+        """How many the model has."""
+        return sum(math.prod(tensor.shape) for tensor in self.header.tensors)
+
+    def chosen(self, table: Table) -> Table:
+        """The tensors that the file has, under the same name and in the same shape."""
+        tensors = self.header.tensors
+        shapes = {tensor.name: tensor.shape for tensor in tensors if len(tensor.shape) > 1}
+        units = tuple(
+            unit
+            for unit in table.units
+            if math.prod(shapes.get(unit.name, (0,))) == unit.weights
+            and shapes[unit.name][0] == unit.width
+        )
+        there = sum(math.prod(shape) for shape in shapes.values())
+        known = sum(unit.weights for unit in units)
+        if known < (1 - _UNKNOWN) * there:
+            missing = sorted(shapes.keys() - {unit.name for unit in units})
+            raise ModelError(
+                f"sensitivities are known for {known / there:.0%} of the weights only: {missing[0]}"
+                f" and {len(missing) - 1} more are not understood. Build a recipe by name instead"
+            )
+        return replace(table, units=units)
+
+    def overhead(self, table: Table) -> int:
+        """Bytes of a file besides the tensors whose types are chosen: the vocabulary, the file's
+        description of itself, and tensors that stay as they are."""
+        chosen = {unit.name for unit in table.units}
+        theirs = sum(tensor.nbytes for tensor in self.header.tensors if tensor.name in chosen)
+        return self.header.data_bytes_expected - theirs + _TOLD * len(self.header.tensors)
+
+    def besides(self, table: Table, target: Target) -> float:
+        """What counts besides the tensors whose types are chosen."""
+        if target.bound == "bits":
+            chosen = {unit.name for unit in table.units}
+            return sum(t.nbytes for t in self.header.tensors if t.name not in chosen)
+        if target.bound == "bytes":
+            return self.overhead(table)
+        # Keys and values, activations and the runtime.
+        whole = estimate(ModelFile.read(self.export.path), _one_chat(target))
+        return self.overhead(table) + whole.total - whole.weights
+
+    def taken(self, path: Path, target: Target) -> float:
+        """What counts of a file."""
+        if target.bound == "bits":
+            return sum(tensor.nbytes for tensor in read_header(path).tensors)
+        if target.bound == "bytes":
+            return path.stat().st_size
+        return estimate(ModelFile.read(path), _one_chat(target)).total
+
+    def make(
+        self,
+        run: Run,
+        recipe: Recipe,
+        table: Table,
+        types: Mapping[str, str],
+        metadata: Mapping[str, str],
+        folder: Path,
+    ) -> tuple[list[str], str]:
+        """The file in ``folder``; what the user should know, and which tool made it."""
+        own = {f"^{re.escape(name)}$": kind for name, kind in types.items()}
+        notes = quantize_gguf(
+            self.export.path,
+            folder / recipe.output_name(run.base.name),
+            recipe,
+            run.space.root,
+            imatrix=self.matrix,
+            overrides={**run.options.overrides, **own},
+            progress=run.progress,
+            metadata=metadata,
+        )
+        return [*self.export.notes, *notes], "llama.cpp"
+
+
+def gguf_maker(run: Run, text: Path) -> GgufMaker:
+    """With an importance matrix of ``text``."""
+    export, key = export_gguf(run), matrix_key(run.inputs, text)
+    return GgufMaker(export, *importance(run, key, text, export), key)
+
+
+def _one_chat(target: Target) -> RunnerSettings:
+    return RunnerSettings(slots=1, context=target.context)
