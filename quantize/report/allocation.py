@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from html import escape
 
 from quantize.manifest import Allocation, FileEntry, Manifest
+from quantize.onnx.variants import parse_variant
 from quantize.report.facts import megabytes
 from runtimes.models.gguf import TENSOR_TYPES
 
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
 _BITS = {name.lower(): size * 8 / weights for name, weights, size in TENSOR_TYPES.values()}
+_ROW = 1024  # weights that the scales of a variant are counted for
 _FEWEST, _MOST = 2.0, 8.5  # bits between which colours differ
 
 
@@ -78,9 +80,14 @@ def _by_layer(types: Mapping[str, str]) -> tuple[dict[int, dict[str, str]], dict
     return {n: dict(sorted(layers[n].items())) for n in sorted(layers)}, others
 
 
+def _bits(kind: str) -> float:
+    """That a weight takes in a type of GGUF, or by a variant of ONNX."""
+    return _BITS[kind] if kind in _BITS else parse_variant(kind).bits_per_weight(_ROW)
+
+
 def _cell(kind: str, where: str) -> str:
     if not kind:
         return "<td></td>"
-    share = (min(max(_BITS.get(kind, _MOST), _FEWEST), _MOST) - _FEWEST) / (_MOST - _FEWEST)
-    title = f"{where}: {kind}, {_BITS.get(kind, 0):.2g} bits"
+    share = (min(max(_bits(kind), _FEWEST), _MOST) - _FEWEST) / (_MOST - _FEWEST)
+    title = f"{where}: {kind}, {_bits(kind):.2g} bits"
     return f'<td style="--bits:{share:.2f}" title="{escape(title)}">{escape(kind)}</td>'
