@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from app.builds.types import TypeMap, type_map
 from quantize.manifest import entry_path, load_manifest, write_manifest
 from quantize.recipes.recipe import Format
 from quantize.report.chart import Chart, make_chart
@@ -39,6 +40,7 @@ class Row:
     measured: bool  # whether it has a point in the chart
     cells: tuple[str, ...]
     path: Path
+    types: TypeMap | None = None  # of a file that was built for a target
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def read_result(folder: Path) -> Result:
                 e.recipe in drawn,
                 tuple(of(e) or "-" for _, of in columns),
                 folder / e.path,
+                type_map(e),
             )
             for e in entries
         ),

@@ -20,7 +20,7 @@ def render_allocation(entry: FileEntry) -> str:
     was built by a recipe."""
     if entry.allocation is None:
         return ""
-    layers, others = _by_layer(entry.allocation.types)
+    layers, others = by_layer(entry.allocation.types)
     roles = list(dict.fromkeys(role for row in layers.values() for role in row))
     head = "".join(f"<th>{layer}</th>" for layer in layers)
     rows = [
@@ -30,9 +30,9 @@ def render_allocation(entry: FileEntry) -> str:
         for role in roles
     ]
     rest = "; ".join(f"{escape(name)} {escape(kind)}" for name, kind in others.items())
-    summary = escape(_summary(entry, entry.allocation))
+    told = escape(summary(entry, entry.allocation))
     return (
-        f'<h3>{escape(entry.recipe)}</h3><p class="soft">{summary}</p>'
+        f'<h3>{escape(entry.recipe)}</h3><p class="soft">{told}</p>'
         f'<div class="wide"><table class="types"><thead><tr><th>layer</th>{head}</tr></thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="soft">{rest}</p>'
     )
@@ -55,7 +55,8 @@ def savings(manifest: Manifest) -> list[str]:
     return said
 
 
-def _summary(entry: FileEntry, allocation: Allocation) -> str:
+def summary(entry: FileEntry, allocation: Allocation) -> str:
+    """What was predicted and measured of the file, and what a larger one would gain."""
     parts = [f"predicted to lose {allocation.predicted:.2g} nats"]
     if entry.fidelity:
         found = entry.fidelity
@@ -68,7 +69,7 @@ def _summary(entry: FileEntry, allocation: Allocation) -> str:
     return ", ".join(parts)
 
 
-def _by_layer(types: Mapping[str, str]) -> tuple[dict[int, dict[str, str]], dict[str, str]]:
+def by_layer(types: Mapping[str, str]) -> tuple[dict[int, dict[str, str]], dict[str, str]]:
     """Types by layer and role, and those of other tensors by name."""
     layers: dict[int, dict[str, str]] = {}
     others = {}
@@ -80,14 +81,18 @@ def _by_layer(types: Mapping[str, str]) -> tuple[dict[int, dict[str, str]], dict
     return {n: dict(sorted(layers[n].items())) for n in sorted(layers)}, others
 
 
-def _bits(kind: str) -> float:
+def bits_of(kind: str) -> float:
     """That a weight takes in a type of GGUF, or by a variant of ONNX."""
     return _BITS[kind] if kind in _BITS else parse_variant(kind).bits_per_weight(_ROW)
+
+
+def depth(kind: str) -> float:
+    """How dark a type is drawn: 0 for the fewest bits a weight, 1 for the most."""
+    return (min(max(bits_of(kind), _FEWEST), _MOST) - _FEWEST) / (_MOST - _FEWEST)
 
 
 def _cell(kind: str, where: str) -> str:
     if not kind:
         return "<td></td>"
-    share = (min(max(_bits(kind), _FEWEST), _MOST) - _FEWEST) / (_MOST - _FEWEST)
-    title = f"{where}: {kind}, {_bits(kind):.2g} bits"
-    return f'<td style="--bits:{share:.2f}" title="{escape(title)}">{escape(kind)}</td>'
+    title = f"{where}: {kind}, {bits_of(kind):.2g} bits"
+    return f'<td style="--bits:{depth(kind):.2f}" title="{escape(title)}">{escape(kind)}</td>'

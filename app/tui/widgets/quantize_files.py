@@ -20,6 +20,7 @@ from app.tui.app import app_of
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.widgets.front import FrontChart
 from app.tui.widgets.table import Column, Table
+from app.tui.widgets.type_map import TypeMapView, TypesScreen
 from runtimes.errors import IngotError
 
 _EMPTY = "No files yet. Name a model that was built before, or build one."
@@ -36,13 +37,16 @@ class QuantizeResult(Vertical):
     measured. In the chart left is smaller, and lower is closer to the original; the recommended
     file has a ★, here and there. **[quantize.mark space]** marks files:
     **[quantize.compare v]** compares the marked ones, or the one under the cursor with the
-    recommended one.
+    recommended one. Of a file that was built for a target **[quantize.types m]** shows the bits of
+    every tensor, layers against roles, with what was predicted and measured, and what one more
+    megabyte would buy; a tall screen has that below.
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "compare", "Compare", id="quantize.compare"),
         Binding("c", "path", "Copy path", id="quantize.path"),
         Binding("delete,ctrl+d", "remove", "Delete", id="quantize.remove"),
         Binding("o", "report", "Report", id="quantize.report"),
+        Binding("m", "types", "Types", id="quantize.types"),
     ]
 
     class Removed(Message):
@@ -59,6 +63,7 @@ class QuantizeResult(Vertical):
             for name, title in _BUTTONS:
                 yield Button(title, id=f"file-{name}", compact=True)
         yield FrontChart(id="chart")
+        yield TypeMapView(id="types")
 
     def on_mount(self) -> None:
         self.show(None)
@@ -77,16 +82,20 @@ class QuantizeResult(Vertical):
             advice.update(f"{result.model} in {result.folder}\n{best}")
             table.show_result(result)
         self._draw()
-        self.refresh_bindings()
 
     @on(Table.Highlighted)
     def _draw(self) -> None:
         row = self.query_one(FileTable).record
         self.query_one(FrontChart).show_result(self.result, row.recipe if row else None)
+        self.query_one(TypeMapView).show(row.types if row and self.result else None)
+        self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         there = self.result is not None and bool(self.result.rows)
-        return there if action in ("compare", "path", "remove", "report") else True
+        if there and action == "types":
+            row = self.query_one(FileTable).record
+            return row is not None and row.types is not None
+        return there if action in ("compare", "path", "remove", "report", "types") else True
 
     @on(Button.Pressed)
     async def _pressed(self, event: Button.Pressed) -> None:
@@ -142,6 +151,12 @@ class QuantizeResult(Vertical):
         except (IngotError, OSError) as error:
             self.notify(str(error), title="It was not deleted", severity="error", markup=False)
         self.post_message(self.Removed())
+
+    def action_types(self) -> None:
+        """The types of the file under the cursor, where they would not fit below."""
+        row = self.query_one(FileTable).record
+        if row is not None and row.types is not None:
+            self.app.push_screen(TypesScreen(row.recipe, row.types))
 
     def action_report(self) -> None:
         """Show where the page is; open it where there is a desktop to open it on."""
