@@ -16,6 +16,8 @@ from textual.dom import DOMNode
 from textual.keys import KEY_ALIASES, Keys
 from textual.screen import Screen
 
+from app.tui.together import TOGETHER
+
 _NAMES = {
     "escape": "esc",
     "up": "↑",
@@ -71,7 +73,7 @@ def told(node: DOMNode, text: str) -> str:
 
 def problems(keymap: Mapping[str, str]) -> list[str]:
     """What a user should know of a keymap from ids to keys: ids that do not exist, keys that do
-    not, and keys that two bindings of one place now share. Empty for an empty keymap."""
+    not, and keys that two bindings that act at once now share. Empty for an empty keymap."""
     if not keymap:
         return []
     known = {binding.id for _, found in declared() for binding in found if binding.id}
@@ -98,46 +100,51 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
 
 
 def usable(keymap: Mapping[str, str]) -> dict[str, str]:
-    """``keymap`` in which no two bindings of a place share a key, for then neither would work: the
-    one that has it without the keymap keeps it, else the first of the keymap."""
+    """``keymap`` in which no two bindings that act at once newly share a key, for then one of them
+    would not work: the one that has it anyway keeps it, else the first of the keymap."""
     kept = dict(keymap)
     while clashes := _clashes(kept):
         key, _, losers = clashes[0]
         for name in losers:
-            if name in kept:
-                left = [one for one in _keys(kept[name]) if one != key]
-                if left:
-                    kept[name] = ",".join(left)
-                else:
-                    del kept[name]
+            left = [one for one in _keys(kept[name]) if one != key]
+            if left:
+                kept[name] = ",".join(left)
+            else:
+                del kept[name]
     return kept
 
 
 def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
-    """Bindings that share a key in one class, or of which one holds in the whole app: the key, the
-    one that keeps it, and the others. At least one of the others is in the keymap."""
+    """Bindings that act at once and share a key, which the keymap gives to one of them at least:
+    the key, the one that keeps it, and the others. Where two have it anyway, the inner one is meant
+    to act before the outer one."""
     if not keymap:
         return []
-    owners = dict(declared())
-    everywhere = next(found for owner, found in owners.items() if issubclass(owner, App))
     order = list(keymap)
     told: dict[tuple[str, str], set[str]] = {}
-    for found in owners.values():
-        sharing: dict[str, set[str]] = {}
-        for binding in [*everywhere, *found]:
-            name = binding.id or binding.action
-            for key in _keys(keymap.get(name, binding.key)):
-                sharing.setdefault(key, set()).add(name)
-        for key, names in sharing.items():
-            # Those that are not in the keymap first.
-            first, *others = sorted(names, key=lambda name: (name in order, _place(order, name)))
-            if others and any(name in keymap for name in names):
+    for usual in at_once():
+        now = {name: _keys(keymap[name]) if name in keymap else usual[name] for name in usual}
+        for key in {key for name in usual if name in keymap for key in now[name]}:
+            names = [name for name in now if key in now[name]]
+            new = sorted((name for name in names if key not in usual[name]), key=order.index)
+            first = next((name for name in names if name not in new), new[0] if new else "")
+            if others := set(new) - {first}:
                 told.setdefault((key, first), set()).update(others)
     return [(key, first, sorted(others)) for (key, first), others in sorted(told.items())]
 
 
-def _place(order: list[str], name: str) -> int:
-    return order.index(name) if name in order else -1
+def at_once() -> Iterator[dict[str, list[str]]]:
+    """For each place that the focus can be in: the bindings that act there, with their keys."""
+    owners = {owner.__name__: owner for owner, _ in declared()}
+    found = dict(declared())
+    app = next(owner for owner in found if issubclass(owner, App))
+    for screen, lines in TOGETHER.items():
+        for line in lines:
+            keys: dict[str, list[str]] = {}
+            for owner in (app, *(owners[name] for name in (screen, *line.split()))):
+                for binding in (one for base in owner.__mro__ for one in found.get(base, ())):
+                    keys.setdefault(binding.id or binding.action, []).append(binding.key)
+            yield keys
 
 
 def declared() -> Iterator[tuple[type, list[Binding]]]:

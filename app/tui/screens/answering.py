@@ -18,6 +18,7 @@ from app.config.settings import ConfigError, Preset
 from app.tui.app import app_of, services_of
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel
 from app.tui.widgets.readline import Area, Line
+from app.tui.widgets.two_clicks import TwoClicks
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class SystemScreen(Panel[SystemChoice]):
     def contents(self) -> ComposeResult:
         yield self._area
         yield Label("Presets (tab goes there, enter takes one)", id="presets-title")
-        yield OptionList(id="presets", markup=False)
+        yield TwoClicks(id="presets", markup=False)
 
     def on_mount(self) -> None:
         self._list()

@@ -132,6 +132,7 @@ class ExportScreen(FilePanel[Path]):
         suffix = f".{event.pressed.id}"
         if line.text and Path(line.text).suffix != suffix:
             line.text = str(Path(line.text).with_suffix(suffix))
+        line.focus_line()  # where it is taken
 
     @on(PathInput.Changed)
     def _typed(self, event: PathInput.Changed) -> None:

@@ -7,19 +7,20 @@ from rich.cells import cell_len, set_cell_size
 from textual import events
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from app.chat.listing import by_day, model_name
 from app.chat.store.records import Chat, Hit
+from app.tui.widgets.two_clicks import TwoClicks
 
 _UNTITLED = "(empty chat)"
 _NEAR = 12  # lines before the end of a list
 
 
-class ChatList(OptionList):
+class ChatList(TwoClicks):
     """Shows hits: a chat that was not searched for is a hit without marks. Two lines each, title
-    and date, then what was found or what the chat is about; only the title where it is ``brief``.
+    and date, then what was found or what the chat is about; only the title where it is ``brief``,
+    and then a click takes it at once.
     """
 
     class NearEnd(Message):
@@ -34,6 +35,7 @@ class ChatList(OptionList):
     ) -> None:
         super().__init__(id=id, markup=False)
         self._clock, self._brief = clock, brief
+        self.at_once = brief
         self._hits: list[Hit] = []
         self._rows: list[Hit | str] = []  # what the options stand for: chats and headings
         self._dated = False

@@ -21,17 +21,19 @@ _MOST = 8
 
 class SlashMenu(Static):
     """Above the prompt; hidden when there is nothing to say. ``move`` marks one of what it offers,
-    and shows those around it."""
+    and shows those around it; a click takes one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._commands: Sequence[Candidate] = ()
         self._top = 0
         self.marked: int | None = None  # the number of one, once one has moved
+        self.clicked: Callable[[], None] | None = None  # called when one was, and is marked
 
     def offer(self, commands: Sequence[Candidate]) -> None:
         self._commands, self._top, self.marked = commands, 0, None
         self.set_class(bool(commands), "-shown")
+        self.set_class(False, "-error")
         self._say()
 
     def move(self, step: int) -> bool:
@@ -63,9 +65,27 @@ class SlashMenu(Static):
             lines.append(Content(f"  {self._top + 1}-{last} of {len(self._commands)}: ↑ ↓ move"))
         self.update(Content("\n").join(lines))
 
+    def on_click(self, event: events.Click) -> None:
+        at = event.get_content_offset(self)
+        offered = self._commands[self._top : self._top + _MOST]
+        if at is not None and at.y < len(offered) and self.clicked is not None:
+            self.marked = self._top + at.y
+            self.clicked()
+
+    def on_mouse_scroll_down(self) -> None:
+        self._scroll(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        self._scroll(-1)
+
+    def _scroll(self, step: int) -> None:
+        self._top = max(min(self._top + step, len(self._commands) - _MOST), 0)
+        self._say()
+
     def error(self, text: str) -> None:
         self._commands, self.marked = (), None
         self.set_class(True, "-shown")
+        self.set_class(True, "-error")
         self.update(Content.assemble(("! ", "bold $text-error"), (text, "$text-error")))
 
     def hide(self) -> None:
@@ -147,6 +167,8 @@ class Prompt(Area):
         )
         self.earlier = PromptHistory()
         self._menu = menu
+        if menu is not None:
+            menu.clicked = self.action_send
         self.recall: Callable[[], bool] | None = None  # what up does first in an empty prompt
 
     async def _on_key(self, event: events.Key) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ FILES = {"tiny-Q4_K_M.gguf": b"GGUF four" * 9000, "tiny-Q8_0.gguf": EIGHT}
 GB = 10**9
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FakeHub]:
+@contextmanager
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub with some repositories."""
     served = FakeHub()
     monkeypatch.setenv("HF_ENDPOINT", served.url)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 60)
@@ -43,6 +45,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FakeHub]:
     served.add("org/original", {"model.safetensors": b"x" * 90}, downloads=200)
     yield served
     served.close()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[FakeHub]:
+    with served(monkeypatch) as hub:
+        yield hub
 
 
 def text(screen: FindScreen, id: str) -> str:

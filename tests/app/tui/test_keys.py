@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from textual.binding import Binding
 
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
-from app.tui.keys import declared, problems, shown, usable
+from app.tui.keys import at_once, declared, problems, shown, usable
 from app.tui.widgets.readline import Area, Line
 from tests.support import wait_until
 
@@ -64,6 +65,31 @@ def test_of_two_bindings_with_one_key_the_first_keeps_it() -> None:
     assert kept == {"chat.chats": "f10,alt+z", "chat.models": "alt+y"}
     moved = {"chat.chats": "ctrl+t", "chat.models": "f10"}
     assert usable(moved) == moved, "a key that was given away is free"
+
+
+def test_keys_that_act_at_once_are_told_though_they_are_of_different_classes() -> None:
+    def only(keymap: dict[str, str]) -> str:
+        [told] = problems(keymap)
+        assert usable(keymap) == {}
+        return told
+
+    # of a screen and of what has the focus there
+    assert "enter is both batch.pause and batch.open;" in only({"batch.pause": "enter"})
+    assert "ctrl+b is both chat.models and text.cursor_left;" in only({"chat.models": "ctrl+b"})
+    # of what is around it
+    assert "esc is both batch.search and batch.search_leave;" in only({"batch.search": "escape"})
+    # of the class above
+    assert "y is both batch.leave_run and confirm.yes;" in only({"batch.leave_run": "y"})
+    # of two screens that are never there at once: no conflict
+    assert problems({"monitor.level": "v", "compare.again": "alt+v"}) == []
+    both = {"message.copy": "n", "chat.rename": "n"}
+    assert usable(both) == {"message.copy": "n"}
+
+
+def test_a_keymap_of_the_documentation_is_fine() -> None:
+    found = re.search(r"\[keymap\][^\n]*\n((?:\"[^\n]+\n)+)", DOCS.read_text(encoding="utf-8"))
+    assert found
+    assert problems(tomllib.loads(found[1])) == []
 
 
 async def test_what_shares_a_key_works_and_is_told(bare: Any) -> None:
@@ -149,6 +175,34 @@ def test_a_key_has_one_meaning_on_all_screens() -> None:
 def test_an_action_has_one_key_on_all_screens() -> None:
     _, keys = by_key_and_title()
     assert {title for title, sets in keys.items() if not set.intersection(*sets)} == BY_OTHERS
+
+
+# Bindings that act at once and have a key in common, which does the same in both, or leads one step
+# out or one row on in the inner one first. All others that act at once have keys of their own.
+IN_COMMON = {
+    ("batch.open", "table.select"),
+    ("quantize.chat_row", "table.select"),
+    ("models.choose", "table.select"),
+    *((f"{area}.up", "table.up") for area in ("find", "models")),
+    *((f"{area}.down", "table.down") for area in ("find", "models")),
+    *((f"{area}.pageup", "table.page_up") for area in ("find", "models")),
+    *((f"{area}.pagedown", "table.page_down") for area in ("find", "models")),
+    *((f"{area}.home", "table.first") for area in ("find", "models")),
+    *((f"{area}.end", "table.last") for area in ("find", "models")),
+    *((f"{area}.leave", "panel.leave") for area in ("chats", "find", "models")),
+    ("chat.stop", "sidebar.leave"),
+    *(("transcript.up", f"{area}.up") for area in ("message", "starter")),
+    *(("transcript.down", f"{area}.down") for area in ("message", "starter")),
+}
+
+
+def test_what_acts_at_once_has_keys_of_its_own() -> None:
+    shared = set()
+    for usual in at_once():
+        for key in {key for keys in usual.values() for key in keys}:
+            first, *others = (name for name in usual if key in usual[name])
+            shared |= {(first, other) for other in others}
+    assert shared == IN_COMMON
 
 
 def test_no_key_of_readline_is_taken_from_where_one_types() -> None:

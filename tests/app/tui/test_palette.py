@@ -12,20 +12,13 @@ from textual.widgets._footer import FooterKey
 from app.tui.app import IngotApp
 from app.tui.help import HelpScreen, KeyGroup, groups
 from app.tui.keys import declared
-from app.tui.modes import MODES
 from app.tui.palette import Palette, commands
 from app.tui.screens.find import FindScreen
 from app.tui.tasks import TASKS
-from app.tui.widgets.frame import ModeScreen
 from tests.app.tui.chat_app import shown
 from tests.app.tui.conftest import searched
 from tests.app.tui.test_theme import faint
 from tests.support import wait_until
-
-# Bindings without a description, which the palette does not tell, and what a mouse does instead.
-BY_MOUSE = {
-    "starter": "a click takes a card of the welcome",
-}
 
 
 async def _out_of_models(app: IngotApp, pilot: Any) -> Any:
@@ -52,47 +45,6 @@ def test_what_is_sorted_by_task_exists_and_is_sorted_once() -> None:
     named = [id for ids in TASKS.values() for id in ids.split()]
     assert set(named) <= known
     assert len(set(named)) == len(named)
-
-
-@pytest.mark.parametrize("mode", [mode.name for mode in MODES])
-async def test_every_binding_of_a_mode_is_reached_by_a_click(services: Any, mode: str) -> None:
-    """Whatever has the focus: the footer opens the palette, which has all that keys do then."""
-    app = IngotApp(services)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await _out_of_models(app, pilot)
-        await app.run_action(f"app.switch_mode('{mode}')")
-        await wait_until(lambda: isinstance(app.screen, ModeScreen) and mode == app.screen.MODE)
-        await pilot.pause()
-        screen = app.screen
-        assert any(key.action == "command_palette" for key in screen.query(FooterKey))
-        focusable = [None, *screen.focus_chain]
-        assert len(focusable) > 1
-        for widget in focusable:
-            screen.set_focus(widget)
-            await pilot.pause()
-            offered = {one.id for one in commands(screen)}
-            missing = {
-                active.binding.id
-                for active in screen.active_bindings.values()
-                if active.binding.id is not None
-                and active.enabled
-                and active.binding.id.partition(".")[0] not in BY_MOUSE
-            }
-            assert missing - offered == {"app.palette"}, widget
-
-
-def test_a_binding_of_a_mode_without_a_description_is_one_of_the_exceptions() -> None:
-    from app.tui.screens.dialogs import Panel
-
-    silent = {
-        (binding.id or "").partition(".")[0]
-        for owner, found in declared()
-        for binding in found
-        if not issubclass(owner, Panel)
-        and ("widgets" in owner.__module__ or issubclass(owner, ModeScreen))
-        and not binding.description
-    }
-    assert silent == set(BY_MOUSE)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

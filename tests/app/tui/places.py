@@ -1,0 +1,224 @@
+"""Every screen of the app in turn, in each of its states, for tests of what can be done there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from textual.screen import Screen
+from textual.widgets import OptionList, TabbedContent
+
+from app.batch.watch import presets
+from app.batch.watch.form import JobForm
+from app.batch.watch.records import KnownJob
+from app.batch.watch.view import Phase
+from app.builds.results import read_result
+from app.chat.budget import Budget, Way, WayOut
+from app.chat.conversation import Conversation
+from app.compare.blind import Ballot, Sided
+from app.compare.results import FileResult, PromptResult, Results, Told, pair_of
+from app.models.catalog import entry_of
+from app.tui.help import HelpScreen
+from app.tui.palette import Commands, Palette
+from app.tui.screens.answering import SamplingScreen, SystemScreen
+from app.tui.screens.batch import BatchScreen
+from app.tui.screens.batch_jobs import BatchJobsScreen
+from app.tui.screens.batch_panels import BatchFilesScreen, BatchLeaveScreen, BatchRowScreen
+from app.tui.screens.batch_presets import BatchPresetsScreen
+from app.tui.screens.chat import ChatScreen
+from app.tui.screens.chats import ChatsScreen
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare_answers import AnswersScreen
+from app.tui.screens.compare_blind import BlindScreen
+from app.tui.screens.compare_prompts import ComparePromptsScreen
+from app.tui.screens.dialogs import (
+    AskScreen,
+    ConfirmScreen,
+    CopyChoice,
+    OverflowScreen,
+    ThemeScreen,
+)
+from app.tui.screens.files import AttachScreen, ExportScreen
+from app.tui.screens.find import FindScreen
+from app.tui.screens.load_settings import LoadScreen
+from app.tui.screens.models import ModelsScreen
+from app.tui.screens.monitor import MonitorScreen
+from app.tui.screens.quantize import QuantizeScreen
+from app.tui.widgets.batch_form import BatchForm
+from app.tui.widgets.batch_table import BatchTable
+from app.tui.widgets.find_tables import BuildTable
+from app.tui.widgets.quantize_files import QuantizeResult
+from tests.app.tui.chat_app import add_turn
+from tests.app.tui.test_batch_snapshots import ROWS, frozen
+from tests.support import wait_until
+
+WAYS_OUT = [WayOut(Way.SHORTER, "allow a short answer only", Budget(1900, 148, 2048))]
+
+
+def judged(count: int) -> Results:
+    """What two files answered: always something else."""
+    rows = tuple(
+        PromptResult(n, str(n), f"prompt {n}", (Told(f"one {n}"), Told(f"two {n}")), (0,), (0,))
+        for n in range(count)
+    )
+    files = tuple(FileResult(name, name, "llamacpp") for name in ("one", "two"))
+    return Results("p.txt", files, (pair_of(rows, 1, "tokens"),), rows)
+
+
+async def places(
+    pilot: Any, built: Path, ended: Callable[[Any], None] = lambda _: None
+) -> AsyncIterator[tuple[str, Screen[Any]]]:
+    """Opens one after another over the app's first screen, in the working folder, and takes it away
+    again. ``built`` has Pebble's files; ``ended`` is told what a screen ended with."""
+    app = pilot.app
+    store = app.services.store
+    await pilot.pause()  # without a model the app begins with a list of them, if it can
+    texts = (json.dumps({"prompt": f"What is {i}?"}) for i in range(ROWS))
+    Path("questions.jsonl").write_text("".join(f"{text}\n" for text in texts))
+    chat = store.new_chat().id
+    add_turn(store, chat, None, "How?", "<think>Well.</think>So:\n\n```python\nrow()\n```\n")
+
+    async def over(screen: Screen[Any]) -> Any:
+        await app.push_screen(screen, ended)
+        await pilot.pause()
+        return screen
+
+    async def away(screen: Screen[Any]) -> None:
+        while app.screen is not screen:  # what a test has opened over it
+            await app.pop_screen()
+        await app.pop_screen()
+        await pilot.pause()
+
+    talk = await over(ChatScreen())
+    talk.transcript.welcome.query_one(".starters").display = True  # as with a model
+    await pilot.pause()
+    yield "an empty chat", talk
+    await talk.open_chat(chat)
+    await pilot.pause()
+    yield "a chat", talk
+    await away(talk)
+
+    entry = entry_of(built / "pebble-q8_0.gguf")
+    presets.save("mine", JobForm(model=str(built)), Path.cwd())
+    panels: list[Callable[[], Screen[Any]]] = [
+        lambda: SystemScreen("Be short."),
+        lambda: SamplingScreen({}),
+        lambda: AttachScreen(),
+        lambda: ExportScreen(Conversation.open(store, chat)),
+        lambda: CopyChoice([("all", "So."), ("code", "row()")]),
+        lambda: ThemeScreen(sorted(app.available_themes), app.theme),
+        lambda: OverflowScreen(Budget(2100, 512, 2048), WAYS_OUT),
+        lambda: AskScreen("Rename the chat", "How?"),
+        lambda: ConfirmScreen("Go?", "Go"),
+        lambda: BatchFilesScreen(Path.cwd()),
+        lambda: BatchPresetsScreen(),
+        lambda: BatchJobsScreen(lambda: [KnownJob(Path("out.jsonl"), "stopped", 1.0, 2, False, 1)]),
+        lambda: BatchRowScreen(frozen(), 12),
+        lambda: BatchLeaveScreen("out.jsonl", lambda: None),
+        lambda: LoadScreen(entry),
+    ]
+    for make in panels:
+        panel = await over(make())
+        if isinstance(panel, LoadScreen):
+            await wait_until(lambda panel=panel: panel.query("#load-memory"))  # type: ignore[misc]
+        if isinstance(panel, SystemScreen):
+            panel.query_one(OptionList).focus()
+        if isinstance(panel, BatchPresetsScreen):
+            await wait_until(lambda panel=panel: panel.found)  # type: ignore[misc]
+            panel.query_one("#presets").action_move(1)
+        await pilot.pause()
+        yield type(panel).__name__, panel
+        await away(panel)
+
+    listed = await over(ChatsScreen(store))
+    await wait_until(lambda: listed.query_one(OptionList).option_count)
+    yield "ChatsScreen", listed
+    listed._undo.append(chat)
+    listed.refresh_bindings()
+    await pilot.pause()
+    yield "ChatsScreen with something deleted", listed
+    await away(listed)
+
+    for several in (False, True):
+        picker = await over(ModelsScreen([str(built)], several=several))
+        await wait_until(lambda picker=picker: picker.query_one("#table").rows)  # type: ignore[misc]
+        yield f"ModelsScreen{' for several' * several}", picker
+        await away(picker)
+
+    find = await over(FindScreen())
+    await wait_until(lambda: find.query_one(BuildTable).display)
+    await pilot.pause()
+    yield "FindScreen", find
+    await away(find)
+
+    compare = await over(CompareScreen())
+    await compare.choose([entry])
+    yield "CompareScreen", compare
+    compare._question = compare.comparison = object()  # nothing looks at it before it has gone
+    yield "CompareScreen that was asked", compare
+    compare.comparison = None
+    await away(compare)
+
+    prompts = await over(ComparePromptsScreen([entry, entry]))
+    prompts.query_one("#prompts-form").refuse("limit", "no number")
+    await pilot.pause()
+    yield "ComparePromptsScreen", prompts
+    prompts.results = judged(3)
+    prompts.query_one("#prompt-rows").fill(prompts.results)
+    prompts._offer()
+    await pilot.pause()
+    yield "ComparePromptsScreen with results", prompts
+    await away(prompts)
+    answers = await over(AnswersScreen(judged(3), 1))
+    yield "AnswersScreen", answers
+    await away(answers)
+    ballot = Ballot(judged(3), Path("votes.jsonl"))
+    ballot.say(ballot.pairs[0], Sided.TIE)
+    blind = await over(BlindScreen(ballot))
+    yield "BlindScreen", blind
+    await away(blind)
+
+    batch = await over(BatchScreen())
+    form = batch.query_one(BatchForm)
+    form.refuse("model", "none")
+    await pilot.pause()
+    yield "BatchScreen", batch
+    batch.show(frozen())
+    await wait_until(lambda: batch.query_one(BatchTable).record is not None)
+    await pilot.pause()
+    yield "BatchScreen with a job", batch
+    ended = frozen()
+    ended.given = replace(ended.given, phase=Phase.STOPPED)
+    batch.show(ended)
+    await wait_until(lambda: batch._panel._view is not None)
+    await pilot.pause()
+    yield "BatchScreen with a job that was stopped", batch
+    await away(batch)
+
+    quantize = await over(QuantizeScreen())
+    quantize._process = SimpleNamespace(running=True)
+    yield "QuantizeScreen with a run", quantize
+    quantize._process = None
+    for page in ("run", "result"):
+        if page == "result":
+            quantize.query_one(QuantizeResult).show(read_result(built))
+        quantize._turn_to(page)
+        await wait_until(lambda: quantize.query_one(TabbedContent).active == page)  # noqa: B023
+        await pilot.pause()
+        yield f"QuantizeScreen: {page}", quantize
+    await away(quantize)
+
+    monitor = await over(MonitorScreen())
+    yield "MonitorScreen", monitor
+    help = await over(HelpScreen(monitor))
+    yield "HelpScreen", help
+    await away(help)
+    palette = await over(Palette(providers=[Commands]))
+    await wait_until(lambda: palette.query_one(OptionList).option_count)
+    yield "Palette", palette
+    await away(palette)
+    await away(monitor)
