@@ -2,24 +2,24 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from quantize.allocate.table import Choice, Table, Unit
 from quantize.children.process import run_child
 from quantize.disk import write_atomically
-from quantize.gguf.kernels import Shape, kernel_seconds
 from quantize.progress.console import Reporter
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.installed import versions
-from runtimes.models.gguf import read_header
 from runtimes.paths import cache_dir
 from runtimes.planner.measure import Workload, measure_speed
 
 _METHOD = 1  # raised when another time would be measured
-_EXPERTS = ("expert_used_count", "expert_count")
+
+Shape = tuple[int, int]  # the length of a row, and rows
+Seconds = Mapping[tuple[str, Shape, int], float]  # of a product, by type, shape, and inputs' rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +45,56 @@ class StepTimes:
         return self.rest + sum(self.of(u, u.choice(kinds[u.name])) for u in table.units)
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How a format's products are timed: by ``kernels`` of the program ``tool``, in a child
+    process. ``reference`` makes a file whose types are ``types``, whose own step says what is not
+    in the products. ``used`` is as in `StepTimes`."""
+
+    kernels: Callable[[list[Shape], list[str], tuple[int], int], Seconds]
+    tool: str
+    reference: Callable[[], Path]
+    types: Mapping[str, str]
+    used: float = 1.0
+
+
 def step_times(
-    table: Table, export: Path, rows: int, model_bytes: int, work: Path, progress: Reporter
+    table: Table, timing: Timing, rows: int, model_bytes: int, work: Path, progress: Reporter
 ) -> StepTimes:
-    """Measured on this machine, or taken from the cache. ``export`` is the half-precision file,
-    whose own step says what is not in the products."""
+    """Measured on this machine, or taken from the cache."""
     shapes = sorted({(unit.width, unit.rows) for unit in table.units})
     kinds = sorted({choice.kind for unit in table.units for choice in unit.choices})
     inputs = [_METHOD, shapes, kinds, rows, model_bytes, cpu_identity(), available_cores()]
-    key = hashlib.sha256(json.dumps([*inputs, versions(["llama-cpp-python"])]).encode())
+    key = hashlib.sha256(json.dumps([*inputs, versions([timing.tool])]).encode())
     kept = cache_dir() / "kernels" / f"{key.hexdigest()[:32]}.json"
     try:
         found = json.loads(kept.read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        path = timing.reference()
         with progress.stage("timing matrix products on this machine"):
-            call = partial(_time, shapes, kinds, rows, model_bytes, export)
+            call = partial(_time, timing.kernels, shapes, kinds, rows, model_bytes, path)
             found = run_child(call, "timing matrix products", work, progress)
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps(found))
     products = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
     names = {unit.name for unit in table.units}
     lookup = "token_embd.weight" if "output.weight" in names else ""
-    times = StepTimes(rows, products, 0.0, _experts_used(export), lookup)
-    half = times.step(table, {unit.name: "f16" for unit in table.units})
-    return StepTimes(rows, products, max(found["step"] - half, 0.0), times.used, lookup)
-
-
-def _experts_used(export: Path) -> float:
-    """The share of its experts that each token goes through; 1 for an ordinary model."""
-    metadata = read_header(export).metadata
-    found = [metadata.get(f"{metadata.get('general.architecture')}.{name}") for name in _EXPERTS]
-    used, count = (number if isinstance(number, int) else 0 for number in found)
-    return used / count if used and count else 1.0
+    times = StepTimes(rows, products, 0.0, timing.used, lookup)
+    reference = times.step(table, timing.types)
+    return replace(times, rest=max(found["step"] - reference, 0.0))
 
 
 def _time(
-    shapes: list[Shape], kinds: list[str], rows: int, model_bytes: int, export: Path
+    kernels: Callable[[list[Shape], list[str], tuple[int], int], Seconds],
+    shapes: list[Shape],
+    kinds: list[str],
+    rows: int,
+    model_bytes: int,
+    path: Path,
 ) -> dict[str, object]:
     """Runs in a child process."""
-    seconds = kernel_seconds(shapes, kinds, (rows,), model_bytes)
-    speed = measure_speed(export, Workload(rows=(rows,), sample_s=1.0))
+    seconds = kernels(shapes, kinds, (rows,), model_bytes)
+    speed = measure_speed(path, Workload(rows=(rows,), sample_s=1.0))
     return {
         "products": [[kind, *shape, s] for (kind, shape, _), s in seconds.items()],
         "step": rows / speed.decode_tps[rows],

@@ -163,8 +163,6 @@ def require_sense(options: Options) -> None:
     for recipe in options.recipes:
         if recipe.target and recipe.target.bound == "kl" and not options.measure.enabled:
             raise UsageError(f"{recipe.name} is a bound that is measured: without --no-measure")
-        if recipe.target and recipe.format == "onnx" and recipe.target.rows:
-            raise UsageError(f"{recipe.name}: --fastest is for GGUF files only, without --to onnx")
         if recipe.target and recipe.format == "onnx" and options.target != "cpu":
             raise UsageError(
                 f"{recipe.name} is measured here, which graphs for CUDA are not: --target cpu"

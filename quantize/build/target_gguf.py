@@ -9,9 +9,11 @@ from pathlib import Path
 
 from quantize.allocate.gguf_types import gguf_rater
 from quantize.allocate.rate import Rater
+from quantize.allocate.speed import Timing
 from quantize.allocate.table import Table
 from quantize.build.making import Export, export_gguf, importance
 from quantize.build.run import Run
+from quantize.gguf.kernels import kernel_seconds
 from quantize.gguf.quantize import quantize_gguf
 from quantize.recipes.recipe import Recipe
 from quantize.recipes.target import Target
@@ -23,6 +25,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.settings import RunnerSettings
 
 _UNKNOWN = 0.02  # of the weights, whose sensitivities may be missing
+_EXPERTS = ("expert_used_count", "expert_count")  # that a token goes through, and all
 _TOLD = 40  # bytes of a file's description of itself for each tensor, at most
 
 
@@ -102,6 +105,20 @@ class GgufMaker:
         if target.bound == "bytes":
             return path.stat().st_size
         return estimate(ModelFile.read(path), _one_chat(target)).total
+
+    def timing(
+        self,
+        run: Run,
+        recipe: Recipe,
+        table: Table,
+    ) -> Timing:
+        """By llama.cpp's kernels; the reference is in half precision."""
+        metadata = self.header.metadata
+        names = [f"{metadata.get('general.architecture')}.{name}" for name in _EXPERTS]
+        used, count = (n if isinstance(n := metadata.get(name), int) else 0 for name in names)
+        halves = {unit.name: "f16" for unit in table.units}
+        share = used / count if used and count else 1.0
+        return Timing(kernel_seconds, "llama-cpp-python", lambda: self.export.path, halves, share)
 
     def make(
         self,

@@ -10,6 +10,7 @@ import numpy as np
 
 from quantize.allocate.onnx_types import fused, onnx_rater
 from quantize.allocate.rate import Rater
+from quantize.allocate.speed import Seconds, Shape, Timing
 from quantize.allocate.table import Table
 from quantize.build.run import Run
 from quantize.onnx.build import build_onnx
@@ -76,6 +77,19 @@ class OnnxMaker:
         settings = RunnerSettings(slots=1, context=target.context)
         return estimate(ModelFile.read(path), settings).total
 
+    def timing(self, run: Run, recipe: Recipe, table: Table) -> Timing:
+        """By ONNX Runtime's kernels; the reference has the largest types."""
+        types = {u.name: max(u.choices, key=lambda c: c.bytes).kind for u in table.units}
+
+        def reference() -> Path:
+            folder = run.space.work / "reference"
+            folder.mkdir(exist_ok=True)
+            with run.progress.stage("building a file to time"):
+                self.make(run, recipe, table, types, {}, folder)
+            return folder / recipe.output_name(run.base.name)
+
+        return Timing(_kernel_seconds, "onnxruntime", reference, types)
+
     def make(
         self,
         run: Run,
@@ -96,6 +110,15 @@ class OnnxMaker:
             *(self.source, recipe, folder), progress=run.progress, exports=exports, mix=mix
         )
         return made.notes, made.route
+
+
+def _kernel_seconds(
+    shapes: list[Shape], kinds: list[str], rows: tuple[int], model_bytes: int
+) -> Seconds:
+    """Runs in a child process, which has the libraries."""
+    from quantize.onnx.kernels import kernel_seconds
+
+    return kernel_seconds(shapes, kinds, rows, model_bytes)
 
 
 def onnx_maker(run: Run, text: Path) -> OnnxMaker:

@@ -10,7 +10,7 @@ from typing import Protocol
 from quantize.allocate.measure import sensitivities
 from quantize.allocate.rate import Rater
 from quantize.allocate.solve import Figure, mixes
-from quantize.allocate.speed import StepTimes, step_times
+from quantize.allocate.speed import StepTimes, Timing, step_times
 from quantize.allocate.table import Table
 from quantize.allocate.texts import calibration_text, split_texts
 from quantize.build.run import Run
@@ -54,6 +54,10 @@ class Maker(Protocol):
 
     def taken(self, path: Path, target: Target) -> float:
         """What counts of the file at ``path``, in bytes."""
+        ...
+
+    def timing(self, run: Run, recipe: Recipe, table: Table) -> Timing:
+        """How a step's products are timed."""
         ...
 
     def make(
@@ -112,13 +116,13 @@ def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
         raters = [maker.rater]
     whole = sensitivities(run.source, raters, texts.calibrate, work, run.progress)[0]
     table, times = maker.chosen(whole), None
+    if target.rows:
+        least = sum(min(choice.bytes for choice in unit.choices) for unit in table.units)
+        timing = maker.timing(run, recipe, table)
+        times = step_times(table, timing, target.rows, least, work, run.progress)
     if isinstance(maker, GgufMaker):
         taken = maker.overhead(table)
         run.space.describe(mixes=tuple((float(taken + m.bytes), m.kl) for m in mixes(table.units)))
-        if target.rows:
-            least = sum(min(choice.bytes for choice in unit.choices) for unit in table.units)
-            path = maker.export.path
-            times = step_times(table, path, target.rows, least, work, run.progress)
         table = _overridden(table, run.options.overrides)
     return TargetPlan(target, table, maker, texts.tune, times)
 

@@ -211,8 +211,6 @@ def test_what_a_target_needs_is_told_before_anything(made: Made, pebble_f16: Pat
         build(replace(made.options, measure=MeasureOptions(enabled=False)), Reporter())
     with pytest.raises(UsageError, match=r"onnx-kl0\.05 is measured here"):
         build(replace(made.options, target="cuda"), Reporter())
-    with pytest.raises(UsageError, match="onnx-1mb-fast1: --fastest is for GGUF files only"):
-        build(replace(made.options, recipes=(find_recipe("onnx-1mb-fast1"),)), Reporter())
 
 
 def test_a_killed_run_goes_on_at_the_layer_where_it_was(made: Made, tmp_path: Path):

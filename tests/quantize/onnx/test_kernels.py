@@ -1,0 +1,33 @@
+"""Times of products: of the variants that fit, by products that are computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quantize.onnx import kernels
+from quantize.onnx.kernels import kernel_seconds
+from quantize.onnx.rounding import Rounded, dequantize
+from quantize.onnx.variants import parse_variant
+
+
+def test_every_variant_that_fits_a_shape_has_its_time():
+    found = kernel_seconds([(64, 96), (128, 32)], ["4z32", "8s128"], (1, 4), 50_000)
+    fitting = [("4z32", (64, 96)), ("4z32", (128, 32)), ("8s128", (128, 32))]
+    assert found.keys() == {(*case, rows) for case in fitting for rows in (1, 4)}
+    assert all(seconds > 0 for seconds in found.values())
+
+
+@pytest.mark.parametrize("name", ["4z32", "4s64", "8s32"])
+def test_the_products_are_those_of_the_weights(name: str):
+    variant, shape = parse_variant(name), (64, 24)
+    session, count = kernels._products(variant, shape, 5_000)
+    stored = kernels._weights(variant, shape)
+    assert count == -(-5_000 // (shape[1] * variant.row_bytes(shape[0])))
+    weight = dequantize(
+        Rounded(variant, shape[0], stored["codes"], stored["scales"], stored.get("zeros"))
+    )
+    x = np.random.default_rng(0).standard_normal((3, shape[0])).astype(np.float32)
+    np.testing.assert_allclose(
+        session.run(None, {"x": x})[0], count * x @ weight.T, atol=0.02 * count
+    )
