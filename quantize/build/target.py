@@ -6,6 +6,7 @@ and on the last, the one that all files are measured on, which has the verdict, 
 error. All that the next try takes from them is by how much one was off as a whole.
 """
 
+import math
 import os
 import shutil
 import textwrap
@@ -91,10 +92,7 @@ def _within(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
         types = solve(plan.table.units, plan.cost(loss), size, plan.limit - besides)
         if types is None:
             least = sum(min(c.bytes for c in unit.choices) for unit in plan.table.units)
-            raise MissedTargetError(
-                f"{job.recipe.name} cannot be kept: the smallest file of {run.base.name} has about"
-                f" {human(int(besides + least))}"
-            )
+            raise MissedTargetError(_too_small(run, job, plan, besides + least))
         if tries and types == tries[-1].types:
             break
         made = _build(run, job, plan, types, number)
@@ -113,7 +111,7 @@ def _search(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
     Each asks for as much less, or more, as those before were off."""
     measuring, bound = run.plan, plan.target.value
     assert measuring is not None, "refused by `require_sense`"
-    off, tries = 1.0, list[_Try]()  # measured over predicted
+    off, tries = _experience(run, job, measuring, bound), list[_Try]()
     for number, aim in enumerate(_AIMS, 1):
         asked = aim * bound / off
         types = solve(plan.table.units, plan.cost(size), loss, asked)
@@ -132,6 +130,19 @@ def _search(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
             " nats with its tensors in the best types already"
         )
     return _best_last(run, job, tries)
+
+
+def _experience(run: Run, job: Job, measuring: Measuring, bound: float) -> float:
+    """Measured over predicted, of the file in the folder that was built for a target and is nearest
+    to ``bound``; 1 without one."""
+    known = [
+        (max(e.fidelity.kl_mean + e.fidelity.kl_error, e.allocation.tuned or 0.0), e.allocation)
+        for e in run.space.manifest.files
+        if e.format == job.recipe.format and e.source == run.fingerprint
+        if e.measurement == measuring.key and e.fidelity and e.allocation
+    ]
+    found = [(lost, lost / of.predicted) for lost, of in known if lost > 0 and of.predicted > 0]
+    return min(found, key=lambda one: abs(math.log(one[0] / bound)), default=(0.0, 1.0))[1]
 
 
 def _best_last(run: Run, job: Job, tries: Sequence[_Try]) -> list[_Try]:
@@ -205,6 +216,17 @@ def _told(made: _Try, job: Job, plan: TargetPlan) -> str:
         parts.append(f"{made.tuned.kl_mean:.4g} on the text for tries")
         parts.append(f"{made.final.kl_mean:.4g} +- {made.final.kl_error:.2g} on the last")
     return f"{job.recipe.name}, a bound of {plan.target.value:g}: {', '.join(parts)}"
+
+
+def _too_small(run: Run, job: Job, plan: TargetPlan, least: float) -> str:
+    name, target = run.base.name, plan.target
+    if target.bound == "bits":
+        why = f"{name} takes at least {least * 8 / plan.maker.weights:.3g} bits a weight"
+    elif target.bound == "memory":
+        why = f"{name} takes at least {human(int(least))} with {target.context:,} tokens of context"
+    else:
+        why = f"the smallest file of {name} has about {human(int(least))}"
+    return f"{job.recipe.name} cannot be kept: {why}"
 
 
 def _missed(run: Run, job: Job, tries: Sequence[_Try]) -> MissedTargetError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from quantize.build import target as building
 from quantize.build.pipeline import build
 from quantize.errors import MissedTargetError, ToolError, UsageError
-from quantize.manifest import Manifest, load_manifest
+from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.onnx.nbits import tensor_of
 from quantize.onnx.variants import parse_variant
 from quantize.options import MeasureOptions, Options, SourceOptions
@@ -146,9 +147,32 @@ def test_a_second_target_takes_the_table_of_the_first(made: Made):
     assert not [text for text in told.stages if "how much each tensor matters" in text]
 
 
+def test_a_target_begins_with_how_far_those_before_were_off(made: Made, tmp_path: Path):
+    out = Path(shutil.copytree(made.out, tmp_path / "out"))
+    known = load_manifest(out)
+    entry = known.entry("kl0.03")
+    assert entry is not None
+    assert entry.allocation is not None
+    assert entry.fidelity is not None
+    lost = max(entry.fidelity.kl_mean + entry.fidelity.kl_error, entry.allocation.tuned or 0.0)
+    # As if it had lost twice what was predicted.
+    allocation = replace(entry.allocation, predicted=lost / 2)
+    write_manifest(out, known.with_entry(replace(entry, allocation=allocation)))
+    told = Told()
+    build(replace(made.options, out=out, recipes=(find_recipe("kl0.04"),)), told)
+    tries = [note for note in told.notes if note.startswith("kl0.04, a bound of")]
+    predicted = float(tries[0].split("predicted ")[1].split(",")[0])
+    assert 0.4 * 0.04 < predicted <= 0.5 * 0.04
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("kl1e-9", "tiny is predicted to lose"), ("100kb", "the smallest file of tiny")],
+    [
+        ("kl1e-9", "tiny is predicted to lose"),
+        ("100kb", "the smallest file of tiny"),
+        ("1.1bpw", "tiny takes at least .* bits a weight"),
+        ("fits-1mb-256", "tiny takes at least .* MB with 256 tokens of context"),
+    ],
 )
 def test_a_target_that_nothing_keeps_is_refused(made: Made, name: str, why: str):
     before = sorted(made.out.glob("*.gguf"))
