@@ -11,7 +11,8 @@ from quantize.source.shapes import shapes_of
 
 WINDOWS = 8  # of text that sensitivities are measured on
 _FLOAT = 4  # bytes
-_COPIES = 4  # of a part's weights: in single precision, gradients, their squares, and rounded ones
+_COPIES = 3  # of a layer's weights: in single precision, gradients, and their squares
+_OF_OUTPUT = 2  # whose gradients are never held at once
 _LOGITS = 4  # copies of a window's: of half and of single precision, probabilities, gradients
 _STATES = 24  # times the hidden size, for each token of a window: what one layer keeps to go back
 _PASSES = 4  # forward, once more, and back, which is two
@@ -23,7 +24,7 @@ def sweep_bytes(source: SourceModel) -> int:
     """Memory that `quantize.allocate.sweep` takes at most: the weights as they are held, one part
     of the model in single precision, and a window's states."""
     layer, head, width, vocab = _parts(source)
-    part = max(layer, head) * _FLOAT * _COPIES
+    part = max(layer * _COPIES, head * _OF_OUTPUT) * _FLOAT
     states = WINDOW * _FLOAT * max(width * _STATES, vocab * _LOGITS)
     return int(source.bytes * 1.1) + part + states
 

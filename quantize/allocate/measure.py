@@ -93,7 +93,8 @@ def _measure(source: SourceModel, text: Path, raters: Sequence[Rater], folder: P
     windows = [ids[at : at + length] for at in range(0, len(ids) - length + 1, length)][:WINDOWS]
     if bos is not None:
         windows = [[bos, *window[1:]] for window in windows]
-    network = load_network(source.folder, trust_remote_code=source.trust_remote_code)
+    # As `sweep_bytes` counts them: a layer is widened while it is worked on.
+    network = load_network(source.folder, trust_remote_code=source.trust_remote_code, wide=False)
     tokens = length * len(windows)
 
     def rate(tensor: Matrix) -> None:

@@ -49,7 +49,7 @@ def _sampled(weight: Array, fisher: Array, most: int) -> tuple[Ints, Array]:
     rows, keep = len(weight), max(64, most // weight.shape[1])
     if rows <= keep:
         return np.arange(rows), np.ones(rows, np.float32)
-    order = np.argsort(-(fisher * weight**2).sum(axis=1))
+    order = np.argsort(-np.einsum("ij,ij,ij->i", fisher, weight, weight))
     top, rest = order[: keep // 2], order[keep // 2 :]
     drawn = np.random.default_rng(0).choice(rest, keep - len(top), replace=False)
     scale = np.ones(keep, np.float32)

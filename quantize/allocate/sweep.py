@@ -32,6 +32,7 @@ Rounding = dict[int, float]
 _SEED = 20260101
 _LEVELS = 127  # on each side of zero, of activations in 8 bits
 BLOCKS = (32, 256)  # inputs that share a scale: of llama.cpp's plain types, and of its K types
+_ROWS = 8192  # of the output, whose gradients are held together
 _TRANSPOSED = re.compile(r"c_(?:attn|proj|fc)\.weight$")  # GPT-2's family: [in, out]
 
 
@@ -153,19 +154,17 @@ def _forward(
                     hooks.callback(hook.remove)
                 hooks.callback(layers[-1].register_forward_hook(lambda _m, _i, o: cut(o)).remove)
                 if fisher is not None:
-                    head.weight.requires_grad_(True)
                     _watch(hooks, head, rounding)
+                    looked = _rows(ids) if tied else []
+                    gathered = _gather(hooks, head, fisher, looked)
                 logits = network(torch.tensor([ids]), use_cache=False).logits[0].float()
             if fisher is None:
                 continue
             drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]
             torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
             state.save("gradient", 1, w, leaves[0].grad[0])
-            gradient, head.weight.grad = head.weight.grad, None
-            head.weight.requires_grad_(False)
-            fisher.addcmul_(gradient, gradient)
             if tied:  # these rows are looked up too, and have one gradient of both
-                state.save("rows", 0, w, gradient[_rows(ids)])
+                state.save("rows", 0, w, gathered[0])
         if fisher is not None and rate is not None:
             if tied:
                 state.save("head", 0, 0, fisher)
@@ -233,12 +232,12 @@ def _embedding(
     with _single(table.parameters()), torch.enable_grad():
         for w, ids in enumerate(windows):
             rows = _rows(ids)
-            got = _looked_up(network, layers[0], table.weight, ids, state.load("gradient", last, w))
+            got = _looked_up(network, layers[0], table, ids, state.load("gradient", last, w))
             if tied:
                 head = state.load("rows", 0, w)
-                fisher[rows] += (head + got[rows]).square() - head.square()
+                fisher[rows] += (head + got).square() - head.square()
             else:
-                fisher[rows] += got[rows].square()
+                fisher[rows] += got.square()
         rounding = (
             dict(zip(BLOCKS, state.load("rounding", 0, 0).tolist(), strict=True)) if tied else {}
         )
@@ -253,9 +252,12 @@ class _Reached(Exception):
         self.hidden = hidden
 
 
-def _looked_up(network: Any, first: Any, weight: Any, ids: Sequence[int], gradient: Any) -> Any:
-    """The gradient of the embedding's ``weight``, from that of the first layer's input."""
+def _looked_up(network: Any, first: Any, table: Any, ids: Sequence[int], gradient: Any) -> Any:
+    """The gradient of the rows of the embedding that are looked up, from that of the first layer's
+    input."""
     import torch
+
+    weight, table.sparse = table.weight, True  # no zeros for all the others
 
     def stop(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise _Reached(_inputs(args, kwargs)[0])
@@ -269,8 +271,9 @@ def _looked_up(network: Any, first: Any, weight: Any, ids: Sequence[int], gradie
     finally:
         hook.remove()
         weight.requires_grad_(False)
+        table.sparse = False
     found, weight.grad = weight.grad, None
-    return found
+    return found.coalesce().values() if found.is_sparse else found[_rows(ids)]
 
 
 def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], Any]:
@@ -334,6 +337,27 @@ def _watch(hooks: contextlib.ExitStack, module: Any, into: Rounding) -> None:
             into[block] = into.get(block, 0.0) + float(cost)
 
     hooks.callback(module.register_forward_hook(forward).remove)
+
+
+def _gather(
+    hooks: contextlib.ExitStack, head: Any, fisher: Any, looked: Sequence[int]
+) -> list[Any]:
+    """Add the squared gradient of the output's weights to ``fisher`` when it is gone back through,
+    some rows at a time: it is as large as they are. Its rows ``looked`` go into the list."""
+    found: list[Any] = []
+
+    def forward(_module: Any, args: tuple[Any, ...], output: Any) -> None:
+        inputs = args[0].detach().flatten(0, -2)
+        output.register_hook(lambda gradient: add(inputs, gradient.flatten(0, -2)))
+
+    def add(inputs: Any, gradient: Any) -> None:
+        for at in range(0, len(fisher), _ROWS):
+            part = gradient[:, at : at + _ROWS].T @ inputs
+            fisher[at : at + _ROWS].addcmul_(part, part)
+        found.append(gradient[:, looked].T @ inputs)
+
+    hooks.callback(head.register_forward_hook(forward).remove)
+    return found
 
 
 def _rounded(inputs: Any, block: int) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from quantize.allocate.sweep import Matrix, _watch, sweep
+from quantize.quality import float_child
 from quantize.quality.float_child import load_network
 
 
@@ -19,7 +20,9 @@ class Killed(Exception):
 def swept(
     model: Path, windows: Sequence[Sequence[int]], folder: Path, killed_after: int = 0
 ) -> dict[str, Any]:
-    """Weights, Fisher information and roundings by name; killed and resumed on the way."""
+    """Weights, Fisher information and roundings by name, of weights that are widened as they are
+    used; killed and resumed on the way."""
+    float_child._SMALL = 0  # all of them: it is a child process
     found: dict[str, Any] = {}
     done = 0
 
@@ -33,11 +36,11 @@ def swept(
         if parts == killed_after:
             raise Killed
 
-    network = load_network(model, wide=True)
+    network = load_network(model, wide=False)
     try:
         sweep(network, windows, folder, 0, rate, finished)
     except Killed:
-        sweep(load_network(model, wide=True), windows, folder, done, rate, lambda _: None)
+        sweep(load_network(model, wide=False), windows, folder, done, rate, lambda _: None)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 96}
 MODELS: dict[str, tuple[Shape, dict[str, object]]] = {
     "llama": (SHAPES["llama"], {**SMALL, "tie_word_embeddings": True}),
     "qwen2": (SHAPES["qwen2"], SMALL),
+    "half": (replace(SHAPES["llama"], dtype="bfloat16"), {**SMALL, "tie_word_embeddings": True}),
     "gemma3": (SHAPES["gemma3"], {}),
     "gpt2": (SHAPES["gpt2"], {"n_embd": 64, "n_layer": 2}),
     "mixtral": (_MIXTRAL, {"num_hidden_layers": 2}),
