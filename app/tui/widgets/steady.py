@@ -1,6 +1,6 @@
 """Widgets that grow while an answer streams: laid out and drawn no more than that needs."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.geometry import Region, Size
 from textual.strip import Strip
@@ -12,8 +12,15 @@ else:
 
 
 class Steady(Widget):
-    """A new size asks for no further layout: Textual would lay out the whole screen a second time,
-    to the same end, whenever anything has grown."""
+    """Its height and those of its children follow from its width.
+
+    A new size asks for no further layout: Textual would lay out the whole screen a second time,
+    to the same end, whenever anything has grown. And where its children are does not depend on how
+    high it has become: those that did not change are not measured again.
+    """
+
+    def arrange(self, size: Size, optimal: bool = False) -> Any:
+        return super().arrange(size.with_height(0), optimal)
 
     def _size_updated(
         self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
