@@ -228,10 +228,11 @@ def _run_in_terminal(
                     break
                 if not data:
                     break
-                last = (last + data)[-_LAST:]
+                last += data
                 if awaited is not None and awaited_s is None and awaited in last:
                     awaited_s = time.monotonic() - begun
                     os.write(terminal, then)
+                last = last[-_LAST:]
             if keys_per_s and ready is not None and time.monotonic() >= due and ready.exists():
                 key = _LETTERS[len(pressed) % len(_LETTERS)]
                 pressed.append(time.monotonic())
