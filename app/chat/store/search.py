@@ -15,6 +15,7 @@ import re
 import sqlite3
 import unicodedata
 from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 
 from app.chat.store.records import Hit
@@ -43,7 +44,7 @@ def search(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
         return []
     # Those without a letter or digit are left out: the index has none of them. Signs within a word
     # stay: they join its parts to a phrase.
-    words = [word for word in text.split() if _piece.search(word)]
+    words = [word for word in text.split() if _piece().search(word)]
     if not words:
         like = re.sub(r"([%_^])", r"^\1", text_as_is)
         found = _newest_of_each_chat(db, _LITERALLY, f"%{like}%", limit)
@@ -101,8 +102,17 @@ _UNSPACED = (
 )
 _ACCENTS = "[\u0300-\u036f]*"
 _LETTER = rf"[^\W_{_UNSPACED}]"  # of a word with spaces around it
-_alone = re.compile(f"([{_UNSPACED}])")
-_piece = re.compile(f"{_LETTER}(?:{_LETTER}|[\u0300-\u036f])*|[{_UNSPACED}]")
+
+
+@cache
+def _alone() -> re.Pattern[str]:
+    """A character that is a word; so many take time to compile, which most chats do without."""
+    return re.compile(f"([{_UNSPACED}])")
+
+
+@cache
+def _piece() -> re.Pattern[str]:
+    return re.compile(f"{_LETTER}(?:{_LETTER}|[\u0300-\u036f])*|[{_UNSPACED}]")
 
 
 class _Folded(dict[int, str]):
@@ -112,7 +122,7 @@ class _Folded(dict[int, str]):
     def __missing__(self, code: int) -> str:
         letter = chr(code)
         # The parts of a Hangul syllable are letters, and a kana with a mark is another kana.
-        base = letter if _alone.match(letter) else unicodedata.normalize("NFD", letter)[0]
+        base = letter if _alone().match(letter) else unicodedata.normalize("NFD", letter)[0]
         self[code] = next((c for c in (base.casefold(), base.lower()) if len(c) == 1), base)
         return self[code]
 
@@ -129,15 +139,15 @@ def fold(text: str) -> str:
 def spaced(text: str) -> str:
     """``text`` as it is given to the index."""
     # ``unicode61`` folds too, but knows the accents of Latin letters alone.
-    return text.lower() if text.isascii() else _alone.sub(" \\1 ", fold(text))
+    return text.lower() if text.isascii() else _alone().sub(" \\1 ", fold(text))
 
 
 def _pattern(word: str, *, unfinished: bool) -> re.Pattern[str]:
     """What finds in a folded text the places for which the index finds ``word``."""
-    pieces = _piece.findall(fold(word))
+    pieces = _piece().findall(fold(word))
     parts = []
     for number, piece in enumerate(pieces):
-        if _alone.match(piece):
+        if _alone().match(piece):
             parts.append(piece)
             continue
         letters = _ACCENTS.join(re.escape(letter) for letter in piece) + _ACCENTS

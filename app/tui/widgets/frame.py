@@ -114,6 +114,7 @@ class AppFooter(Footer):
     def __init__(self) -> None:
         super().__init__(compact=True, show_command_palette=False)
         self._shown: tuple[list[_Key], str] = [], ""
+        self._due = False
 
     def compose(self) -> ComposeResult:
         keys, state = self._shown
@@ -151,17 +152,23 @@ class AppFooter(Footer):
 
     def on_mount(self) -> None:
         super().on_mount()
-        app_of(self).engine_changed.subscribe(self, lambda _: self.call_later(self._again))
+        app_of(self).engine_changed.subscribe(self, lambda _: self._look_again())
 
-    async def on_resize(self) -> None:
-        await self._again()
+    def on_resize(self) -> None:
+        self._look_again()
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
         """Textual's composes anew each time, whether anything has changed or not."""
         if screen.app.app_focus and self.is_attached and screen is self.screen:
-            self.call_after_refresh(self._again)
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Once the screen is drawn, however much changes until then."""
+        if not self._due:
+            self._due = self.call_after_refresh(self._again)
 
     async def _again(self) -> None:
+        self._due = False
         if self.is_attached and self._shown != (shown := self._fitting()):
             self._shown = shown
             await self.recompose()
