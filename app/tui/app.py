@@ -86,6 +86,7 @@ class IngotApp(App[None]):
             self.register_theme(own)
         self.no_color = nocolor.wanted()
         self._colourless, self._on_black = nocolor.Colourless(), theme.OnBlack()
+        self._starting = 0  # parts of the start that have not ended
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")
         self._pressed = self._interrupted_at = 0  # keys and pastes, all and until ctrl+c
@@ -116,10 +117,11 @@ class IngotApp(App[None]):
 
     async def _begin(self) -> None:
         """Once the first picture is drawn: what takes time away from it."""
+        start = self.services.start
         if not gc.isenabled():  # the command has seen to that
+            self._starting = 2 if start.model is not None else 1
             gc.freeze()
             gc.enable()
-        start = self.services.start
         if start.model is not None:
             self.load_model(start.model, start.options, start.settings)
         else:
@@ -147,6 +149,14 @@ class IngotApp(App[None]):
         """Import what is not shown yet, so that the first message or key finds it there."""
         for module in (*_LATER, *(mode.module for mode in modes.MODES)):
             import_module(module)
+        self.call_later(self._started)
+
+    def _started(self) -> None:
+        """The modules or the model are there, and stay: to look through them for garbage again and
+        again would hold up keys and pictures, each time for a tenth of a second."""
+        if self._starting:
+            self._starting -= 1
+            gc.freeze()
 
     # The engine
 
@@ -178,6 +188,7 @@ class IngotApp(App[None]):
         self.call_later(self._loaded, error)
 
     def _loaded(self, error: str | None) -> None:
+        self._started()
         host = self.services.host
         self.engine_changed.publish(host.state)
         if host.engine is not None and host.plain and not host.raw:

@@ -94,7 +94,7 @@ class HelpScreen(Panel[None]):
         # Room for the longest key; where one thing has several, each that does not fit has a line.
         keys = (key for one in self.groups for row in one.rows for key in row.keys.split())
         width = max(map(len, keys), default=0)
-        yield SearchLine(placeholder="Type to find a key", id="keys-filter", compact=True)
+        yield SearchLine(placeholder="Type to find a key", id="keys-filter")
         with VerticalScroll(can_focus=False):
             if self._text:
                 yield Markdown(self._text)

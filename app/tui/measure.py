@@ -15,6 +15,7 @@ CLOCK_MONOTONIC, which all processes share.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import re
@@ -369,6 +370,7 @@ def main(job: str, out: str, *arguments: str) -> None:
         start = Start(first if job in ("ask", "open") else "recorded")
         services = Services(config, store, host, Monitor(host), start)
         app = MeasuredApp(services, run, Path(f"{out}.ready"))
+        gc.disable()  # as `ingot chat` does until the app is drawn
         with terminal.stderr_to(folder / "log"):
             app.run()
         if app.result is None:

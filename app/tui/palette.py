@@ -130,7 +130,7 @@ class Palette(CommandPalette, modes.Styled[Any]):
     def compose(self) -> ComposeResult:
         for one in super().compose():
             if isinstance(one, CommandInput):
-                yield PaletteLine(placeholder=one.placeholder, select_on_focus=False)
+                yield PaletteLine(placeholder=one.placeholder, select_on_focus=False, compact=False)
             else:
                 yield one
 

@@ -156,9 +156,7 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
             for field in FIELDS:
                 with Horizontal(classes="line"):
                     yield Label(field.label, classes="name")
-                    yield Line(
-                        texts[field.name], id=field.name, compact=True, select_on_focus=False
-                    )
+                    yield Line(texts[field.name], id=field.name, select_on_focus=False)
                     yield Static(id=f"{field.name}-hint", classes="range", markup=False)
         yield Static(id="about", markup=False)
 

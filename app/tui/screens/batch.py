@@ -71,9 +71,9 @@ class BatchScreen(ModeScreen):
         """The one that is followed."""
         return self._panel.job
 
-    def show(self, job: Job) -> None:
+    async def show(self, job: Job) -> None:
         """Follow ``job`` from now on."""
-        self._panel.show(job)
+        await self._panel.show(job)
         self._turn_to("job")
 
     @on(BatchForm.Checked)
@@ -94,7 +94,7 @@ class BatchScreen(ModeScreen):
             form.say(str(error))
             return
         form.say("")
-        self.show(started)
+        await self.show(started)
 
     @work(exit_on_error=False, group="dialog")
     async def action_jobs(self) -> None:
@@ -102,7 +102,7 @@ class BatchScreen(ModeScreen):
         if output is None:
             return
         try:
-            self.show(await asyncio.to_thread(attach, output))
+            await self.show(await asyncio.to_thread(attach, output))
         except IngotError as error:
             self.notify(str(error), severity="error", timeout=10, markup=False)
 

@@ -68,7 +68,7 @@ class ChatsScreen(Panel[ChatChoice]):
         self._timer: Timer | None = None
 
     def contents(self) -> ComposeResult:
-        yield SearchLine(self._query, "Search in all chats", id="search", compact=True)
+        yield SearchLine(self._query, "Search in all chats", id="search")
         yield ChatList(id="list", clock=self._clock)
         yield Static(id="said", markup=False)
 

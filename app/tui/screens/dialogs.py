@@ -87,7 +87,7 @@ class AskScreen(Panel[str]):
         self._text, self._placeholder, self._wrong = text, placeholder, wrong
 
     def contents(self) -> ComposeResult:
-        yield Line(self._text, placeholder=self._placeholder, id="text", compact=True)
+        yield Line(self._text, placeholder=self._placeholder, id="text")
 
     def on_mount(self) -> None:
         self.query_one("#text").focus()

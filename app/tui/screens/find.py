@@ -66,7 +66,7 @@ class FindScreen(Occupied, Panel[str]):
         self._reading = False
 
     def contents(self) -> ComposeResult:
-        yield SearchLine(self._words, "Words, or ORG/NAME", id="words", compact=True)
+        yield SearchLine(self._words, "Words, or ORG/NAME", id="words")
         yield FindFilters(id="filters")
         with Horizontal(id="halves"):
             with Vertical(classes="pane", id="results"):

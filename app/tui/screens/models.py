@@ -73,7 +73,7 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
     def contents(self) -> ComposeResult:
         hint = "Filter: name, recipe, 4-bit, onnx ..."
         with Horizontal(id="top"):
-            yield SearchLine(placeholder=hint, id="filter", compact=True)
+            yield SearchLine(placeholder=hint, id="filter")
             if not self._several:
                 yield Button("Load settings", id="load", action="screen.settings", compact=True)
             yield Button("Find models", id="find", action="screen.get", compact=True)

@@ -46,7 +46,7 @@ class Words(SearchLine):
     ]
 
     def __init__(self) -> None:
-        super().__init__(id="row-words", compact=True, placeholder="/ words of an answer or error")
+        super().__init__(id="row-words", placeholder="/ words of an answer or error")
 
     def action_leave(self) -> None:
         self.value = ""

@@ -64,6 +64,8 @@ class BatchJob(Vertical):
         self._charted: dict[str, object] = {}  # what the charts show
 
     def compose(self) -> ComposeResult:
+        if self.job is None:  # these many widgets are made when there is something to show
+            return
         yield JobHeader()
         with Horizontal(id="job-speeds"):
             for name in _SPEEDS:
@@ -76,9 +78,11 @@ class BatchJob(Vertical):
                 yield BatchTable(id="rows-table")
             yield RowPane(id="job-row")
 
-    def show(self, job: Job) -> None:
+    async def show(self, job: Job) -> None:
         """Follow ``job`` from now on."""
         self.job, self._view, self._search = job, None, None
+        if not self.children:
+            await self.recompose()
         self.query_one(BatchTable).job = job
         self.query_one(Words).value = ""
         self._shown, self._by = "live", ("row", False)

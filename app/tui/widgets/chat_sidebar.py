@@ -61,7 +61,7 @@ class ChatSidebar(Vertical):
 
     def compose(self) -> ComposeResult:
         yield ChatList(id="sidebar-list", brief=True)
-        yield SearchLine(placeholder="/ search", id="sidebar-search", compact=True)
+        yield SearchLine(placeholder="/ search", id="sidebar-search")
 
     @property
     def _list(self) -> ChatList:

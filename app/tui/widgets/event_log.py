@@ -44,7 +44,7 @@ class EventLogView(Vertical):
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="events-filter"):
-            yield SearchLine(placeholder="words to filter by", id="events-words", compact=True)
+            yield SearchLine(placeholder="words to filter by", id="events-words")
         yield Static(_NONE, id="events-none")
         # The log keeps less than the monitor does; nobody scrolls through more.
         yield RichLog(id="events-lines", wrap=True, markup=False, max_lines=2000, min_width=20)

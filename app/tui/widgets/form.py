@@ -78,18 +78,22 @@ class Field(Vertical):
         super().__init__()
         self.label, self.entry, self.about = label, entry, about
         self.error = ""
+        self._said: Static | None = None
 
     def compose(self) -> ComposeResult:
         with Horizontal():
             yield Label(self.label, classes="field-label", markup=False)
             yield self.entry
-        yield Static(classes="field-error", markup=False)
 
     def refuse(self, error: str) -> None:
         """Say what is wrong; nothing when ``error`` is empty."""
         self.error = error
         self.set_class(bool(error), "-wrong")
-        self.query_one(".field-error", Static).update(f"✗ {error}" if error else "")
+        if self._said is not None:
+            self._said.update(f"✗ {error}")
+        elif error:
+            self._said = Static(f"✗ {error}", classes="field-error", markup=False)
+            self.mount(self._said)
 
     @on(Input.Changed)
     @on(Checkbox.Changed)
@@ -105,14 +109,14 @@ class Field(Vertical):
 
 def text_field(name: str, label: str, placeholder: str = "", about: str = "") -> Field:
     """For a text or a number."""
-    return Field(label, Line(placeholder=placeholder, id=name, compact=True), about)
+    return Field(label, Line(placeholder=placeholder, id=name), about)
 
 
 def path_field(
     name: str, label: str, placeholder: str = "", about: str = "", suffix: str | None = None
 ) -> Field:
     """For a path; see ``_Paths`` for ``suffix``."""
-    entry = PathLine(placeholder=placeholder, id=name, compact=True, suggester=_Paths(suffix))
+    entry = PathLine(placeholder=placeholder, id=name, suggester=_Paths(suffix))
     return Field(label, entry, about)
 
 

@@ -1,11 +1,12 @@
 """Where one types, with the keys of readline: a line, a line that searches, and an area."""
 
 import re
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.document._document import Document
+from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
@@ -85,9 +86,15 @@ class _Readline:
 
 
 class Line(_Readline, Input):
-    """One line."""
+    """One line, as a rule without a border."""
 
     BINDINGS: ClassVar[list[BindingType]] = _KEYS
+    # From the beginning: Textual would style each line three times.
+    DEFAULT_CLASSES = "-textual-compact"
+    compact = reactive(True, toggle_class=DEFAULT_CLASSES)
+
+    def __init__(self, *texts: Any, compact: bool = True, **named: Any) -> None:
+        super().__init__(*texts, compact=compact, **named)
 
     def spot(self) -> tuple[str, int]:
         return self.value, self.cursor_position

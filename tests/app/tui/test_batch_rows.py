@@ -71,7 +71,7 @@ def screen_of(app: Any) -> BatchScreen:
 
 async def shown(pilot: Any, out: Path, rows: int) -> BatchTable:
     screen = screen_of(pilot.app)
-    screen.show(attach(out))
+    await screen.show(attach(out))
     table = screen.query_one(BatchTable)
     await soon(lambda: len(table.rows) == rows and table.sorting)
     await pilot.pause()

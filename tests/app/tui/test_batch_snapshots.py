@@ -140,7 +140,7 @@ def frozen() -> Frozen:
 
 async def show_job(pilot: Any) -> None:
     screen = screen_of(pilot.app)
-    screen.show(frozen())
+    await screen.show(frozen())
     table = screen.query_one(BatchTable)
     await wait_until(lambda: table.record is not None)
     await pilot.pause()  # what lies under a panel is not laid out any more
