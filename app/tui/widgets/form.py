@@ -12,15 +12,18 @@ from typing import ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
+from textual.content import Content
+from textual.reactive import reactive
 from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Checkbox, Input, Label, Select, Static
+from textual.widgets import Checkbox, Input, Select, Static
 
 from app.chat.attachments import complete_path
 from app.tui.widgets.readline import Line
 
+_LABEL = 12  # cells; form.tcss has the entry beside it
 _SETTLE_S = 0.3  # without a change before a form is looked at
 
 
@@ -62,6 +65,9 @@ class Check(Checkbox):
         Binding("space,enter", "toggle_button", "Tick", id="check.toggle", show=False),
     ]
 
+    DEFAULT_CLASSES = "-textual-compact"  # see ``Line``
+    compact = reactive(True, toggle_class=DEFAULT_CLASSES)
+
     def __init__(self, text: str, *, value: bool, id: str) -> None:
         super().__init__(text, value, id=id, compact=True)
 
@@ -81,9 +87,11 @@ class Field(Vertical):
         self._said: Static | None = None
 
     def compose(self) -> ComposeResult:
-        with Horizontal():
-            yield Label(self.label, classes="field-label", markup=False)
-            yield self.entry
+        yield self.entry
+
+    def render(self) -> Content:
+        """The label, on the right of what is left of the entry."""
+        return Content(self.label.rjust(_LABEL))
 
     def refuse(self, error: str) -> None:
         """Say what is wrong; nothing when ``error`` is empty."""
@@ -102,9 +110,9 @@ class Field(Vertical):
         if self.error:
             self.refuse("")
 
-    @on(events.Click, ".field-label")
-    def _go(self) -> None:
-        self.entry.focus()
+    def on_click(self, event: events.Click) -> None:
+        if event.widget is self:
+            self.entry.focus()
 
 
 def text_field(name: str, label: str, placeholder: str = "", about: str = "") -> Field:
