@@ -130,6 +130,10 @@ def command(
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Accept pickle weights if there are no others.")
     ] = False,
+    allow_requantize: Annotated[
+        bool,
+        typer.Option("--allow-requantize", help="Accept a GGUF file that is quantized already."),
+    ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = False,
@@ -177,7 +181,9 @@ def command(
     if target not in ("cpu", "cuda"):
         raise UsageError(f"--target takes cpu or cuda, not {target!r}")
     options = Options(
-        source=SourceOptions(model, revision, lora, allow_pickle, trust_remote_code),
+        source=SourceOptions(
+            model, revision, lora, allow_pickle, trust_remote_code, allow_requantize
+        ),
         recipes=_recipes(recipe or [], to, bits, targets),
         out=out,
         measure=MeasureOptions(

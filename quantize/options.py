@@ -21,6 +21,7 @@ class SourceOptions:
     lora: str | None = None
     allow_pickle: bool = False
     trust_remote_code: bool = False
+    allow_requantize: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,17 @@ _SIDE = 1024  # of the matrix product that tells how fast this machine is
 
 
 def sweep_bytes(source: SourceModel) -> int:
-    """Memory that `quantize.allocate.sweep` takes at most: the weights as they are held, one part
-    of the model in single precision, and a window's states."""
-    layer, head, width, vocab = _parts(source)
-    part = max(layer * _COPIES, head * _OF_OUTPUT) * _FLOAT
-    states = WINDOW * _FLOAT * max(width * _STATES, vocab * _LOGITS)
-    return int(source.bytes * 1.1) + part + states
+    """Memory that `quantize.allocate.sweep` takes at most: the weights, which are read where they
+    lie, and with them a layer, the output or the embedding in single precision, and a window's
+    states. An embedding of its own is not read before its turn."""
+    layer, head, width, vocab, tied = _parts(source)
+    stored = source.bytes / max(source.parameters, 1)
+    wide, window = head * _FLOAT * _OF_OUTPUT, WINDOW * _FLOAT
+    return source.bytes + max(
+        layer * _FLOAT * _COPIES + window * width * _STATES,
+        wide + window * vocab * _LOGITS - (0 if tied else int(head * stored)),
+        wide,
+    )
 
 
 def sweep_seconds(source: SourceModel) -> float:
@@ -42,8 +47,9 @@ def sweep_seconds(source: SourceModel) -> float:
     return products + source.parameters * _ROUNDING_S
 
 
-def _parts(source: SourceModel) -> tuple[int, int, int, int]:
-    """Weights of the largest layer and of the output, the hidden size, and the vocabulary."""
+def _parts(source: SourceModel) -> tuple[int, int, int, int, bool]:
+    """Weights of the largest layer and of the output, the hidden size, the vocabulary, and whether
+    the output is the embedding."""
     shapes = shapes_of(source).weights
     layers: dict[str, int] = {}
     for name, shape in shapes.items():
@@ -51,4 +57,5 @@ def _parts(source: SourceModel) -> tuple[int, int, int, int]:
             number = name.split(".")[1]
             layers[number] = layers.get(number, 0) + math.prod(shape)
     width, vocab = (*shapes.get("token_embd.weight", (0, 0)), 0)[:2]
-    return max(layers.values(), default=0), width * vocab, width, vocab
+    tied = "output.weight" not in shapes
+    return max(layers.values(), default=0), width * vocab, width, vocab, tied

@@ -35,7 +35,13 @@ def export_gguf(run: Run) -> Export:
     """The half-precision GGUF file, whose tokens are compared before hours of quantizing. A source
     that is a GGUF file is its own."""
     if run.base.kind == "gguf":
-        return Export(run.base.weights[0], run.fingerprint.hash, [])
+        note = (
+            f"made from a file that was quantized before ({run.base.quantized}): figures compare"
+            " with that file, and what it had lost itself comes on top"
+        )
+        notes = [note] if run.base.quantized else []
+        run.show(notes)
+        return Export(run.base.weights[0], run.fingerprint.hash, notes)
     key, work = export_key(run.inputs), run.space.work
 
     def make(folder: Path) -> list[str]:

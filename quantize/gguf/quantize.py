@@ -125,6 +125,7 @@ def _quantize(
     lib.llama_backend_init()
     params = lib.llama_model_quantize_default_params()
     params.ftype = ftype
+    params.allow_requantize = True  # what may not be is refused when the source is opened
     # Arrays of structures; an empty one ends each.
     if imatrix is not None:
         entries = read_matrix(imatrix).entries

@@ -74,7 +74,7 @@ def _types(path: Path, ftype: int) -> dict[str, str]:
     lib.llama_log_set(log, ctypes.c_void_p(0))
     lib.llama_backend_init()
     params = lib.llama_model_quantize_default_params()
-    params.ftype, params.dry_run = ftype, True
+    params.ftype, params.dry_run, params.allow_requantize = ftype, True, True
     nowhere = bytes(path.with_suffix(".none"))
     code = lib.llama_model_quantize(bytes(path), nowhere, ctypes.byref(params))
     found = {name: (made or was).upper() for name, was, made in _LINE.findall("".join(lines))}

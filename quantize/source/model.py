@@ -29,6 +29,7 @@ class SourceModel:
     trust_remote_code: bool = False
     bytes: int = 0  # of the weights on disk
     lora: str | None = None  # the adapter that has been merged
+    quantized: str = ""  # of a GGUF file that is quantized already: its types
 
     @property
     def graded(self) -> Path | None:

@@ -51,7 +51,7 @@ def open_source(options: SourceOptions | str, progress: Reporter = SILENT) -> So
         return open_folder(path, options, progress)
     if path.is_file():
         if path.suffix.lower() == ".gguf":
-            return open_gguf(path)
+            return open_gguf(path, requantize=options.allow_requantize)
         raise UsageError(
             f"{path} is a file; give the folder of a Hugging Face model, or a .gguf file of floats"
         )
@@ -124,9 +124,10 @@ def _weight_files(folder: Path) -> tuple[tuple[Path, ...], set[str]]:
     )
 
 
-def open_gguf(path: Path) -> SourceModel:
+def open_gguf(path: Path, *, requantize: bool = False) -> SourceModel:
     """Look over the header of a GGUF file. Raises SourceError for a damaged one, and UsageError for
-    one that is quantized already, is a part of a split model, or is no language model."""
+    one that is quantized already, unless that is to be ``requantize``d, is a part of a split model,
+    or is no language model."""
     try:
         header = read_header(path)
     except ModelError as error:
@@ -140,12 +141,14 @@ def open_gguf(path: Path) -> SourceModel:
     architecture = header.metadata.get("general.architecture")
     if not isinstance(architecture, str) or not header.tensors:
         raise SourceError(f"{path} names no architecture, or holds no tensors")
+    kinds = ""
     if any(len(t.shape) > 1 and t.type_name not in _FLOATS for t in header.tensors):
         types = Counter(tensor.type_name for tensor in header.tensors)
         kinds = ", ".join(f"{count} {kind}" for kind, count in types.most_common())
+    if kinds and not requantize:
         raise UsageError(
             f"{path} is quantized already: its {len(header.tensors)} tensors are {kinds}. Give the"
-            " f16, bf16 or f32 file, or the original model"
+            " f16, bf16 or f32 file, or the original model; --allow-requantize rounds it again"
         )
     if "tokenizer.ggml.tokens" not in header.array_lengths:
         raise UsageError(f"{path} has no vocabulary: it is not a language model by itself")
@@ -156,6 +159,7 @@ def open_gguf(path: Path) -> SourceModel:
         sum(math.prod(tensor.shape) for tensor in header.tensors),
         name=_SUFFIX.sub("", path.stem) or path.stem,
         kind="gguf",
+        quantized=kinds,
         bytes=path.stat().st_size,
         beside=path.resolve().parent,
     )

@@ -83,6 +83,26 @@ def test_what_the_quantizer_says_is_told_and_listed(pebble_f16: Path, tmp_path: 
     assert note in entry.notes
 
 
+def test_a_quantized_file_is_rounded_again_and_says_so(pebble_built: Path, tmp_path: Path):
+    options = Options(
+        SourceOptions(str(pebble_built / "pebble-q8_0.gguf"), allow_requantize=True),
+        (RECIPES["q4_0"],),
+        out=tmp_path / "out",
+        measure=MeasureOptions(limit=64),
+    )
+    told = Told()
+    out, manifest = build(options, told)
+    (entry,) = manifest.files
+    assert entry.path == "pebble-q8_0-q4_0.gguf"
+    types = {t.type_name for t in read_header(out / entry.path).tensors if len(t.shape) > 1}
+    assert "Q4_0" in types
+    assert entry.fidelity is not None
+    assert entry.fidelity.kl_mean > 0
+    (note,) = [note for note in entry.notes if "quantized before" in note]
+    assert "43 Q8_0" in note
+    assert note in told.notes
+
+
 def test_a_gguf_file_gives_no_onnx_and_takes_no_adapter(pebble_f16: Path, tmp_path: Path):
     source = SourceOptions(str(pebble_f16))
     for wrong, says in (

@@ -68,7 +68,9 @@ def test_a_part_of_a_gguf_file_is_refused_with_the_way_out(
         open_source(str(tmp_path))
 
 
-def test_a_quantized_gguf_file_is_refused(pebble_built: Path):
+def test_a_quantized_gguf_file_is_refused_unless_that_is_allowed(
+    pebble_built: Path, pebble_f16: Path
+):
     from quantize.resolve import resolve
 
     path = resolve(pebble_built, recipe="q4_k_m")
@@ -77,6 +79,9 @@ def test_a_quantized_gguf_file_is_refused(pebble_built: Path):
         open_source(str(path))
     for kind in set(kinds):  # each with its own number
         assert re.search(rf"\b{kinds.count(kind)} {kind}\b", str(error.value))
+    allowed = open_source(SourceOptions(str(path), allow_requantize=True))
+    assert f"{kinds.count('Q4_K')} Q4_K" in allowed.quantized
+    assert not open_source(SourceOptions(str(pebble_f16), allow_requantize=True)).quantized
 
 
 @pytest.mark.parametrize("shards", [1, 2])
