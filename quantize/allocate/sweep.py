@@ -273,7 +273,13 @@ def _looked_up(network: Any, first: Any, table: Any, ids: Sequence[int], gradien
         weight.requires_grad_(False)
         table.sparse = False
     found, weight.grad = weight.grad, None
-    return found.coalesce().values() if found.is_sparse else found[_rows(ids)]
+    rows = torch.tensor(_rows(ids))
+    if not found.is_sparse:
+        return found[rows]
+    found = found.coalesce()
+    whole = torch.zeros(len(rows), weight.shape[1])  # the token that fills up has no gradient
+    whole[torch.searchsorted(rows, found.indices()[0])] = found.values()
+    return whole
 
 
 def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], Any]:
