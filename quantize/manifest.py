@@ -142,9 +142,10 @@ class ModelInfo:
     perplexity: Perplexity | None = None
     bytes: int = 0  # of its weights on disk
     measurement: str = ""
-    # Bytes, and predicted divergence in nats, of files whose tensors' types are chosen for a
-    # target; () where no target was asked for.
+    # Bytes, and predicted divergence in nats, of GGUF files, and of ONNX folders, whose tensors'
+    # types are chosen for a target; () where no target was asked for.
     mixes: tuple[tuple[float, float], ...] = ()
+    onnx_mixes: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

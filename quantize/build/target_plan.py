@@ -14,10 +14,12 @@ from quantize.allocate.speed import StepTimes, Timing, step_times
 from quantize.allocate.table import Table
 from quantize.allocate.texts import calibration_text, split_texts
 from quantize.build.run import Run
-from quantize.build.target_gguf import GgufMaker, gguf_maker
+from quantize.build.target_gguf import gguf_maker
 from quantize.build.target_onnx import onnx_maker
 from quantize.recipes.recipe import Recipe
 from quantize.recipes.target import Target
+
+_ANY_SIZE = Target("bytes", 0.0, "")
 
 
 class Maker(Protocol):
@@ -120,9 +122,10 @@ def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
         least = sum(min(choice.bytes for choice in unit.choices) for unit in table.units)
         timing = maker.timing(run, recipe, table)
         times = step_times(table, timing, target.rows, least, work, run.progress)
-    if isinstance(maker, GgufMaker):
-        taken = maker.overhead(table)
-        run.space.describe(mixes=tuple((float(taken + m.bytes), m.kl) for m in mixes(table.units)))
+    taken = maker.besides(table, _ANY_SIZE)
+    front = tuple((taken + mix.bytes, mix.kl) for mix in mixes(table.units))
+    run.space.describe(**{"mixes" if recipe.format == "gguf" else "onnx_mixes": front})
+    if recipe.format == "gguf":
         table = _overridden(table, run.options.overrides)
     return TargetPlan(target, table, maker, texts.tune, times)
 

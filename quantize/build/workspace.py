@@ -31,6 +31,7 @@ _FIGURES = (
     "perplexity",
     "measurement",
     "mixes",
+    "onnx_mixes",
 )  # of a model, which files are compared with
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _AT_FDCWD = -100  # fcntl.h

@@ -43,13 +43,16 @@ def savings(manifest: Manifest) -> list[str]:
     chosen; nothing where that was not measured."""
     said = []
     for entry in manifest.files:
-        if entry.format != "gguf" or entry.allocation or entry.fidelity is None:
+        if entry.allocation or entry.fidelity is None:
             continue
-        smaller = [kl for size, kl in manifest.model.mixes if size <= entry.bytes]
+        model = manifest.model
+        mixes = model.mixes if entry.format == "gguf" else model.onnx_mixes
+        smaller = [kl for size, kl in mixes if size <= entry.bytes]
+        flag = "--max-size" if entry.format == "gguf" else "--to onnx --max-size"
         if smaller and min(smaller) < entry.fidelity.kl_mean:
             said.append(
                 f"{entry.recipe} loses {entry.fidelity.kl_mean:.2g} nats; a file of its"
-                f" {megabytes(entry.bytes)} MB whose types are chosen (--max-size) is predicted to"
+                f" {megabytes(entry.bytes)} MB whose types are chosen ({flag}) is predicted to"
                 f" lose {min(smaller):.2g}"
             )
     return said

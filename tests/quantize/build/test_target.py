@@ -101,7 +101,10 @@ def test_manifest_and_file_say_every_type(made: Made):
             if key.startswith("ingot.allocation.")
         ).split()
         assert len(told) == len(types)
-    assert made.manifest.model.mixes
+    for mixes in (made.manifest.model.mixes, made.manifest.model.onnx_mixes):
+        sizes, losses = zip(*mixes, strict=True)
+        assert sizes == tuple(sorted(sizes))
+        assert losses == tuple(sorted(losses, reverse=True))
     report = (made.out / "report.html").read_text()
     assert "predicted to lose" in report
     assert report.count('class="types"') == len(TARGETS) + len(IN_ONNX)
