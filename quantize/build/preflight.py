@@ -27,6 +27,7 @@ from quantize.recipes.choose import require_matrix
 from quantize.recipes.recipe import Recipe
 from quantize.source import SourceModel
 from quantize.source.files import CONFIG, read_json
+from quantize.source.shapes import shapes_of
 from quantize.stages.stages import stages_size
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.machine.hardware import detect
@@ -194,6 +195,12 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
         raise UsageError(
             f"{', '.join(targets)} needs the model's gradients, which a GGUF file does not give:"
             " give the Hugging Face model, or a recipe by name"
+        )
+    mixed = [recipe.name for recipe in options.recipes if recipe.target and recipe.format == "onnx"]
+    if mixed and any("_exps." in name for name in shapes_of(source).weights):
+        raise UsageError(
+            f"{', '.join(mixed)}: how experts are stored in ONNX is not chosen: give --to gguf,"
+            " or a recipe by name"
         )
     if targets:
         split_texts(calibration_text(options, source), options.measure.text)
