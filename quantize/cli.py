@@ -37,7 +37,8 @@ def command(
         ),
     ],
     to: Annotated[
-        str | None, typer.Option(help="Formats, comma-separated: gguf,onnx; default both")
+        str | None,
+        typer.Option(help="Formats, comma-separated: gguf,onnx; default both (targets: gguf)"),
     ] = None,
     bits: Annotated[
         str | None, typer.Option(help="Sizes, comma-separated: 4,8 (default: both).")
