@@ -31,7 +31,7 @@ _NEAR = 0.93  # of the bound: a file below it wastes bytes
 _TUNE = 2048  # scored tokens of the second text
 _MEGABYTE = 1_000_000
 _WASTED = 0.005  # of a bound of bytes: more of it is worth another try
-_GROWS = 0.2  # of the bytes that a file is too large: what else takes less when these are saved
+_SPARE = 0.001  # of it: what cannot be told to the byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +87,28 @@ def _within(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
     """All tries; the last is the file of the least predicted divergence, or time, that is small
     enough. What a file has besides the tensors whose types are chosen is known once there is
     one."""
-    besides, tries = plan.besides, list[_Try]()
+    least = sum(min(c.bytes for c in unit.choices) for unit in plan.table.units)
+    room, tries = plan.limit - plan.besides, list[_Try]()
+    chosen, taken, grows = 0.0, 0.0, 1.0
     for number in range(1, len(_AIMS) + 1):
-        types = solve(plan.table.units, plan.cost(loss), size, plan.limit - besides)
+        types = solve(plan.table.units, plan.cost(loss), size, room)
         if types is None:
-            least = sum(min(c.bytes for c in unit.choices) for unit in plan.table.units)
-            raise MissedTargetError(_too_small(run, job, plan, besides + least))
+            raise MissedTargetError(_too_small(run, job, plan, plan.limit - room + least))
         if tries and types == tries[-1].types:
             break
         made = _build(run, job, plan, types, number)
+        before = chosen, taken
+        chosen = plan.table.total(types).bytes
         taken = plan.maker.taken(_file(run, job, made), plan.target)
-        made = replace(made, over=taken - plan.limit)
-        tries.append(made)
-        known = taken - plan.table.total(types).bytes
-        if made.over <= 0 and besides - known <= _WASTED * plan.limit:
+        left = plan.limit - taken
+        if left < 0 and chosen <= least:
+            raise MissedTargetError(_too_small(run, job, plan, taken))
+        tries.append(replace(made, over=-left))
+        if 0 <= left <= room - chosen + _WASTED * plan.limit:
             break
-        besides = known + max(made.over, 0) * _GROWS
+        if len(tries) > 1 and chosen != before[0]:  # a byte of weights may take more than one
+            grows = max((taken - before[1]) / (chosen - before[0]), 1.0)
+        room = max(chosen + left / grows - _SPARE * plan.limit, least)
     return _best_last(run, job, tries)
 
 
