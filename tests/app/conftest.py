@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from app.cli.main import main
 from tests import parallel
 from tests.app import endless
 
@@ -69,6 +71,22 @@ def ingot() -> Any:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`ingot` in the tests' own process, which costs half of one of its own; its engine still has
+    one. For what a process alone shows, as signals, pipes and limits do, there is ``ingot``."""
+
+    def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        code = main([*map(str, arguments)])
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err, err
+        return subprocess.CompletedProcess(arguments, code, out, err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -65,16 +65,16 @@ def test_rows_in_order_with_their_figures(
 
 
 def test_failures_of_rows_that_are_gone_do_not_count(
-    ingot: Any, gguf_file: Path, tmp_path: Path
+    command: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
     long = [{"id": name, "prompt": f"{name} " * 3000} for name in ("one", "two")]
     rows = [{"id": f"r{i}", "prompt": f"What is {i} + 1?"} for i in range(3)]
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *long]))
-    command = ["batch", source, out, "--model", gguf_file, *SHORT, "--skip-failed", "--json"]
-    assert ingot(*command).returncode == 1
+    words = ["batch", source, out, "--model", gguf_file, *SHORT, "--skip-failed", "--json"]
+    assert command(*words).returncode == 1
     source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, long[0]]))
-    done = ingot(*command)
+    done = command(*words)
     begin = json.loads(done.stdout.splitlines()[0])
     assert (begin["rows"], begin["cached"], begin["failed"]) == (4, 3, 1)
     report = figures(done)
@@ -99,7 +99,7 @@ def test_a_wait_says_what_it_does(ingot: Any, gguf_file: Path, tmp_path: Path) -
     assert len(read_rows(out)) == 1
 
 
-def test_bad_rows_become_error_rows(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_bad_rows_become_error_rows(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     lines = [
         b'\xef\xbb\xbf{"prompt":"What is 1 + 1?","id":"same"}\r',
         b'{"prompt":NaN}',
@@ -115,8 +115,8 @@ def test_bad_rows_become_error_rows(ingot: Any, gguf_file: Path, tmp_path: Path)
     ]
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(b"\n".join(lines))
-    command = ["batch", source, out, "--model", gguf_file, "--max-tokens", "8", *ONE, "--json"]
-    done = ingot(*command)
+    words = ["batch", source, out, "--model", gguf_file, "--max-tokens", "8", *ONE, "--json"]
+    done = command(*words)
     assert done.returncode == 1, done.stderr
     records = read_rows(out)
     assert len(records) == 10
@@ -143,13 +143,13 @@ def test_bad_rows_become_error_rows(ingot: Any, gguf_file: Path, tmp_path: Path)
     assert figures(done)["failed"] == 7
 
     # The row that failed in the engine is tried again; those that are done are not.
-    again = ingot(*command)
+    again = command(*words)
     assert again.returncode == 1
     assert (figures(again)["reused"], figures(again)["completion_tokens"]) == (3, 0)
     assert read_rows(out) == records
 
 
-def test_five_hundred_broken_lines(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_five_hundred_broken_lines(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     broken = [b"{", b"[]", b'{"prompt":{}}', b"\x00\xff", b'"x"', b'{"prompt":[[]]}', b"-", b"{}"]
     lines = [broken[i % len(broken)] * (1 + i // 100) for i in range(500)]
     good = {50: b'{"prompt":"What is 3 + 4?"}', 499: b'{"prompt":["What is 3 + 5?"]}'}
@@ -157,7 +157,7 @@ def test_five_hundred_broken_lines(ingot: Any, gguf_file: Path, tmp_path: Path) 
         lines[at] = line
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(b"\n".join(lines))
-    done = ingot("batch", source, out, "--model", gguf_file, *SHORT)
+    done = command("batch", source, out, "--model", gguf_file, *SHORT)
     assert done.returncode == 1
     records = read_rows(out)
     assert [record["index"] for record in records] == list(range(500))
@@ -168,12 +168,12 @@ def test_five_hundred_broken_lines(ingot: Any, gguf_file: Path, tmp_path: Path) 
             assert record["error"]["message"].startswith(f"line {at + 1}: ")
 
 
-def test_turns_are_a_conversation(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_turns_are_a_conversation(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     turns = ["My name is Ada.", "What is my name?"]
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(json.dumps({"question_id": 81, "talk": {"turns": turns}}) + "\n")
     field = ["--field", "talk.turns"]
-    done = ingot("batch", source, out, "--model", gguf_file, *SHORT, *field)
+    done = command("batch", source, out, "--model", gguf_file, *SHORT, *field)
     assert done.returncode == 0, done.stderr
     (record,) = read_rows(out)
     assert record["id"] == 81
@@ -187,39 +187,39 @@ def test_turns_are_a_conversation(ingot: Any, gguf_file: Path, tmp_path: Path) -
         {"role": "user", "content": turns[1]},
     ]
     source.write_text(json.dumps({"messages": messages}) + "\n")
-    done = ingot("batch", source, "-", "--model", gguf_file, *SHORT)
+    done = command("batch", source, "-", "--model", gguf_file, *SHORT)
     assert json.loads(done.stdout)["response"] == record["response"]
 
 
 def test_changed_settings_are_refused(
-    ingot: Any, gguf_file: Path, onnx_folder: Path, tmp_path: Path
+    command: Any, gguf_file: Path, onnx_folder: Path, tmp_path: Path
 ) -> None:
     rows, out = write_rows(tmp_path / "in.jsonl", questions(3)), tmp_path / "out.jsonl"
-    command = ["batch", rows, out, "--quiet", "--json", *ONE, "--model", gguf_file]
-    assert ingot(*command, "--max-tokens", "4").returncode == 0
+    words = ["batch", rows, out, "--quiet", "--json", *ONE, "--model", gguf_file]
+    assert command(*words, "--max-tokens", "4").returncode == 0
     content = out.read_bytes()
 
-    changed = ingot(*command, "--max-tokens", "5", "--temperature", "0.5")
+    changed = command(*words, "--max-tokens", "5", "--temperature", "0.5")
     assert changed.returncode == 2
     assert "sampling.max_tokens: 4 -> 5" in changed.stderr
     assert "sampling.temperature: 0.0 -> 0.5" in changed.stderr
-    other = ingot(*command[:-1], onnx_folder, "--max-tokens", "4")
+    other = command(*words[:-1], onnx_folder, "--max-tokens", "4")
     assert other.returncode == 2
     assert onnx_folder.name in other.stderr
     assert out.read_bytes() == content
 
-    forced = ingot(*command, "--max-tokens", "5", "--force")
+    forced = command(*words, "--max-tokens", "5", "--force")
     assert (forced.returncode, figures(forced)["reused"]) == (0, 0)
-    back = ingot(*command, "--max-tokens", "4", "--force")
+    back = command(*words, "--max-tokens", "4", "--force")
     assert figures(back)["reused"] == 3  # the old answers were kept
     assert out.read_bytes() == content
-    fresh = ingot(*command, "--max-tokens", "4", "--fresh")
+    fresh = command(*words, "--max-tokens", "4", "--fresh")
     assert (fresh.returncode, figures(fresh)["reused"]) == (0, 0)
 
 
-def test_an_edited_input_keeps_what_stayed(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_an_edited_input_keeps_what_stayed(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     rows, out = write_rows(tmp_path / "in.jsonl", questions(6)), tmp_path / "out.jsonl"
-    command = [
+    words = [
         "batch",
         rows,
         out,
@@ -231,13 +231,13 @@ def test_an_edited_input_keeps_what_stayed(ingot: Any, gguf_file: Path, tmp_path
         "--model",
         gguf_file,
     ]
-    assert ingot(*command, "--limit", "4").returncode == 0
+    assert command(*words, "--limit", "4").returncode == 0
     before = {record["id"]: record["response"] for record in read_rows(out)}
     assert len(before) == 4
 
     lines = rows.read_text().splitlines()
     rows.write_text("\n".join(['{"id":"new","prompt":"Who are you?"}', *lines[1:]]))
-    done = ingot(*command)
+    done = command(*words)
     assert figures(done)["reused"] == 3
     after = {record["id"]: record["response"] for record in read_rows(out)}
     assert list(after) == ["new", *(f"row-{i}" for i in range(1, 6))]
@@ -245,15 +245,15 @@ def test_an_edited_input_keeps_what_stayed(ingot: Any, gguf_file: Path, tmp_path
 
 
 def test_equal_prompts_get_samples_of_their_own(
-    ingot: Any, gguf_file: Path, tmp_path: Path
+    command: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
     source = tmp_path / "in.txt"
     source.write_text("Tell me a story.\n" * 4)
-    command = ["batch", source, "-", "--model", gguf_file, *SHORT]
-    first = ingot(*command, "--temperature", "1.5", "--seed", "7").stdout
+    words = ["batch", source, "-", "--model", gguf_file, *SHORT]
+    first = command(*words, "--temperature", "1.5", "--seed", "7").stdout
     texts = [json.loads(line)["response"] for line in first.splitlines()]
     assert len(set(texts)) > 1
-    again = ingot(*command, "--temperature", "1.5", "--seed", "7").stdout
+    again = command(*words, "--temperature", "1.5", "--seed", "7").stdout
     assert [json.loads(line)["response"] for line in again.splitlines()] == texts
 
 
@@ -272,9 +272,9 @@ def test_pipes(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
     assert b"Traceback" not in process.stderr.read()
 
 
-def test_trying_it_out_writes_nothing(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_trying_it_out_writes_nothing(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     rows, out = write_rows(tmp_path / "in.jsonl", questions(9)), tmp_path / "out.jsonl"
-    done = ingot("batch", rows, out, "--model", gguf_file, "--test", *ONE)
+    done = command("batch", rows, out, "--model", gguf_file, "--test", *ONE)
     assert done.returncode == 0
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [record["index"] for record in records] == [0, 1, 2]

@@ -34,7 +34,7 @@ def numbers(path: Path, count: int) -> Path:
     return write_rows(path, [{"id": i, "prompt": f"The number {i} is"} for i in range(count)])
 
 
-def test_openai_lines(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_openai_lines(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     asked = [{"role": "user", "content": "What is 2 + 3?"}]
     rows = [
         request("chat", messages=asked),
@@ -45,8 +45,8 @@ def test_openai_lines(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
     ]
     source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     report = tmp_path / "report.json"
-    command = ["batch", source, out, "--model", gguf_file, *SHORT, "--report", report]
-    done = ingot(*command)
+    words = ["batch", source, out, "--model", gguf_file, *SHORT, "--report", report]
+    done = command(*words)
     assert done.returncode == 1, done.stderr
     lines = read_rows(out)
     assert [line["custom_id"] for line in lines] == ["chat", "some", "text", "long", "bad"]
@@ -76,12 +76,12 @@ def test_openai_lines(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
         Completion.model_validate(bodies[2], strict=True)
 
 
-def test_a_table_with_several_answers_a_row(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_a_table_with_several_answers_a_row(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("name,prompt\nada,What is 2 + 3?\nbob,What is 4 + 5?\n")
     out = tmp_path / "out.csv"
     flags = ["--n", "2", "--best-of", "3", "--temperature", "1", "--seed", "5"]
-    done = ingot("batch", source, out, "--model", gguf_file, *SHORT, *flags)
+    done = command("batch", source, out, "--model", gguf_file, *SHORT, *flags)
     assert done.returncode == 0, done.stderr
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -121,12 +121,12 @@ def test_a_growing_output_over_kills(ingot: Any, gguf_file: Path, tmp_path: Path
     assert (told["state"], told["left"], told["done"]) == ("finished", 0, MANY)
 
 
-def test_shards_are_merged(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_shards_are_merged(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     source = numbers(tmp_path / "in.jsonl", 20)
     parts = [tmp_path / f"part{i}.jsonl" for i in (1, 2)]
     for i, part in enumerate(parts, 1):
-        command = ["batch", source, part, "--model", gguf_file, "--raw", *SHORT]
-        assert ingot(*command, "--shard", f"{i}/2").returncode == 0
+        words = ["batch", source, part, "--model", gguf_file, "--raw", *SHORT]
+        assert command(*words, "--shard", f"{i}/2").returncode == 0
     assert 0 < len(read_rows(parts[0])) < 20
     out = tmp_path / "out.jsonl"
     assert main(["batch", "merge", str(out), str(parts[0])]) == 2
@@ -134,12 +134,12 @@ def test_shards_are_merged(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
     assert [record["id"] for record in read_rows(out)] == list(range(20))
 
 
-def test_limits_leave_the_rest_for_later(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_limits_leave_the_rest_for_later(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     source, out = numbers(tmp_path / "in.jsonl", 60), tmp_path / "out.jsonl"
-    command = ["batch", source, out, "--model", gguf_file, "--raw", *ONE, "--json"]
-    command += ["--max-tokens", "24", "--slots", "4"]
+    words = ["batch", source, out, "--model", gguf_file, "--raw", *ONE, "--json"]
+    words += ["--max-tokens", "24", "--slots", "4"]
     # The time includes that for loading, so that at once after it the job drains.
-    done = ingot(*command, "--max-time", "0.01")
+    done = command(*words, "--max-time", "0.01")
     assert done.returncode == 1, done.stderr
     end = json.loads(done.stdout.splitlines()[-1])
     assert (end["event"], end["ended"]) == ("end", "time")
@@ -148,15 +148,15 @@ def test_limits_leave_the_rest_for_later(ingot: Any, gguf_file: Path, tmp_path: 
     assert not out.exists()
     assert "--max-time" in done.stderr or end["answered"] == 0
 
-    done = ingot(*command, "--row-timeout", "0.001", "--retries", "0")
+    done = command(*words, "--row-timeout", "0.001", "--retries", "0")
     assert done.returncode == 1, done.stderr
     failed = read_rows(out)
     assert {record["error"]["code"] for record in failed if "error" in record} == {"timeout"}
-    kept = ingot(*command, "--skip-failed")
+    kept = command(*words, "--skip-failed")
     end = json.loads(kept.stdout.splitlines()[-1])
     assert (kept.returncode, end["slots"], end["errors"]) == (1, 0, {"timeout": end["failed"]})
     assert read_rows(out) == failed
-    done = ingot(*command)
+    done = command(*words)
     assert done.returncode == 0, done.stderr
     assert all("response" in record for record in read_rows(out))
 

@@ -84,7 +84,8 @@ def test_commands_on_built_files(
         out = folder.path / f"{model.name}.jsonl"
         command(ingot, "batch", "in.jsonl", out, "--model", model, "--logprobs", "--quiet")
         assert json.loads(out.read_text())["logprobs"]
-    command(ingot, "plan", gguf_file)
+    fixed = ("--context", "64", "--slots", "2", "--split-kv", "--threads", "1")
+    command(ingot, "plan", gguf_file, *fixed)
 
 
 def test_a_quantized_model(command: Command, folder: Folder, pebble: Path) -> None:

@@ -13,6 +13,7 @@ from app.models.planning import choose, plan_files
 from app.options import ModelOptions, PlanOptions
 from quantize.manifest import load_manifest
 from runtimes.settings import RunnerSettings
+from tests.support import know_runtimes
 
 # What is fixed is not tried.
 ONE_WAY = ("--context", "64", "--slots", "2", "--split-kv", "--threads", "1")
@@ -20,7 +21,9 @@ ONE_WAY = ("--context", "64", "--slots", "2", "--split-kv", "--threads", "1")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {"INGOT_HOME": str(tmp_path_factory.mktemp("home"))}
+    home = tmp_path_factory.mktemp("home")
+    know_runtimes(home)
+    return {"INGOT_HOME": str(home)}
 
 
 def test_a_plan_is_made_once(
@@ -77,7 +80,8 @@ def test_a_context_that_the_model_does_not_have_is_told(
 def test_again_measures_again(
     ingot: Any, pebble_built: Path, home: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ("plan", pebble_built, "--recipe", "q8_0", "--threads", "1", "--json")
+    fixed = ("--threads", "1", "--context", "64", "--split-kv")
+    arguments = ("plan", pebble_built, "--recipe", "q8_0", *fixed, "--json")
     made, remembered, again = (
         ingot(*arguments, *more, env=home) for more in ((), (), ("--again",))
     )
@@ -85,8 +89,8 @@ def test_again_measures_again(
     assert json.loads(again.stdout)["threads"] == 1
     # `ingot run` has one slot whatever was planned.
     monkeypatch.setenv("INGOT_HOME", home["INGOT_HOME"])
-    options = ModelOptions(recipe="q8_0", threads=1)
-    assert choose(str(pebble_built), options, PlanOptions(), "chat", 1).planned
+    options = ModelOptions(recipe="q8_0", threads=1, context=64)
+    assert choose(str(pebble_built), options, PlanOptions(unified_kv=False), "chat", 1).planned
 
 
 def test_widths_are_not_mixed_unless_asked(pebble_built: Path) -> None:

@@ -30,8 +30,8 @@ def test_every_file_answers(ingot: Any, pebble_file: Path) -> None:
         assert figure in done.stderr
 
 
-def test_json_and_the_choice_of_a_file(ingot: Any, pebble_built: Path) -> None:
-    done = ingot("run", pebble_built, QUESTION, "--json", "--quiet", "--recipe", "q8_0", *ONE)
+def test_json_and_the_choice_of_a_file(command: Any, pebble_built: Path) -> None:
+    done = command("run", pebble_built, QUESTION, "--json", "--quiet", "--recipe", "q8_0", *ONE)
     assert done.returncode == 0
     assert done.stderr == ""
     report = json.loads(done.stdout)
@@ -45,17 +45,21 @@ def test_json_and_the_choice_of_a_file(ingot: Any, pebble_built: Path) -> None:
     assert report["model"]["file"].endswith(".gguf")
 
     named = Path(report["model"]["file"]).name
-    again = json.loads(ingot("run", pebble_built, QUESTION, "--json", "--file", named, *ONE).stdout)
+    again = json.loads(
+        command("run", pebble_built, QUESTION, "--json", "--file", named, *ONE).stdout
+    )
     assert again["text"] == report["text"]
     other = json.loads(
-        ingot("run", pebble_built, QUESTION, "--json", "--recipe", "onnx-int8", *ONE).stdout
+        command("run", pebble_built, QUESTION, "--json", "--recipe", "onnx-int8", *ONE).stdout
     )
     assert other["runtime"] == "onnx"
 
 
-def test_a_piped_prompt_follows_the_argument(ingot: Any, gguf_file: Path) -> None:
+def test_a_piped_prompt_follows_the_argument(command: Any, gguf_file: Path) -> None:
     def tokens(*arguments: str, stdin: bytes | None) -> tuple[str, int]:
-        done = ingot("run", gguf_file, *arguments, "--json", "--max-tokens", "8", *ONE, stdin=stdin)
+        done = command(
+            "run", gguf_file, *arguments, "--json", "--max-tokens", "8", *ONE, stdin=stdin
+        )
         report = json.loads(done.stdout)
         return report["text"], report["usage"]["prompt_tokens"]
 
@@ -64,37 +68,37 @@ def test_a_piped_prompt_follows_the_argument(ingot: Any, gguf_file: Path) -> Non
     assert tokens(stdin=b"\xef\xbb\xbfRepeat:\r\n\r\none two".replace(b"\r", b"")) == whole
 
 
-def test_bytes_that_are_no_text(ingot: Any, gguf_file: Path) -> None:
-    done = ingot("run", gguf_file, "--max-tokens", "4", *ONE, stdin=b"caf\xe9 \x00 end")
+def test_bytes_that_are_no_text(command: Any, gguf_file: Path) -> None:
+    done = command("run", gguf_file, "--max-tokens", "4", *ONE, stdin=b"caf\xe9 \x00 end")
     assert done.returncode == 0
     assert "byte 4" in done.stderr
 
 
-def test_an_empty_answer(ingot: Any, gguf_file: Path) -> None:
-    first = ingot("run", gguf_file, QUESTION, "--quiet", "--max-tokens", "1", *ONE).stdout
-    done = ingot("run", gguf_file, QUESTION, "--quiet", "--stop", first.strip()[0], *ONE)
+def test_an_empty_answer(command: Any, gguf_file: Path) -> None:
+    first = command("run", gguf_file, QUESTION, "--quiet", "--max-tokens", "1", *ONE).stdout
+    done = command("run", gguf_file, QUESTION, "--quiet", "--stop", first.strip()[0], *ONE)
     assert done.returncode == 0
     assert done.stdout.strip() == ""
     assert done.stdout.endswith("\n")
 
 
-def test_raw_leaves_the_template_out(ingot: Any, gguf_file: Path) -> None:
+def test_raw_leaves_the_template_out(command: Any, gguf_file: Path) -> None:
     def prompt_tokens(*flags: str) -> int:
-        done = ingot("run", gguf_file, "Hello", "--json", "--max-tokens", "1", *ONE, *flags)
+        done = command("run", gguf_file, "Hello", "--json", "--max-tokens", "1", *ONE, *flags)
         return int(json.loads(done.stdout)["usage"]["prompt_tokens"])
 
     assert prompt_tokens("--raw") < prompt_tokens()
 
 
-def test_a_full_context_ends_the_answer_or_is_shifted(ingot: Any, pebble_built: Path) -> None:
+def test_a_full_context_ends_the_answer_or_is_shifted(command: Any, pebble_built: Path) -> None:
     long = [STORY, "--context", "40", "--min-tokens", "60", "--max-tokens", "60", "--json", *ONE]
     asked = ["run", pebble_built, *long, "--recipe"]
-    full = json.loads(ingot(*asked, "q8_0").stdout)
+    full = json.loads(command(*asked, "q8_0").stdout)
     assert full["finish_reason"] == "context"
-    shifted = json.loads(ingot(*asked, "q8_0", "--context-shift").stdout)
+    shifted = json.loads(command(*asked, "q8_0", "--context-shift").stdout)
     assert (shifted["finish_reason"], shifted["usage"]["completion_tokens"]) == ("length", 60)
     assert shifted["text"].startswith(full["text"])
-    refused = ingot(*asked, "onnx-int8", "--context-shift")
+    refused = command(*asked, "onnx-int8", "--context-shift")
     assert refused.returncode == 2
     assert "ONNX" in refused.stderr
 
