@@ -21,7 +21,7 @@ def bursts(draw: random.Random) -> list[list[str]]:
     made = []
     for _ in range(BURSTS):
         burst = []
-        for kind in draw.choices(("word", "enter", "line", "paste"), (6, 2, 2, 1), k=6):
+        for kind in draw.choices(("word", "enter", "line", "paste"), (6, 2, 2, 1), k=4):
             word = "".join(draw.choices(string.ascii_letters + " é.,", k=draw.randint(1, 5)))
             match kind:
                 case "word":
