@@ -57,36 +57,36 @@ def test_the_same_answers_to_the_last_bit(
 
 
 def test_what_would_change_answers_is_told(
-    ingot: Any, pebble_built: Path, rows: Path, tmp_path: Path
+    command: Any, pebble_built: Path, rows: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
-    command = ["batch", rows, out, "--model", pebble_built / "pebble-q8_0.gguf", "--limit", "2"]
-    command += ["--field", "turns", "--max-tokens", "2", "--reproducible", "-q"]
-    assert ingot(*command, "--threads", "1").returncode == 0
-    other = ingot(*command, "--threads", "2")
+    words = ["batch", rows, out, "--model", pebble_built / "pebble-q8_0.gguf", "--limit", "2"]
+    words += ["--field", "turns", "--max-tokens", "2", "--reproducible", "-q"]
+    assert command(*words, "--threads", "1").returncode == 0
+    other = command(*words, "--threads", "2")
     assert other.returncode == 2
     assert "threads: 1 -> 2" in other.stderr
-    shared = ingot(*command, "--unified-kv")
+    shared = command(*words, "--unified-kv")
     assert shared.returncode == 2
     assert "--reproducible" in shared.stderr
 
 
-def test_one_prompt(ingot: Any, pebble_built: Path) -> None:
-    command = ["run", pebble_built / "pebble-q4_k_m.gguf", "What is the capital of France?", "-q"]
-    found = {ingot(*command, "--reproducible", "--max-tokens", "8").stdout for _ in range(2)}
+def test_one_prompt(command: Any, pebble_built: Path) -> None:
+    words = ["run", pebble_built / "pebble-q4_k_m.gguf", "What is the capital of France?", "-q"]
+    found = {command(*words, "--reproducible", "--max-tokens", "8").stdout for _ in range(2)}
     assert len(found) == 1
     assert found.pop()
 
 
 @pytest.mark.parametrize("form", ["openai", "csv"])
 def test_an_output_of_any_form_is_the_same_byte_for_byte(
-    ingot: Any, gguf_file: Path, rows: Path, tmp_path: Path, form: str
+    command: Any, gguf_file: Path, rows: Path, tmp_path: Path, form: str
 ) -> None:
-    command = ["batch", rows, "--model", gguf_file, "--field", "turns", "--reproducible", "-q"]
-    command += ["--max-tokens", "2", "--context", "512", "--format", form]
+    words = ["batch", rows, "--model", gguf_file, "--field", "turns", "--reproducible", "-q"]
+    words += ["--max-tokens", "2", "--context", "512", "--format", form]
     outs = [tmp_path / f"{slots}.out" for slots in (1, 4)]
     for out, slots in zip(outs, (1, 4), strict=True):
-        assert ingot(*command[:2], out, *command[2:], "--slots", slots).returncode == 0
+        assert command(*words[:2], out, *words[2:], "--slots", slots).returncode == 0
     first, second = (out.read_bytes() for out in outs)
     assert len(first.splitlines()) >= ROWS
     assert first == second

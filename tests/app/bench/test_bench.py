@@ -268,7 +268,7 @@ def test_both_sides_hold_as_many_cells() -> None:
 
 @pytest.mark.parametrize("name", ["native", "server"])
 def test_a_program_that_is_missing(
-    ingot: Any, gguf_file: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    command: Any, gguf_file: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("INGOT_BATCHED_BENCH", raising=False)
     monkeypatch.delenv("INGOT_LLAMA_SERVER", raising=False)
@@ -276,21 +276,21 @@ def test_a_program_that_is_missing(
         BENCHMARKS[name].run(gguf_file, TINY)
     assert caught.value.exit_code == 2
     option = {"native": "--batched-bench", "server": "--llama-server"}[name]
-    done = ingot("bench", gguf_file, "--what", name, option, tmp_path / "none")
+    done = command("bench", gguf_file, "--what", name, option, tmp_path / "none")
     assert done.returncode == 2
     assert "docs/benchmarks.md" in done.stderr
     assert done.stdout == ""
 
 
-def test_names(ingot: Any, gguf_file: Path) -> None:
-    done = ingot("bench", gguf_file, "--what", "speed,warp")
+def test_names(command: Any, gguf_file: Path) -> None:
+    done = command("bench", gguf_file, "--what", "speed,warp")
     assert done.returncode == 2
     for name in ("warp", "speed", *BENCHMARKS):
         assert name in done.stderr
-    done = ingot("bench", gguf_file, "--what", "genai")
+    done = command("bench", gguf_file, "--what", "genai")
     assert done.returncode == 2
     assert "onnx" in done.stderr
-    shown = ingot("bench", "--help").stdout
+    shown = command("bench", "--help").stdout
     assert all(name in shown for name in BENCHMARKS)
 
 

@@ -44,12 +44,12 @@ def start_of(a: Any, b: Any) -> int:
 
 @pytest.mark.usefixtures("home")
 def test_figures_are_those_of_the_texts(
-    ingot: Any, pebble_built: Path, prompts: Path, tmp_path: Path
+    command: Any, pebble_built: Path, prompts: Path, tmp_path: Path
 ) -> None:
     models, page = files(pebble_built), tmp_path / "report.md"
     # One after the other: what is computed beside an answer decides near-ties.
     flags = ["--prompts", prompts, "--max-tokens", "48", "--slots", "1"]
-    done = ingot("compare", *models, *flags, "--output", page, "--json")
+    done = command("compare", *models, *flags, "--output", page, "--json")
     assert done.returncode == 1, done.stderr  # a row that is no prompt
     found = json.loads(done.stdout)
     assert [file["file"] for file in found["files"]] == [str(model) for model in models]
@@ -58,7 +58,7 @@ def test_figures_are_those_of_the_texts(
     for number, model in enumerate(models):
         out = tmp_path / f"{number}.jsonl"
         alike = ("--max-tokens", "48", "--slots", "1")
-        assert ingot("batch", prompts, out, "-m", model, *alike).returncode == 1
+        assert command("batch", prompts, out, "-m", model, *alike).returncode == 1
         said = [row["answers"][number]["text"] for row in found["rows"]]
         assert said == [record.get("response", "") for record in read_rows(out)]
     rows = [[told["text"] for told in row["answers"]] for row in found["rows"][:5]]
@@ -107,7 +107,7 @@ def test_figures_are_those_of_the_texts(
             assert cell in text.replace("▶", ""), number
     assert "The capital of France is Paris. ✓" in text
     # Again: nothing is asked any more, and stdout has a table without colours.
-    again = ingot("compare", *models, *flags)
+    again = command("compare", *models, *flags)
     assert again.stderr.count("no row needed the model") == 3
     assert "\x1b" not in again.stdout
     assert f"{found['pairs'][0]['identical']} of 5" in again.stdout
@@ -115,11 +115,11 @@ def test_figures_are_those_of_the_texts(
 
 @pytest.mark.usefixtures("home")
 def test_two_copies_of_a_file_agree(
-    ingot: Any, gguf_file: Path, prompts: Path, tmp_path: Path
+    command: Any, gguf_file: Path, prompts: Path, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copy(gguf_file, tmp_path / "copy.gguf"))
     flags = ["--prompts", prompts, "--max-tokens", "32", "--limit", "5", "--slots", "1"]
-    found = json.loads(ingot("compare", gguf_file, copy, *flags, "--json", "-q").stdout)
+    found = json.loads(command("compare", gguf_file, copy, *flags, "--json", "-q").stdout)
     (pair,) = found["pairs"]
     assert (pair["rows"], pair["identical"], pair["identical_share"]) == (5, 5, 1.0)
     assert (pair["first_difference_mean"], pair["same_share"]) == (None, 1.0)
@@ -152,26 +152,26 @@ def test_a_killed_run_goes_on(ingot: Any, home: Path, pebble_built: Path, tmp_pa
 
 
 def test_votes_are_part_of_the_report(
-    ingot: Any, home: Path, pebble_built: Path, prompts: Path
+    command: Any, home: Path, pebble_built: Path, prompts: Path
 ) -> None:
-    command = ["compare", *files(pebble_built)[:2], "--prompts", prompts, "-q", "--json"]
-    command += ["--max-tokens", "48"]
-    assert json.loads(ingot(*command).stdout)["votes"] == []
+    words = ["compare", *files(pebble_built)[:2], "--prompts", prompts, "-q", "--json"]
+    words += ["--max-tokens", "48"]
+    assert json.loads(command(*words).stdout)["votes"] == []
     (kept,) = home.glob("state/compare/*/results.json")
     ballot = Ballot(read_report(kept.parent), kept.parent / "votes.jsonl")
     assert ballot.pairs
     pair = ballot.pairs[0]
     ballot.say(pair, Sided.LEFT if pair.swapped else Sided.RIGHT)  # the later file, in any case
-    (votes,) = json.loads(ingot(*command).stdout)["votes"]
+    (votes,) = json.loads(command(*words).stdout)["votes"]
     assert (votes["file"], votes["wins"], votes["losses"]) == (1, 1, 0)
     assert votes["low"] == pytest.approx(0.206549, abs=1e-6)
     page = kept.parent / "page.md"
-    assert ingot(*command[:-3], "--output", page, "--max-tokens", "48").returncode == 1
+    assert command(*words[:-3], "--output", page, "--max-tokens", "48").returncode == 1
     assert "preferred 1 of 1 times (95%: 21% to 100%)" in page.read_text()
 
 
 @pytest.mark.usefixtures("home")
-def test_refusals(ingot: Any, pebble_built: Path, prompts: Path, tmp_path: Path) -> None:
+def test_refusals(command: Any, pebble_built: Path, prompts: Path, tmp_path: Path) -> None:
     one, other, _ = files(pebble_built)
     (tmp_path / "empty.txt").write_text("")
     refused = {
@@ -187,8 +187,8 @@ def test_refusals(ingot: Any, pebble_built: Path, prompts: Path, tmp_path: Path)
         "give one PROMPT": [one, "Hello", "you"],
     }
     for said, arguments in refused.items():
-        done = ingot("compare", *arguments)
+        done = command("compare", *arguments)
         assert said in done.stderr, arguments
         assert (done.returncode, done.stdout) == (2, ""), arguments
-    missing = ingot("compare", one, tmp_path / "none.gguf", "--prompts", prompts)
+    missing = command("compare", one, tmp_path / "none.gguf", "--prompts", prompts)
     assert missing.returncode == 3, missing.stderr

@@ -201,9 +201,9 @@ def test_two_files_at_least(pebble_built: Path):
         Comparison(of(pebble_built, "q8_0"), question("?"))
 
 
-def test_the_command(ingot: Any, pebble_built: Path):
+def test_the_command(command: Any, pebble_built: Path):
     recipes = [part for name in ("q4_k_m", "q8_0", "q8_1") for part in ("--recipe", name)]
-    done = ingot("compare", pebble_built, STORY, "--max-tokens", "24", *recipes, "--json")
+    done = command("compare", pebble_built, STORY, "--max-tokens", "24", *recipes, "--json")
     assert done.returncode == 3  # one of them could not answer
     data = json.loads(done.stdout)
     assert [len(side["token_ids"]) for side in data["files"]] == [24, 24, 0]

@@ -161,7 +161,9 @@ def test_verify_looks_at_the_library(ingot: Any, tmp_path: Path) -> None:
         (["--verify", "."], 3, "no manifest.json"),
     ],
 )
-def test_what_verify_cannot_look_at(ingot: Any, arguments: list[str], code: int, says: str) -> None:
-    done = ingot("doctor", *arguments)
+def test_what_verify_cannot_look_at(
+    command: Any, arguments: list[str], code: int, says: str
+) -> None:
+    done = command("doctor", *arguments)
     assert done.returncode == code
     assert says in done.stderr

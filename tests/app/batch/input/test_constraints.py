@@ -75,7 +75,7 @@ def test_a_constraint_is_part_of_a_rows_key() -> None:
 
 
 def test_rows_follow_their_own_schema_else_the_jobs(
-    ingot: Any, gguf_file: Path, tmp_path: Path
+    command: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     own = {"enum": ["red", "green"]}
@@ -89,7 +89,7 @@ def test_rows_follow_their_own_schema_else_the_jobs(
             )
         )
     )
-    done = ingot(
+    done = command(
         "batch",
         rows,
         tmp_path / "out.jsonl",
@@ -112,7 +112,7 @@ def test_rows_follow_their_own_schema_else_the_jobs(
     assert 'at #: "nonsense" is not a type' in answers["bad"]["error"]["message"]
 
 
-def test_requests_say_what_they_want(ingot: Any, onnx_folder: Path, tmp_path: Path) -> None:
+def test_requests_say_what_they_want(command: Any, onnx_folder: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
 
     def request(name: str, **body: Any) -> str:
@@ -135,7 +135,7 @@ def test_requests_say_what_they_want(ingot: Any, onnx_folder: Path, tmp_path: Pa
         + request("object", response_format={"type": "json_object"}, max_tokens=400)
         + "\n"
     )
-    done = ingot("batch", rows, tmp_path / "out.jsonl", "--model", onnx_folder)
+    done = command("batch", rows, tmp_path / "out.jsonl", "--model", onnx_folder)
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     texts = {
@@ -147,20 +147,20 @@ def test_requests_say_what_they_want(ingot: Any, onnx_folder: Path, tmp_path: Pa
     assert texts["object"].lstrip().startswith("{")
 
 
-def test_one_prompt_from_the_shell(ingot: Any, gguf_file: Path, tmp_path: Path) -> None:
+def test_one_prompt_from_the_shell(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     schema = tmp_path / "age.json"
     schema.write_text(json.dumps(AGE))
-    done = ingot("run", gguf_file, "How old is Ana?", "--json-schema", schema, "-t", "2")
+    done = command("run", gguf_file, "How old is Ana?", "--json-schema", schema, "-t", "2")
     assert done.returncode == 0, done.stderr
     assert 0 <= json.loads(done.stdout)["age"] <= 99
-    done = ingot("run", gguf_file, "Hello", "--choice", "yes", "--choice", "no")
+    done = command("run", gguf_file, "Hello", "--choice", "yes", "--choice", "no")
     assert done.stdout in ("yes\n", "no\n")
     for arguments, said in (
         (("--regex", "("), "unclosed group"),
         (("--regex", "a", "--choice", "b"), "give one of them"),
         (("--json-schema", tmp_path / "none.json"), "none.json cannot be read"),
     ):
-        done = ingot("run", gguf_file, "Hello", *arguments)
+        done = command("run", gguf_file, "Hello", *arguments)
         assert done.returncode == 2
         assert said in done.stderr
 

@@ -28,13 +28,13 @@ def check(records: list[dict[str, Any]], given: Input) -> None:
 
 
 def test_every_bad_row_is_named_and_every_valid_one_answered(
-    ingot: Any, gguf_file: Path, tmp_path: Path
+    command: Any, gguf_file: Path, tmp_path: Path
 ) -> None:
     given = whole(random.Random(2026), CASES)
     assert len(given.kinds) > 10
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(given.data)
-    done = ingot("batch", source, out, "--model", gguf_file, *ONE, "--context", "256")
+    done = command("batch", source, out, "--model", gguf_file, *ONE, "--context", "256")
     assert done.returncode == 1, done.stderr
     check([json.loads(line) for line in out.read_text("utf-8").splitlines()], given)
 

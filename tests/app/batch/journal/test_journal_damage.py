@@ -144,7 +144,7 @@ def test_a_journal_cut_anywhere_keeps_its_whole_lines(kept: Kept, tmp_path: Path
 
 
 def test_the_command_tells_what_is_damaged_and_goes_on(
-    ingot: Any, gguf_file: Path, kept: Kept, tmp_path: Path
+    command: Any, gguf_file: Path, kept: Kept, tmp_path: Path
 ) -> None:
     source = tmp_path / "in.jsonl"
     shutil.copy(kept.source.path, source)
@@ -162,7 +162,7 @@ def test_the_command_tells_what_is_damaged_and_goes_on(
         damaged[number] = lines[number][:40] + b"\x7f" + lines[number][41:]
         journal_path(out).write_bytes(b"".join(damaged))
         assert told in "\n".join(status_of(out).lines())
-        done = ingot("batch", source, out, "--model", gguf_file, *FLAGS, "--skip-failed")
+        done = command("batch", source, out, "--model", gguf_file, *FLAGS, "--skip-failed")
         assert done.returncode == 1, done.stderr
         assert told in done.stderr
         assert "stays in the file" in done.stderr
@@ -173,25 +173,25 @@ def test_the_command_tells_what_is_damaged_and_goes_on(
                 assert (old["id"], old["response"]) == (new["id"], new["response"])
             else:
                 assert old == new
-        again = ingot("batch", source, out, "--model", gguf_file, *FLAGS, "--skip-failed")
+        again = command("batch", source, out, "--model", gguf_file, *FLAGS, "--skip-failed")
         assert "damaged" not in again.stderr
         assert not status_of(out).notes
 
 
 def test_lost_settings_stop_a_job_that_none_of_the_answers_fits(
-    ingot: Any, gguf_file: Path, kept: Kept, tmp_path: Path
+    command: Any, gguf_file: Path, kept: Kept, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
     damaged = kept.data.replace(b'"sampling"', b'"sampl\x7fng"')
     journal_path(out).write_bytes(damaged)
     other = [*FLAGS, "--max-tokens", "3"]
-    command = ["batch", kept.source.path, out, "--model", gguf_file]
-    done = ingot(*command, *other)
+    words = ["batch", kept.source.path, out, "--model", gguf_file]
+    done = command(*words, *other)
     assert done.returncode == 2, done.stderr
     assert "the settings in" in done.stderr
     assert "--force" in done.stderr
     assert journal_path(out).read_bytes() == damaged
-    assert ingot(*command, *other, "--force").returncode == 1
+    assert command(*words, *other, "--force").returncode == 1
     assert journal_path(out).read_bytes().startswith(damaged)
 
 
