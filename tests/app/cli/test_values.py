@@ -1,0 +1,51 @@
+"""What `app.cli.values` takes by itself, Typer would have taken for the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import pytest
+import typer
+
+from app.cli import values
+
+TEXTS = "0 1 8 9 12 007 00 1.0 1.5 0.1 .5 5. 1e3 -1 +2 1_0 ٣ inf nan x 1234567890123".split()
+
+
+def option(kind: Any, **limits: Any) -> Any:
+    app = typer.Typer()
+
+    def command(taken: Any = None) -> None: ...
+
+    command.__annotations__ = {"taken": Annotated[kind, typer.Option(**limits)], "return": None}
+    app.command()(command)
+    (found,) = (one for one in typer.main.get_command(app).params if one.name == "taken")
+    return found
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "", " 3"])
+@pytest.mark.parametrize("kind", [int, float])
+@pytest.mark.parametrize("limits", [{}, {"min": 1, "max": 9}, {"min": 8}], ids=str)
+def test_numbers(text: str, kind: type, limits: dict[str, int]) -> None:
+    param = option(kind, **limits)
+
+    def outcome(take: Any) -> Any:
+        try:
+            found = take(param, None, text)
+        except typer.BadParameter as error:
+            return error.message
+        return type(found), repr(found)
+
+    assert outcome(values._value) == outcome(values._theirs)
+
+
+def test_plain_numbers_need_no_pydantic() -> None:
+    words = ["plan", "none", "--threads", "1", "--context", "64"]
+    look = (
+        f"import sys; from app.cli.main import main; code = main({words}); "
+        "sys.exit(10 * code + ('pydantic' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, check=False)
+    assert done.returncode == 30, done.stderr
