@@ -29,7 +29,7 @@ def figures(done: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
 def test_rows_in_order_with_their_figures(
-    ingot: Any, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+    ingot: Any, command: Any, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     model = request.getfixturevalue(kind)
     rows, out = write_rows(tmp_path / "in.jsonl", questions(40)), tmp_path / "out.jsonl"
@@ -52,11 +52,11 @@ def test_rows_in_order_with_their_figures(
     assert "\x1b" not in done.stderr
 
     # One alone gives what it gave among the others.
-    alone = ingot("run", model, "What is 15 + 0?", *SHORT).stdout
+    alone = command("run", model, "What is 15 + 0?", *SHORT).stdout
     assert alone.strip() == records[5]["response"].strip()
 
     before = out.stat()
-    again = ingot("batch", rows, out, "--model", model, "--max-tokens", "8", *ONE, "--json")
+    again = command("batch", rows, out, "--model", model, "--max-tokens", "8", *ONE, "--json")
     assert again.returncode == 0
     assert figures(again)["reused"] == 40
     assert figures(again)["slots"] == 0  # the model was not loaded
