@@ -13,7 +13,7 @@ from typing import Any
 from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
-from textual.keys import KEY_ALIASES, Keys
+from textual.keys import KEY_ALIASES, Keys, _character_to_key
 from textual.screen import Screen
 
 from app.tui.together import TOGETHER
@@ -30,6 +30,8 @@ _NAMES = {
     "slash": "/",
     "equals_sign": "=",
 }
+_TYPES = "text.cursor_left"  # what has this binding takes letters
+_LETTERS = frozenset(map(_character_to_key, map(chr, range(32, 127))))
 _NAMED = re.compile(r"\[([a-z]+\.[a-z_]+) ([^\[\]]+)\]")
 _AT_MOST_S = 1.0  # a widget that waits for something else does not hold up a key like ctrl+c
 _MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
@@ -122,11 +124,15 @@ def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
         return []
     order = list(keymap)
     told: dict[tuple[str, str], set[str]] = {}
+    first_of_all = {one.id for _, found in declared() for one in found if one.priority}
     for usual in at_once():
         now = {name: _keys(keymap[name]) if name in keymap else usual[name] for name in usual}
         for key in {key for name in usual if name in keymap for key in now[name]}:
             names = [name for name in now if key in now[name]]
             new = sorted((name for name in names if key not in usual[name]), key=order.index)
+            if _TYPES in usual and key in _LETTERS:
+                new = [name for name in new if name in first_of_all]
+                names = ["what one types", *new]
             first = next((name for name in names if name not in new), new[0] if new else "")
             if others := set(new) - {first}:
                 told.setdefault((key, first), set()).update(others)

@@ -80,10 +80,13 @@ def test_keys_that_act_at_once_are_told_though_they_are_of_different_classes() -
     assert "esc is both batch.search and batch.search_leave;" in only({"batch.search": "escape"})
     # of the class above
     assert "y is both batch.leave_run and confirm.yes;" in only({"batch.leave_run": "y"})
+    # of a screen before anything else, where one types
+    assert "n is both chat.rename and what one types;" in only({"chat.rename": "n"})
+    assert problems({"blind.skip": "s"}) == problems({"batch.pause": "z"}) == []
     # of two screens that are never there at once: no conflict
     assert problems({"monitor.level": "v", "compare.again": "alt+v"}) == []
-    both = {"message.copy": "n", "chat.rename": "n"}
-    assert usable(both) == {"message.copy": "n"}
+    both = {"message.copy": "alt+q", "chat.rename": "alt+q"}
+    assert usable(both) == {"message.copy": "alt+q"}
 
 
 def test_a_keymap_of_the_documentation_is_fine() -> None:
