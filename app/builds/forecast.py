@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.builds.settings import Settings
+from app.here import here
 from quantize.build.preflight import (
     memory_parts,
     require_fitting,
@@ -153,6 +154,6 @@ def _remote(settings: Settings, hub: Hub) -> tuple[SourceModel, int]:
         weights // 2,
         name=name.model,
         bytes=weights,
-        beside=Path.cwd(),
+        beside=here(),
     )
     return source, missing

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.here import real
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import IngotError
 
@@ -291,8 +292,8 @@ class EngineHost:
 def _again(model: str, options: ModelOptions, choice: Choice) -> str:
     """MODEL so that it means the same from every folder: the file itself when one was picked."""
     if options.recipe is not None or options.file is not None:
-        return str(choice.file.path.resolve())
-    return str(Path(model).resolve()) if Path(model).exists() else model
+        return str(real(choice.file.path))
+    return str(real(Path(model))) if Path(model).exists() else model
 
 
 def _read(stats: EngineStats) -> int:

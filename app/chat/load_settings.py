@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from app.chat.templates import read_template
+from app.here import real
 from app.models.planning import Choice
 from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
@@ -42,7 +43,7 @@ def known_to(file: ModelFile) -> tuple[str, ...]:
 def remembered(path: Path) -> LoadSettings:
     """What was said of this file last. What another version has kept and this one does not take is
     left out."""
-    kept = load_state(_STATE).get(str(path.resolve()))
+    kept = load_state(_STATE).get(str(real(path)))
     texts = {name: str(value) for name, value in kept.items()} if isinstance(kept, dict) else {}
     good, _ = read(texts, files=False)
     return good
@@ -51,7 +52,7 @@ def remembered(path: Path) -> LoadSettings:
 def remember(path: Path, settings: LoadSettings) -> None:
     """Keep it; nothing when all is as planned."""
     said = {name: value for name, value in asdict(settings).items() if value is not None}
-    save_entry(_STATE, str(path.resolve()), said or None, _AT_MOST)
+    save_entry(_STATE, str(real(path)), said or None, _AT_MOST)
 
 
 def read(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.compare.results import FileResult, PairResult, PromptResult, Results, Votes, as_object
 from app.figures import duration
+from app.here import whole
 from quantize.disk import human
 from runtimes.errors import RequestError
 
@@ -112,7 +113,8 @@ def check_output(path: Path) -> None:
         raise RequestError(f"--output: {path} must end with .md or .json")
     if path.is_dir():
         raise RequestError(f"--output: {path} is a folder; name a file")
-    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+    folder = whole(path).parent
+    if not (folder.is_absolute() and os.access(folder, os.W_OK | os.X_OK)):
         raise RequestError(f"--output: {path} cannot be written: no such folder, or not yours")
 
 

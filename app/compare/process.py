@@ -15,7 +15,9 @@ from app.batch.watch.process import last_words
 from app.batch.watch.rows import Rows
 from app.compare.prompts import PromptsJob, labels_of
 from app.exitcodes import ExitCode
+from app.here import here, whole
 from runtimes.machine.processes import Child
+from runtimes.paths import state_dir
 
 _GENTLE_S = 20.0  # to finish the running answers before it is killed
 
@@ -56,6 +58,8 @@ class PromptsProcess:
         self._process = Child(
             *("-m", "app", *arguments(job)),
             environment={"NO_COLOR": "1"},
+            # All paths are from the root; only a folder that is there can be worked in.
+            cwd=None if here().is_absolute() else state_dir(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
@@ -114,7 +118,7 @@ class PromptsProcess:
 def arguments(job: PromptsJob) -> Iterator[str]:
     """The arguments after `ingot` that say ``job``."""
     yield "compare"
-    yield from (str(entry.path.absolute()) for entry in job.entries)
+    yield from (str(whole(entry.path)) for entry in job.entries)
     yield f"--prompts={job.prompts}"
     yield f"--max-tokens={job.sampling.max_tokens}"
     if job.limit is not None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.batch.spec import BatchSpec, InputOptions, OutputOptions
+from app.here import real, whole
 from app.models.catalog import entry_of
 from app.models.entries import Entry
 from app.models.resolve import model_file
@@ -80,9 +81,9 @@ def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[Entry, ...]:
     found: dict[Path, Entry] = {}
     for model, options in models:
         path = model_file(model, options).path
-        if path.resolve() in found:
+        if real(path) in found:
             raise RequestError(f"{path} is named twice; a file agrees with itself")
-        found[path.resolve()] = entry_of(path)
+        found[real(path)] = entry_of(path)
     if len(found) < 2:
         raise RequestError("a comparison needs two files at least; name another MODEL or --recipe")
     return tuple(found.values())
@@ -103,7 +104,7 @@ def check_prompts(path: Path) -> Path:
         raise RequestError(f"--prompts: {path}: no such file or folder")
     if not (path.is_file() or path.is_dir()):
         raise RequestError(f"--prompts: {path} cannot be read several times; write it to a file")
-    return path.absolute()
+    return whole(path)
 
 
 def run_prompts(
@@ -138,5 +139,5 @@ def _root() -> Path:
 
 
 def _folder(prompts: Path, files: Sequence[Path]) -> Path:
-    names = [os.fspath(prompts.absolute()), *(os.fspath(file.resolve()) for file in files)]
+    names = [os.fspath(whole(prompts)), *(os.fspath(real(file)) for file in files)]
     return _root() / hashlib.sha256(json.dumps(names).encode()).hexdigest()[:20]

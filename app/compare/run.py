@@ -8,6 +8,7 @@ from pathlib import Path
 from app.compare.agreement import agreement
 from app.compare.asking import AskedFile
 from app.compare.records import Contender, Question, Report
+from app.here import real
 from app.models.entries import Entry
 from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
@@ -102,8 +103,8 @@ def first_choice(entries: Sequence[Entry], loaded: Path | None) -> list[Entry]:
     """Two files to begin with: the loaded one and, of the same model, the one with the most bits,
     whose answers are nearest to the original's. Nothing when there is no such pair."""
     usable = [entry for entry in entries if entry.broken is None]
-    here = loaded.resolve() if loaded is not None else None
-    mine = next((entry for entry in usable if entry.path.resolve() == here), None)
+    here = real(loaded) if loaded is not None else None
+    mine = next((entry for entry in usable if real(entry.path) == here), None)
     if mine is None:
         return []
     others = [e for e in usable if e.name == mine.name and e.key != mine.key]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from app.here import real
 from app.models import library
 from app.models.entries import Entry, Measured, Origin
 from app.models.resolve import recently_used
@@ -46,7 +47,7 @@ def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
         found += _pulled(model, plans)
     once: dict[Path, Entry] = {}
     for entry in found:
-        once.setdefault(entry.path.resolve(), entry)
+        once.setdefault(real(entry.path), entry)
     missing: dict[str | None, str | None] = {one.format: _unusable(one) for one in backends()}
     listed = [replace(e, broken=e.broken or missing.get(e.format)) for e in once.values()]
     return sorted(listed, key=lambda e: (e.name.lower(), e.model, e.bytes or 0, e.recipe))
@@ -55,9 +56,9 @@ def catalog(given: Iterable[str | Path] = ()) -> list[Entry]:
 def entry_of(path: Path) -> Entry:
     """What is known of one file that can be loaded, wherever it is."""
     found: Iterable[Entry] = _at(path, ())
-    if path.resolve().is_relative_to(library.library_dir().resolve()):
+    if real(path).is_relative_to(library.library_dir().resolve()):
         found = (entry for model in library.models() for entry in _pulled(model, ()))
-    same = (entry for entry in found if entry.path.resolve() == path.resolve())
+    same = (entry for entry in found if real(entry.path) == real(path))
     return next(same, None) or _loose(path, ())
 
 
@@ -67,7 +68,7 @@ def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
         if (path.parent / MANIFEST).is_file():
             # One of the files of a folder is listed with all that is known of it.
             beside = _built(path.parent, plans)
-            if same := [entry for entry in beside if entry.path.resolve() == path.resolve()]:
+            if same := [entry for entry in beside if real(entry.path) == real(path)]:
                 return same
         if (path / MANIFEST).is_file():
             return _built(path, plans)
@@ -81,7 +82,7 @@ def _at(path: Path, plans: Sequence[MadePlan]) -> list[Entry]:
 def _built(folder: Path, plans: Sequence[MadePlan]) -> list[Entry]:
     """The files of a folder that `quantize` wrote."""
     # A file of the library is the library's business.
-    if folder.resolve().is_relative_to(library.library_dir().resolve()):
+    if real(folder).is_relative_to(library.library_dir().resolve()):
         return []
     try:
         manifest = load_manifest(folder)
@@ -175,7 +176,7 @@ def bits_of(label: str) -> int | None:
 
 def _measured(path: Path, plans: Sequence[MadePlan]) -> Measured | None:
     """Figures of ``path`` among ``plans`` (the latest first) that are younger than the file."""
-    whole = path.resolve()
+    whole = real(path)
     try:
         changed = max((f.stat().st_mtime for f in (whole, *whole.glob("*.onnx*"))), default=0.0)
     except OSError:

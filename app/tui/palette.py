@@ -1,16 +1,19 @@
 """The command palette: what can be done, by task, each with its key at the right of its line."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from textual import events
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.command import CommandInput, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.screen import Screen
+from textual.widgets import Input
+from textual.worker import Worker, WorkerError
 
 from app.chat import slash
 from app.tui import modes
@@ -120,7 +123,7 @@ class PaletteLine(CommandInput, SearchLine):
 
 
 class Palette(CommandPalette, modes.Styled[Any]):
-    """Textual's, drawn anew where its width changes."""
+    """Textual's, drawn anew where its width changes. Enter takes what was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("home", "command_list('first')", "First command", False, id="palette.first"),
@@ -136,6 +139,25 @@ class Palette(CommandPalette, modes.Styled[Any]):
 
     def on_mount(self) -> None:
         self.query_one("#--container").border_title = "Commands"
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        """While it looks for what was typed, Textual would take what was found before."""
+        if self._looking():
+            event.stop()
+            event.prevent_default()
+            self._take_when_found()
+
+    @work(exclusive=True, exit_on_error=False, group="take")
+    async def _take_when_found(self) -> None:
+        while looking := self._looking():
+            with suppress(WorkerError):  # it has given way to another one
+                await self.workers.wait_for_complete(looking)
+        self._select_or_command()
+
+    def _looking(self) -> list[Worker[Any]]:
+        group = self._GATHER_COMMANDS_GROUP
+        return [one for one in self.workers if one.group == group and not one.is_finished]
 
     def on_resize(self, event: events.Resize) -> None:
         self.query_one("#--container").styles.width = _width(event.size.width)

@@ -27,6 +27,7 @@ from app.batch.journal.lines import END, RUN
 from app.batch.journal.state import JournalState
 from app.batch.watch.command import Command, batch_arguments
 from app.batch.watch.process import Child
+from app.here import here
 from runtimes.paths import state_dir
 
 State = Literal["running", "finished", "stopped", "killed", "elsewhere", "gone"]
@@ -111,15 +112,6 @@ def records() -> list[Record]:
 def absolute(path: Path) -> Path:
     """One spelling for a path, also of a file that is not there yet."""
     return Path(os.path.normpath(here() / path.expanduser()))
-
-
-def here() -> Path:
-    """The working folder. Of one that was deleted, no path: what is below it is not found then, and
-    what is elsewhere still is."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        return Path()
 
 
 def _read(folder: Path) -> Record | None:

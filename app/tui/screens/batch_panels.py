@@ -16,7 +16,7 @@ from textual.widgets import Button, DirectoryTree, Static
 from app.batch.journal.journal import journal_path
 from app.batch.watch.job import Job
 from app.batch.watch.preview import ShownRow, open_row
-from app.batch.watch.records import here
+from app.here import here, whole
 from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.widgets.batch_row import conversation
 
@@ -60,7 +60,7 @@ class BatchFilesScreen(Panel[Path]):
 
     def action_up(self) -> None:
         tree = self.query_one(_Tree)
-        tree.path = Path(tree.path).absolute().parent
+        tree.path = whole(Path(tree.path)).parent
 
     def action_take(self) -> None:
         """End with the folder under the cursor."""

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from app.batch.watch.form import JobForm
 from app.batch.watch.presets import Preset, forget, presets, summary
-from app.batch.watch.records import here
+from app.here import here
 from app.tui.keys import told
 from app.tui.screens.batch_jobs import ago, end_of
 from app.tui.screens.dialogs import Panel

@@ -65,6 +65,8 @@ class ChatsScreen(Panel[ChatChoice]):
         self._store, self._current, self._query, self._clock = store, current, query, clock
         self._undo: list[int] = []
         self._bin = False  # the deleted ones are listed
+        self._listed: str | None = None  # what the list was searched for
+        self._then: Callable[[], None] | None = None  # once what was typed is listed
         self._timer: Timer | None = None
 
     def contents(self) -> ComposeResult:
@@ -78,6 +80,7 @@ class ChatsScreen(Panel[ChatChoice]):
 
     @on(Input.Changed, "#search")
     def _typed(self) -> None:
+        self._then = None
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(_WAITS_S, self._read)
@@ -115,6 +118,17 @@ class ChatsScreen(Panel[ChatChoice]):
         note = "Enter brings a chat back. After 30 days they are gone." if deleted else ""
         said.update(error or (note if hits else empty))
         said.display = bool(error or note or not hits)
+        self._listed, then, self._then = query, self._then, None
+        if then is not None:
+            then()
+
+    def _chosen(self, then: Callable[[], None]) -> Hit | None:
+        """The chat under the cursor. While another search is under way it is none: ``then`` is
+        called when that is listed."""
+        if self._listed != self.query_one("#search", Input).value.strip():
+            self._then = then
+            return None
+        return self.query_one(ChatList).chosen
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Deleted chats can only be brought back; undo needs something to undo."""
@@ -130,7 +144,7 @@ class ChatsScreen(Panel[ChatChoice]):
         getattr(self.query_one(ChatList), f"action_{action}")()
 
     def action_open(self) -> None:
-        hit = self.query_one(ChatList).chosen
+        hit = self._chosen(self.action_open)
         if hit is None:
             return
         if self._bin:
@@ -153,7 +167,7 @@ class ChatsScreen(Panel[ChatChoice]):
             self.dismiss(ChatChoice(None) if gone else None)
 
     def action_rename(self) -> None:
-        hit = self.query_one(ChatList).chosen
+        hit = self._chosen(self.action_rename)
         if hit is None:
             return
         id = hit.chat.id
@@ -165,7 +179,7 @@ class ChatsScreen(Panel[ChatChoice]):
         self.app.push_screen(AskScreen("Rename the chat", hit.chat.title), named)
 
     def action_delete(self) -> None:
-        hit = self.query_one(ChatList).chosen
+        hit = self._chosen(self.action_delete)
         if hit is None or not self._try(lambda: self._store.delete_chat(hit.chat.id)):
             return
         self._undo.append(hit.chat.id)

@@ -14,6 +14,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Static
 from textual.worker import WorkerError
 
+from app.here import real
 from app.models import library
 from app.models.catalog import catalog
 from app.models.entries import Entry, Origin, details, fit, size_of
@@ -94,8 +95,8 @@ class ModelsScreen(Panel[tuple[Entry, ...]]):
         entries = await asyncio.to_thread(catalog, self._given)
         table = self.query_one(ModelTable)
         if self._current is not None:
-            loaded = Path(self._current).resolve()
-            same = (entry.key for entry in entries if entry.path.resolve() == loaded)
+            loaded = real(Path(self._current))
+            same = (entry.key for entry in entries if real(entry.path) == loaded)
             table.current = next(same, None)
         table.set_entries(entries)
         if (key := self._after or table.current) is not None:

@@ -18,8 +18,9 @@ from app.batch.watch.form_look import in_words, look
 from app.batch.watch.presets import beside, save
 from app.batch.watch.preview import Preview, preview
 from app.batch.watch.process import DryRun
-from app.batch.watch.records import absolute, here
+from app.batch.watch.records import absolute
 from app.batch.watch.speeds_before import time_like
+from app.here import here
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short
 from app.tui.screens.batch_presets import BatchPresetsScreen

@@ -58,6 +58,8 @@ class ChatSidebar(Vertical):
         self._most = _PAGE
         self._more = False  # whether there may be more than are listed
         self._timer: Timer | None = None
+        self._listed_for = ""  # what the list was searched for
+        self._opens = False  # the first, once what was typed is listed
 
     def compose(self) -> ComposeResult:
         yield ChatList(id="sidebar-list", brief=True)
@@ -123,6 +125,10 @@ class ChatSidebar(Vertical):
         self._more = not query and len(hits) == most
         self._list.show(hits, dated=not query, shown=self._shown)
         self.border_subtitle = "" if hits else "nothing found" if query else "none yet"
+        self._listed_for = query
+        if self._opens:
+            self._opens = False
+            self._open_chosen()
 
     # Keys and clicks
 
@@ -130,6 +136,11 @@ class ChatSidebar(Vertical):
     @on(Input.Submitted)
     def _open(self, event: Message) -> None:
         event.stop()
+        self._opens = self._listed_for != self._search.value.strip()
+        if not self._opens:
+            self._open_chosen()
+
+    def _open_chosen(self) -> None:
         if (hit := self._list.chosen) is not None:
             self.post_message(self.Opened(hit.chat.id, hit.message))
 

@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.widgets import Button, Static
 
 from app.builds.results import Result, Row, remove_file
+from app.here import real, whole
 from app.models.catalog import entry_of
 from app.options import ModelOptions
 from app.tui.app import app_of
@@ -133,7 +134,7 @@ class QuantizeResult(Vertical):
         """Tell where the file is, and copy that."""
         row = self.query_one(FileTable).record
         if row is not None:
-            path = str(row.path.absolute())
+            path = str(whole(row.path))
             self.app.copy_to_clipboard(path)
             self.notify(f"{path}\n(copied)", title=row.recipe, timeout=10, markup=False)
 
@@ -169,7 +170,7 @@ class QuantizeResult(Vertical):
         self.app.copy_to_clipboard(str(path))
         self.notify(f"{path}\n(its path is copied)", title="Report", timeout=10, markup=False)
         if _has_desktop() and not self.app.is_headless:
-            self.app.open_url(path.resolve().as_uri())
+            self.app.open_url(real(path).as_uri())
 
 
 _BUTTONS = (

@@ -1,0 +1,25 @@
+"""The working folder, which may have been deleted while a program runs in it: what is below it is
+not found then, and what is elsewhere still is."""
+
+from pathlib import Path
+
+
+def here() -> Path:
+    """The working folder; of one that was deleted, no path."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path()
+
+
+def whole(path: Path) -> Path:
+    """``path`` from the root, if there is a working folder."""
+    return here() / path
+
+
+def real(path: Path) -> Path:
+    """``path`` from the root, with all links followed."""
+    try:
+        return path.resolve()
+    except FileNotFoundError:
+        return path
