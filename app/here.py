@@ -1,5 +1,5 @@
-"""The working folder, which may have been deleted while a program runs in it: what is below it is
-not found then, and what is elsewhere still is."""
+"""Paths as users say them, and the working folder, which may have been deleted while a program runs
+in it: what is below it is not found then, and what is elsewhere still is."""
 
 from pathlib import Path
 
@@ -23,3 +23,12 @@ def real(path: Path) -> Path:
         return path.resolve()
     except FileNotFoundError:
         return path
+
+
+def at_home(path: str | Path) -> Path:
+    """With ``~`` as the home folder; that of a user who does not exist stays as it is, and is not
+    found: one may still be typing."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

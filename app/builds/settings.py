@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.here import at_home
 from quantize.errors import UsageError
 from quantize.hub.names import parse_hub_name
 from quantize.options import MeasureOptions, Options, SourceOptions
@@ -87,7 +88,7 @@ def estimated_size(parameters: int, recipe: Recipe) -> int:
 
 
 def _path(text: str) -> Path:
-    return Path(text.strip()).expanduser()
+    return at_home(text.strip())
 
 
 def _given(text: str) -> str | None:

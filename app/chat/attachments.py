@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from app.chat.store.records import Attachment
+from app.here import at_home
 from runtimes.errors import RequestError
 
 MOST_BYTES = 1_000_000
@@ -38,7 +39,7 @@ def read_attachment(path: str | Path, most_bytes: int = MOST_BYTES) -> Attached:
     readable, or not text.
     """
     try:
-        file = Path(path).expanduser()
+        file = at_home(path)
         data = _read(file, most_bytes)
     except AttachmentError:
         raise
@@ -116,7 +117,7 @@ def complete_path(text: str, limit: int = 50) -> list[str]:
     folder = f"{head}/" if "/" in text else ""
     found: list[tuple[bool, str]] = []
     try:
-        with os.scandir(Path(folder or ".").expanduser()) as entries:
+        with os.scandir(at_home(folder or ".")) as entries:
             for entry in islice(entries, _MOST_ENTRIES):
                 hidden = entry.name.startswith(".") and not start.startswith(".")
                 fits = entry.name.lower().startswith(start.lower())

@@ -30,6 +30,7 @@ from app.chat.conversation import Conversation
 from app.chat.store.records import Chat, Message, Role, State
 from app.chat.thinking import split
 from app.figures import duration, rate
+from app.here import at_home
 from runtimes.errors import IngotError, RequestError
 
 FORMATS: Mapping[str, str] = MappingProxyType(
@@ -70,7 +71,7 @@ def export(conversation: Conversation, path: str | Path, *, overwrite: bool = Fa
     suggested name in it. Raises RequestError for another ending, ExistsError for a file that is
     there, unless ``overwrite``, and ExportError for one that cannot be written.
     """
-    file = Path(path).expanduser()
+    file = at_home(path)
     if file.is_dir():
         file = suggested_path(conversation, folder=file)
     form = file.suffix.removeprefix(".").lower()

@@ -3,8 +3,7 @@
 A model answers well only in the format that it was trained with; for a base model none is right.
 """
 
-from pathlib import Path
-
+from app.here import at_home
 from runtimes.chat import render_chat
 from runtimes.errors import RequestError
 
@@ -36,7 +35,7 @@ def read_template(name: str) -> str:
     """The template that ``name`` means: a file, or one of ``KNOWN``. Raises RequestError for none
     of these, a file that cannot be read, and a template that does not compile or renders nothing.
     """
-    path = Path(name).expanduser()
+    path = at_home(name)
     if name in KNOWN and not path.is_file():
         return KNOWN[name]
     if not path.is_file():

@@ -8,6 +8,7 @@ from typing import Any
 from app.batch.output.formats import suffix_format
 from app.batch.output.lines import JSONL
 from app.batch.spec import WORDS, BatchSpec
+from app.here import at_home
 from runtimes.errors import ParameterError
 from runtimes.settings import MOST_SLOTS
 
@@ -79,16 +80,14 @@ class JobForm:
             sampling=_with(rest.sampling, said, "max_tokens", "seed", "temperature", "top_p"),
             constraints=replace(
                 rest.constraints,
-                json_schema=str(Path(schema).expanduser())
-                if schema
-                else rest.constraints.json_schema,
+                json_schema=str(at_home(schema)) if schema else rest.constraints.json_schema,
                 choice=[text for part in self.choices.split("|") if (text := part.strip())]
                 or rest.constraints.choice,
             ),
             samples=_with(rest.samples, said, "n"),
             rows=replace(
                 _with(rest.rows, said, "field", "limit"),
-                template=Path(template).expanduser() if template else None,
+                template=at_home(template) if template else None,
             ),
             running=_with(rest.running, said, "row_timeout", "max_time"),
         )
@@ -135,9 +134,9 @@ def _with(part: Any, said: dict[str, Any], *names: str) -> Any:
 def suggested_output(input: str) -> str:
     """A name for the output beside the input: ``prompts.jsonl`` gives ``prompts.out.jsonl``."""
     text = input.strip().rstrip("/")
-    if not text:
-        return ""
     path = Path(text)
+    if path.name in ("", ".."):  # it is still being typed
+        return ""
     while path.suffix.lower() in (".gz", ".zst", ".zstd"):
         path = path.with_suffix("")
     suffix = path.suffix.lower() if suffix_format(path) is not JSONL else ".jsonl"
@@ -148,7 +147,7 @@ def _path(text: str) -> str:
     """A path that is neither an option nor a word that the command takes for itself."""
     text = text.strip()
     if text.startswith("~"):
-        return str(Path(text).expanduser())
+        return str(at_home(text))
     return f"./{text}" if text in WORDS or text.startswith("-") else text
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from app.batch.spec import BatchSpec
 from app.batch.watch.command import Command
 from app.batch.watch.form import FIELDS, JobForm
+from app.here import at_home
 
 # Two fields have the option's plural as their name.
 _FIELD_OF = {"choice": "choices", "json_schema": "schema"}
@@ -40,7 +41,7 @@ def _from(asked: BatchSpec, folder: Path, here: Path) -> BatchSpec:
     """With the paths of a job that ran in ``folder`` as they are ``here``."""
 
     def near(text: str) -> str:
-        path = folder / Path(text).expanduser()
+        path = folder / at_home(text)
         return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
     schema, template, model = asked.constraints.json_schema, asked.rows.template, asked.model or ""

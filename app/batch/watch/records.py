@@ -27,7 +27,7 @@ from app.batch.journal.lines import END, RUN
 from app.batch.journal.state import JournalState
 from app.batch.watch.command import Command, batch_arguments
 from app.batch.watch.process import Child
-from app.here import here
+from app.here import at_home, here
 from runtimes.paths import state_dir
 
 State = Literal["running", "finished", "stopped", "killed", "elsewhere", "gone"]
@@ -111,7 +111,7 @@ def records() -> list[Record]:
 
 def absolute(path: Path) -> Path:
     """One spelling for a path, also of a file that is not there yet."""
-    return Path(os.path.normpath(here() / path.expanduser()))
+    return Path(os.path.normpath(here() / at_home(path)))
 
 
 def _read(folder: Path) -> Record | None:

@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
 from app.batch.watch.records import KnownJob, known_jobs
+from app.here import at_home
 from app.tui.screens.batch_panels import short
 from app.tui.screens.dialogs import Panel
 from app.tui.widgets.form import path_field
@@ -104,7 +105,7 @@ class BatchJobsScreen(Panel[Path]):
     @on(Input.Submitted)
     def _typed(self, event: Input.Submitted) -> None:
         if event.value.strip():
-            self.dismiss(Path(event.value.strip()).expanduser())
+            self.dismiss(at_home(event.value.strip()))
 
 
 def end_of(text: str, wide: int) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import ClassVar
 
 from textual import on, work
@@ -18,6 +18,7 @@ from textual.widgets import Static
 from app.compare.records import GREEDY, Contender, Question, Report
 from app.compare.run import Comparison, first_choice
 from app.compare.text import agreement_line, as_json, as_markdown
+from app.here import at_home
 from app.models.catalog import catalog
 from app.models.entries import Entry, size_of
 from app.models.quality import file_quality, quality_text
@@ -306,7 +307,7 @@ class CompareScreen(ModeScreen):
         given = await self.app.push_screen_wait(AskScreen("Save as (.md or .json)", name))
         if given is None:
             return
-        path, text = Path(given).expanduser(), as_markdown(report)
+        path, text = at_home(given), as_markdown(report)
         if path.suffix == ".json":
             text = json.dumps(as_json(report), indent=1, ensure_ascii=False)
         try:

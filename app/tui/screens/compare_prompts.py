@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import ClassVar
 
 from rich.console import Group as Lines
@@ -22,6 +22,7 @@ from app.compare.report import ballot_of, read_report, with_votes
 from app.compare.results import PromptResult, Results
 from app.compare.table import figures
 from app.figures import duration
+from app.here import at_home
 from app.models.entries import Entry
 from app.options import SamplingOptions
 from app.tui.app import app_of
@@ -155,7 +156,7 @@ class ComparePromptsScreen(ModeScreen):
         try:
             if not name:
                 raise IngotError("name a file of prompts")
-            path = check_prompts(Path(name).expanduser())
+            path = check_prompts(at_home(name))
         except IngotError as error:
             form.refuse("prompts", str(error).removeprefix("--prompts: "))
         if form.errors:
@@ -322,7 +323,7 @@ class ComparePromptsScreen(ModeScreen):
         given = await self.app.push_screen_wait(AskScreen("Save as (.md or .json)", name))
         if given is None:
             return
-        path = Path(given).expanduser()
+        path = at_home(given)
         try:
             await asyncio.to_thread(write_results, self.results, path)
         except (IngotError, OSError) as error:

@@ -130,7 +130,7 @@ class ExportScreen(FilePanel[Path]):
     def _format(self, event: RadioSet.Changed) -> None:
         line = self.query_one(PathInput)
         suffix = f".{event.pressed.id}"
-        if line.text and Path(line.text).suffix != suffix:
+        if Path(line.text).name and Path(line.text).suffix != suffix:
             line.text = str(Path(line.text).with_suffix(suffix))
         line.focus_line()  # where it is taken
 

@@ -20,7 +20,7 @@ from app.batch.watch.preview import Preview, preview
 from app.batch.watch.process import DryRun
 from app.batch.watch.records import absolute
 from app.batch.watch.speeds_before import time_like
-from app.here import here
+from app.here import at_home, here
 from app.tui.app import app_of
 from app.tui.screens.batch_panels import BatchFilesScreen, short
 from app.tui.screens.batch_presets import BatchPresetsScreen
@@ -219,7 +219,7 @@ class BatchForm(Form):
 
     @work(exit_on_error=False, group="dialog")
     async def action_files(self) -> None:
-        typed = Path(self.form.input).expanduser()
+        typed = at_home(self.form.input)
         folder = typed if typed.is_dir() else typed.parent
         path = await self.app.push_screen_wait(BatchFilesScreen(absolute(folder)))
         if path is not None:

@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from app.chat.attachments import complete_path
+from app.here import at_home
 from app.tui.widgets.readline import Line
 
 
@@ -65,7 +66,7 @@ class PathInput(Vertical):
     @property
     def path(self) -> Path:
         """What was typed, with ~ as the home folder."""
-        return Path(self.text).expanduser()
+        return at_home(self.text)
 
     @property
     def text(self) -> str:

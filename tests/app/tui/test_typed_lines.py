@@ -21,6 +21,7 @@ from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.find import FindScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.screens.quantize import QuantizeScreen
+from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.model_table import ModelTable
 from app.tui.widgets.readline import Line
 from tests.app.tui.bursts import PASTE, burst
@@ -29,7 +30,7 @@ from tests.app.tui.conftest import searched
 from tests.app.tui.test_find import hub  # noqa: F401
 from tests.support import wait_until
 
-BURSTS = 5
+BURSTS = 4
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def keys(draw: random.Random, going_on: tuple[str, ...] = ()) -> list[str]:
     kinds = draw.choices(("word", "line", "paste", "cut", "start", "on"), weights, k=8)
     made: list[str] = []
     for kind in kinds:
-        word = "".join(draw.choices(string.ascii_letters + ".,", k=draw.randint(1, 5)))
+        word = "".join(draw.choices(string.ascii_letters + ".~/", k=draw.randint(1, 5)))
         match kind:
             case "word":
                 made += word
@@ -170,3 +171,18 @@ async def test_what_is_typed_behind_a_key_is_in_the_dialog_that_it_opens(bare: A
         await wait_until(lambda: isinstance(bare.screen, Palette))
         assert bare.screen.query_one(CommandInput).value == "them"
         await searched(bare)
+
+
+@pytest.mark.parametrize("path", ["~/in.jsonl", "~no-such-user/x", "./in.jsonl", "../in.jsonl"])
+async def test_a_path_key_by_key(bare: Any, path: str) -> None:
+    """No beginning of a path ends the app."""
+    async with bare.run_test(size=(120, 50)) as pilot:
+        screen = BatchScreen()
+        bare.show(screen)
+        await wait_until(lambda: isinstance(bare.focused, Input))
+        await pilot.pause()
+        for end in range(1, len(path) + 1):
+            screen.query_one("#input", Input).value = path[:end]
+            await screen.query_one(BatchForm).look()
+        assert screen.query_one(BatchForm).text_of("input") == path
+        assert "input" in screen.query_one(BatchForm).errors

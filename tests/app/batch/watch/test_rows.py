@@ -185,7 +185,8 @@ def test_names_of_outputs() -> None:
     assert suggested_output("a/prompts.jsonl.gz") == "a/prompts.out.jsonl"
     assert suggested_output("table.csv") == "table.out.csv"
     assert suggested_output("folder/") == "folder.out.jsonl"
-    assert suggested_output(" ") == ""
+    for begun in (" ", ".", "./", "..", "../", "/"):
+        assert suggested_output(begun) == ""
 
 
 def test_commands_are_understood_as_the_command_does() -> None:
