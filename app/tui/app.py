@@ -30,7 +30,6 @@ from app.config.writing import set_value
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal, theme
-from app.tui.in_order import InOrder
 from app.tui.keys import key
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import problems
@@ -90,7 +89,6 @@ class IngotApp(App[None]):
         self._starting = 0  # parts of the start that have not ended
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")
-        self.typed = InOrder(self, self._typed)
         self._pressed = self._interrupted_at = 0  # keys and pastes, all and until ctrl+c
 
     def on_load(self) -> None:
@@ -221,15 +219,12 @@ class IngotApp(App[None]):
         self.notify(f"{done} Once more quits.", timeout=_AGAIN_S)
 
     async def on_event(self, event: events.Event) -> None:
-        """Nothing overtakes what was typed before it."""
+        """Count what is typed: ctrl+c means less when something came between. Nothing overtakes
+        what was typed before it."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
-            await self.typed.take(event)
-        else:
-            await super().on_event(event)
-
-    async def _typed(self, event: events.Key | events.Paste) -> None:
-        """Count it: ctrl+c means less when something came between."""
-        self._pressed += 1
+            self._pressed += 1
+            if isinstance(event, events.Key) and not event.is_printable:
+                await keys.catch_up(self, event.key)
         await super().on_event(event)
 
     async def action_quit(self) -> None:

@@ -18,8 +18,6 @@ import textual.pilot
 from textual.app import App
 from textual.pilot import Pilot
 
-from app.tui.app import IngotApp
-
 # An app in which something always happens is never at rest; in each round every widget gets through
 # what it had to do at the beginning of it.
 _ROUNDS, _AT_MOST_S = 30, 10.0
@@ -33,8 +31,7 @@ def _has_more(app: Any) -> bool:
     screen = app.screen
     nodes = (app, *(node for one in app.screen_stack for node in one.walk_children(with_self=True)))
     return (
-        (isinstance(app, IngotApp) and app.typed.busy)
-        or screen._layout_required
+        screen._layout_required
         or screen._scroll_required
         or bool(screen._callbacks)
         or any(

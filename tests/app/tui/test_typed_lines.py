@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import string
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,15 @@ from textual.widgets import Input
 
 from app.tui.help import HelpScreen
 from app.tui.palette import Commands, Palette
-from app.tui.screens.answering import SamplingScreen
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.find import FindScreen
 from app.tui.screens.models import ModelsScreen
-from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.model_table import ModelTable
-from app.tui.widgets.readline import Line
 from tests.app.tui.bursts import PASTE, burst
 from tests.app.tui.chat_app import add_turn
-from tests.app.tui.conftest import searched
 from tests.app.tui.test_find import hub  # noqa: F401
 from tests.support import wait_until
 
@@ -40,10 +35,9 @@ def own_folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
 
 
-def keys(draw: random.Random, going_on: tuple[str, ...] = ()) -> list[str]:
-    """Words, pastes and keys that edit, and some that go to the next line."""
-    weights = (6, 1, 2, 1, 1, 3 if going_on else 0)
-    kinds = draw.choices(("word", "line", "paste", "cut", "start", "on"), weights, k=8)
+def keys(draw: random.Random) -> list[str]:
+    """Words, pastes and keys that edit."""
+    kinds = draw.choices(("word", "line", "paste", "cut", "start"), (6, 1, 2, 1, 1), k=8)
     made: list[str] = []
     for kind in kinds:
         word = "".join(draw.choices(string.ascii_letters + ".~/", k=draw.randint(1, 5)))
@@ -56,25 +50,20 @@ def keys(draw: random.Random, going_on: tuple[str, ...] = ()) -> list[str]:
                 made.append(f"{PASTE}{word}\n{word[::-1]}")
             case "cut":
                 made.append("ctrl+w")
-            case "start":
-                made.append("ctrl+u")
             case _:
-                made.append(draw.choice(going_on))
+                made.append("ctrl+u")
     return made
 
 
-def written(lines: list[str], typed: list[str], going_on: tuple[str, ...]) -> list[str]:
-    """What stands in the lines then: of a paste the first line; nothing has blanks, so that a word
+def written(text: str, typed: list[str]) -> str:
+    """What stands in the line then: of a paste the first line; nothing has blanks, so that a word
     is all that there is."""
-    lines, at = list(lines), 0
     for key in typed:
-        if key in going_on:
-            at = (at + 1) % len(lines)
-        elif key in ("ctrl+w", "ctrl+u"):
-            lines[at] = ""
+        if key in ("ctrl+w", "ctrl+u"):
+            text = ""
         elif key != "ctrl+j":
-            lines[at] += key.removeprefix(PASTE).partition("\n")[0]
-    return lines
+            text += key.removeprefix(PASTE).partition("\n")[0]
+    return text
 
 
 @pytest.mark.parametrize("kind", ["chats", "models", "find", "palette", "help", "ask"])
@@ -96,39 +85,11 @@ async def test_one_line(bare: Any, hub: Any, kind: str) -> None:  # noqa: F811
         line, stands = bare.focused, ""
         for _ in range(BURSTS):
             typed = keys(draw)
-            [stands] = written([stands], typed, ())
+            stands = written(stands, typed)
             await burst(pilot, *typed)
             assert line.value == stands, typed
             assert bare.screen is screen
             assert bare.focused is line
-
-
-@pytest.mark.parametrize("kind", ["batch", "quantize", "sampling"])
-async def test_the_lines_of_a_form(bare: Any, kind: str) -> None:
-    """Enter and tab go to the next line, where what comes behind them is written."""
-    draw = random.Random(kind)
-    made: Any = {"batch": BatchScreen, "quantize": QuantizeScreen}.get(kind)
-    going_on = ("down", "tab") if kind == "sampling" else ("enter",)
-    async with bare.run_test(size=(120, 50)) as pilot:
-        screen = made() if made else SamplingScreen({})
-        bare.show(screen)
-        await wait_until(lambda: isinstance(bare.focused, Input))
-        await pilot.pause()
-        chain = screen.focus_chain[screen.focus_chain.index(bare.focused) :]
-        # The output is suggested while the input is typed.
-        lines = list(takewhile(lambda one: isinstance(one, Line) and one.id != "output", chain))
-        assert len(lines) > 1
-        for _ in range(BURSTS):
-            for line in lines:
-                line.value = ""
-            lines[0].focus()
-            typed = keys(draw, going_on)
-            while sum(key in going_on for key in typed) >= len(lines):
-                typed.remove(next(key for key in typed if key in going_on))
-            await pilot.pause()
-            await burst(pilot, *typed)
-            told = [line.value for line in lines]
-            assert told == written([""] * len(lines), typed, going_on), typed
 
 
 async def test_enter_takes_the_model_that_was_typed(bare: Any, pebble_built: Path) -> None:
@@ -161,16 +122,10 @@ async def test_enter_opens_the_chat_that_was_typed(bare: Any) -> None:
 
 async def test_enter_runs_the_command_that_was_typed(bare: Any) -> None:
     async with bare.run_test(size=(100, 30)) as pilot:
-        await burst(pilot, "ctrl+p", *"theme nord", "enter")
+        await pilot.press("ctrl+p")
+        await wait_until(lambda: isinstance(bare.focused, CommandInput))
+        await burst(pilot, *"theme nord", "enter")
         await wait_until(lambda: bare.theme == "nord")
-
-
-async def test_what_is_typed_behind_a_key_is_in_the_dialog_that_it_opens(bare: Any) -> None:
-    async with bare.run_test(size=(100, 30)) as pilot:
-        await burst(pilot, "ctrl+p", *"them")
-        await wait_until(lambda: isinstance(bare.screen, Palette))
-        assert bare.screen.query_one(CommandInput).value == "them"
-        await searched(bare)
 
 
 @pytest.mark.parametrize("path", ["~/in.jsonl", "~no-such-user/x", "./in.jsonl", "../in.jsonl"])
