@@ -43,4 +43,5 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "SamplingScreen": ("Line",),
     "SystemScreen": ("Area",),
     "ThemeScreen": ("",),
+    "TypesScreen": ("",),
 }

@@ -17,6 +17,7 @@ from app.batch.watch.form import JobForm
 from app.batch.watch.records import KnownJob
 from app.batch.watch.view import Phase
 from app.builds.results import read_result
+from app.builds.types import Cell, TypeMap
 from app.chat.budget import Budget, Way, WayOut
 from app.chat.conversation import Conversation
 from app.compare.blind import Ballot, Sided
@@ -49,13 +50,16 @@ from app.tui.screens.models import ModelsScreen
 from app.tui.screens.monitor import MonitorScreen
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.batch_form import BatchForm
+from app.tui.widgets.batch_job import BatchJob
 from app.tui.widgets.batch_table import BatchTable
 from app.tui.widgets.find_tables import BuildTable
-from app.tui.widgets.quantize_files import QuantizeResult
+from app.tui.widgets.quantize_files import FileTable, QuantizeResult
+from app.tui.widgets.type_map import TypesScreen
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_batch_snapshots import ROWS, frozen
 from tests.support import wait_until
 
+TYPES = TypeMap((0,), (("attn_v", (Cell("q8_0", "8", 0.5),)),), (), "built for a target")
 WAYS_OUT = [WayOut(Way.SHORTER, "allow a short answer only", Budget(1900, 148, 2048))]
 
 
@@ -120,6 +124,7 @@ async def places(
         lambda: BatchRowScreen(frozen(), 12),
         lambda: BatchLeaveScreen("out.jsonl", lambda: None),
         lambda: LoadScreen(entry),
+        lambda: TypesScreen("q4_k_m", TYPES),
     ]
     for make in panels:
         panel = await over(make())
@@ -183,29 +188,33 @@ async def places(
     await away(blind)
 
     batch = await over(BatchScreen())
+    await wait_until(lambda: batch.query("#input"))
     form = batch.query_one(BatchForm)
     form.refuse("model", "none")
     await pilot.pause()
     yield "BatchScreen", batch
-    batch.show(frozen())
-    await wait_until(lambda: batch.query_one(BatchTable).record is not None)
+    await batch.show(frozen())
+    await wait_until(lambda: any(one.record is not None for one in batch.query(BatchTable)))
     await pilot.pause()
     yield "BatchScreen with a job", batch
     ended = frozen()
     ended.given = replace(ended.given, phase=Phase.STOPPED)
-    batch.show(ended)
-    await wait_until(lambda: batch._panel._view is not None)
+    await batch.show(ended)
+    await wait_until(lambda: any(one._view is not None for one in batch.query(BatchJob)))
     await pilot.pause()
     yield "BatchScreen with a job that was stopped", batch
     await away(batch)
 
     quantize = await over(QuantizeScreen())
+    await wait_until(lambda: quantize.query(FileTable))
     quantize._process = SimpleNamespace(running=True)
     yield "QuantizeScreen with a run", quantize
     quantize._process = None
     for page in ("run", "result"):
         if page == "result":
-            quantize.query_one(QuantizeResult).show(read_result(built))
+            result = read_result(built)
+            first = replace(result.rows[0], types=TYPES)
+            quantize.query_one(QuantizeResult).show(replace(result, rows=(first, *result.rows[1:])))
         quantize._turn_to(page)
         await wait_until(lambda: quantize.query_one(TabbedContent).active == page)  # noqa: B023
         await pilot.pause()
