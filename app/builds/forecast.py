@@ -13,6 +13,7 @@ from app.here import here
 from quantize.build.preflight import (
     memory_parts,
     require_fitting,
+    require_measuring,
     require_memory,
     require_space,
     space_parts,
@@ -108,6 +109,7 @@ def foresee(settings: Settings, hub: Hub | None = None) -> Forecast:
     gguf = source.kind == "gguf"
     unfit = "lora" if gguf and options.source.lora is not None else "recipes" if gguf else "out"
     checks: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("targets", lambda: require_measuring(options)),
         ("imatrix", lambda: require_matrix(options.recipes, options.imatrix)),
         ("imatrix", lambda: options.imatrix is not None and is_matrix(options.imatrix)),
         (unfit, lambda: require_fitting(options, source, out)),

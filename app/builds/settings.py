@@ -1,6 +1,7 @@
 """What one run is asked to do: checked, and written as the command that does it."""
 
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,9 +9,10 @@ from app.here import at_home
 from quantize.errors import UsageError
 from quantize.hub.names import parse_hub_name
 from quantize.options import MeasureOptions, Options, SourceOptions
-from quantize.recipes.choose import choose_recipes, find_recipe
+from quantize.recipes.choose import choose_recipes, find_recipe, known_recipe
 from quantize.recipes.recipe import PRESETS, RECIPES, Recipe
 
+TARGETS = "kl0.02, 1.2GB, 4.5bpw or fits-8GB-8192"
 DEFAULT_RECIPES = tuple(recipe.name for recipe in choose_recipes())
 
 
@@ -28,6 +30,7 @@ class Settings:
 
     model: str
     recipes: tuple[str, ...] = DEFAULT_RECIPES
+    targets: str = ""  # by name, such as "kl0.02, 1.2GB"
     out: str = ""
     imatrix: str = ""
     lora: str = ""
@@ -38,7 +41,8 @@ class Settings:
         """What the command makes of this. Raises FieldError that says what to change."""
         if not self.model.strip():
             raise FieldError("model", "name a model: a folder, a .gguf file of floats, or ORG/NAME")
-        if not self.recipes:
+        targets = tuple(_target(name) for name in self.target_names)
+        if not self.recipes and not targets:
             raise FieldError("recipes", "choose at least one recipe")
         if not self.from_hub and not _path(self.model).exists():
             raise FieldError(
@@ -48,12 +52,17 @@ class Settings:
             raise FieldError("imatrix", f"there is no file {self.imatrix}")
         return Options(
             SourceOptions(self.source, lora=_given(self.lora)),
-            tuple(find_recipe(name) for name in self.recipes),
+            (*(find_recipe(name) for name in self.recipes), *targets),
             out=_path(self.out) if self.out.strip() else None,
             measure=MeasureOptions(enabled=self.measure),
             imatrix=_path(self.imatrix) if self.imatrix.strip() else None,
             fresh=self.fresh,
         )
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Each once, as typed."""
+        return tuple(dict.fromkeys(n for n in re.split(r"[,;\s]+", self.targets.lower()) if n))
 
     @property
     def source(self) -> str:
@@ -85,6 +94,16 @@ def estimated_size(parameters: int, recipe: Recipe) -> int:
     """Bytes of a file by its bits a weight. Small models' files are larger: their embedding, which
     keeps more bits, is more of them."""
     return int(parameters * recipe.bits_per_weight / 8)
+
+
+def _target(name: str) -> Recipe:
+    try:
+        found = known_recipe(name)
+    except UsageError as error:
+        raise FieldError("targets", str(error)) from error
+    if found is None or found.target is None:
+        raise FieldError("targets", f"{name} is no target, such as {TARGETS}")
+    return found
 
 
 def _path(text: str) -> Path:

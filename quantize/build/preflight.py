@@ -152,6 +152,13 @@ def require_room(
         require_memory(memory_parts(source, recipes, options))
 
 
+def require_measuring(options: Options) -> None:
+    """Raise UsageError for a bound that is to be measured where nothing is."""
+    for recipe in options.recipes:
+        if recipe.target and recipe.target.bound == "kl" and not options.measure.enabled:
+            raise UsageError(f"{recipe.name} is a bound that is measured: without --no-measure")
+
+
 def require_sense(options: Options) -> None:
     """What can be refused before the source is looked at, or downloaded."""
     if options.push is not None:
@@ -161,9 +168,8 @@ def require_sense(options: Options) -> None:
         is_matrix(options.imatrix)  # raises where it cannot be read
     if options.measure.enabled:
         read_text(options.measure.text)
+    require_measuring(options)
     for recipe in options.recipes:
-        if recipe.target and recipe.target.bound == "kl" and not options.measure.enabled:
-            raise UsageError(f"{recipe.name} is a bound that is measured: without --no-measure")
         if recipe.target and recipe.format == "onnx" and options.target != "cpu":
             raise UsageError(
                 f"{recipe.name} is measured here, which graphs for CUDA are not: --target cpu"

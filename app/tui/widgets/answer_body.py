@@ -12,7 +12,7 @@ from textual.widgets import Static
 from app.tui.app import services_of
 from app.tui.widgets.prose import CodeBlock, Prose
 from app.tui.widgets.segments import Section, Splitter
-from app.tui.widgets.steady import Steady
+from app.tui.widgets.steady import Column
 from app.tui.widgets.text_lines import TextLines
 
 
@@ -76,7 +76,7 @@ class Thought(Vertical):
         self._title.update(f"{mark} {doing}{about}{how}")
 
 
-class AnswerBody(Steady, Vertical):
+class AnswerBody(Column, Vertical):
     """``ended`` when ``parts`` is all of it; else ``show`` it again and again as it grows."""
 
     def __init__(self, parts: Parts, *, ended: bool) -> None:

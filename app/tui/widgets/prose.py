@@ -23,7 +23,7 @@ from textual.strip import Strip
 
 from app.tui.widgets.markdown import AnswerMarkdown
 from app.tui.widgets.segments import settled
-from app.tui.widgets.steady import Steady
+from app.tui.widgets.steady import Column
 from app.tui.widgets.text_lines import TextLines, shown
 
 _INLINE = re.compile(
@@ -62,7 +62,7 @@ class Tail(TextLines):
         return content
 
 
-class Prose(Steady, Vertical):
+class Prose(Column, Vertical):
     """``text`` so far; ``ended`` when nothing more comes."""
 
     def __init__(self, text: str = "", *, ended: bool = False) -> None:

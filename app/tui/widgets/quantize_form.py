@@ -15,8 +15,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Input, Static
 
-from app.builds.settings import FieldError, Settings
-from app.tui.widgets.form import Check, Form, Group, path_field
+from app.builds.settings import TARGETS, FieldError, Settings
+from app.tui.widgets.form import Check, Form, Group, path_field, text_field
 from app.tui.widgets.recipe_cards import RecipeCards
 from quantize.disk import human
 from runtimes.errors import IngotError
@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
 # Options of the command as the form calls them.
-_LABELS = {"--out": "“Into”", "--imatrix": "“Matrix”", "--to gguf": "recipes of llama.cpp"}
-_FIELDS = ("model", "out", "imatrix", "lora")
+_LABELS = {
+    "--out": "“Into”",
+    "--imatrix": "“Matrix”",
+    "--to gguf": "recipes of llama.cpp",
+    "without --no-measure": "tick “Measure quality and speed”",
+}
+_FIELDS = ("model", "out", "targets", "imatrix", "lora")
 
 
 def advice(recipe: Recipe) -> str:
@@ -43,7 +48,10 @@ class QuantizeForm(Form):
     HELP = """
     Name a model and choose recipes; the line at the bottom says what the run needs. Empty fields
     are left to quantize. **Matrix** is a text of the kind that the model is for: an importance
-    matrix is computed from it. **LoRA** is an adapter that is merged first. **tab** takes the path
+    matrix is computed from it. A **target** says what a file must keep instead of how it is made:
+    kl0.02 is the smallest within that KL divergence, 1.2GB and 4.5bpw are the best of that size and
+    of so many bits a weight, fits-8GB-8192 is the best that runs in 8 GB with 8,192 tokens of
+    context. **LoRA** is an adapter that is merged first. **tab** takes the path
     that is suggested. What is wrong stands under its field.
     """
 
@@ -67,6 +75,7 @@ class QuantizeForm(Form):
             )
             yield RecipeCards(id="recipes")
             with Group("Options", id="quantize-options"):
+                yield text_field("targets", "Targets", f"{TARGETS} (optional)")
                 yield path_field(
                     "imatrix", "Matrix", "a text, or a ready matrix (optional)", "", ""
                 )
@@ -90,6 +99,7 @@ class QuantizeForm(Form):
         return Settings(
             self.text_of("model"),
             self.query_one(RecipeCards).chosen,
+            self.text_of("targets"),
             out=self.text_of("out"),
             imatrix=self.text_of("imatrix"),
             lora=self.text_of("lora"),
@@ -114,6 +124,8 @@ class QuantizeForm(Form):
             return
         count, found = len(cards.chosen), self._forecast
         parts = [f"{count} recipe{'s' * (count != 1)}"]
+        if targets := len(self.settings.target_names):
+            parts.append(f"{targets} target{'s' * (targets != 1)}")
         if found is not None:
             parts.append(f"{human(cards.prospects.total(cards.chosen))} of files")
             if found.disk:

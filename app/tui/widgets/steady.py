@@ -12,15 +12,8 @@ else:
 
 
 class Steady(Widget):
-    """Its height and those of its children follow from its width.
-
-    A new size asks for no further layout: Textual would lay out the whole screen a second time,
-    to the same end, whenever anything has grown. And where its children are does not depend on how
-    high it has become: those that did not change are not measured again.
-    """
-
-    def arrange(self, size: Size, optimal: bool = False) -> Any:
-        return super().arrange(size.with_height(0), optimal)
+    """A new size asks for no further layout: Textual would lay out the whole screen a second time,
+    to the same end, whenever anything has grown."""
 
     def _size_updated(
         self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True
@@ -28,7 +21,15 @@ class Steady(Widget):
         return super()._size_updated(size, virtual_size, container_size, layout=False)
 
 
-class Ground(Steady):
+class Column(Steady):
+    """Its height and those of its children follow from its width: however high it has become, those
+    that did not change are not measured again."""
+
+    def arrange(self, size: Size, optimal: bool = False) -> Any:
+        return super().arrange(size.with_height(0), optimal)
+
+
+class Ground(Column):
     """Under its children, each of its rows looks the same: one is drawn, whatever the height."""
 
     def render_lines(self, crop: Region) -> list[Strip]:

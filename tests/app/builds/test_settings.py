@@ -39,7 +39,7 @@ def test_the_command_takes_every_argument(pebble: Path, tmp_path: Path) -> None:
     app.command()(command)
     (tmp_path / "text.txt").write_text("words " * 4000)
     settings = Settings(
-        *(str(pebble), ("q8_0",), str(pebble), str(tmp_path / "text.txt")),
+        *(str(pebble), ("q8_0",), "1.2GB", str(pebble), str(tmp_path / "text.txt")),
         measure=False,
         fresh=True,
     )

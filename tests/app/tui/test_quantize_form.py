@@ -9,6 +9,7 @@ import pytest
 from textual.widgets import Input, Static
 
 from app.tui.app import IngotApp
+from app.tui.widgets.form import Check
 from app.tui.widgets.quantize_form import QuantizeForm
 from app.tui.widgets.recipe_cards import RecipeCards
 from quantize.build.workspace import Workspace
@@ -166,3 +167,28 @@ async def test_a_run_that_fails_says_so(app: IngotApp, float_gguf: Path, tmp_pat
         form = screen.query_one(QuantizeForm)
         await wait_until(lambda: "is truncated" in form.errors.get("model", ""))  # by its header
         assert screen._process is None
+
+
+async def test_targets_stand_beside_the_recipes(
+    app: IngotApp, pebble: Path, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await open_screen(pilot)
+        screen.query_one("#model", Input).value = str(pebble)
+        screen.query_one("#out", Input).value = str(tmp_path / "o")
+        screen.query_one(RecipeCards).choose(("q8_0",))
+        line, form = screen.query_one("#targets", Input), screen.query_one(QuantizeForm)
+        line.value = "kl0.02, fast"
+        await wait_until(lambda: "fast is no target" in form.errors.get("targets", ""))
+        line.value = "kl0.02, 2.5MB kl0.02"
+        await wait_until(lambda: not form.errors and "of memory" in sum_of(form))
+        assert sum_of(form).startswith("1 recipe · 2 targets")
+        command = form.settings.arguments()
+        assert command[command.index("--recipe") + 1] == "q8_0,kl0.02,2.5mb"
+        screen.query_one("#measure", Check).toggle()
+        await wait_until(lambda: "tick “Measure" in form.errors.get("targets", ""))
+        line.value = "2.5MB"
+        await wait_until(lambda: not form.errors)
+        screen.query_one(RecipeCards).choose(())
+        await wait_until(lambda: sum_of(form).startswith("0 recipes · 1 target"))
+        await wait_until(lambda: "of memory" in sum_of(form))
