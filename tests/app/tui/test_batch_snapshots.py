@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from app.batch.journal.journal import journal_path
 from app.batch.report.time_left import Left
@@ -152,9 +152,11 @@ def test_a_new_job(snap: Any, app: BatchApp, size: tuple[int, int]) -> None:
         screen = screen_of(pilot.app)
         form = screen.query_one(BatchForm)
         form.fill(input="questions.jsonl", model="pebble-built", max_tokens="64", slots="2")
-        await wait_until(lambda: "model" in form.errors)
+        counts = screen.query_one(Counts)
+        told = counts.query_one(Static)
+        await wait_until(lambda: "What is wrong" in str(told.content))  # the last that a look does
         form.refuse("model", "")
-        screen.query_one(Counts).show(COUNTED)
+        counts.show(COUNTED)
         screen.query_one("#input", Input).focus()
 
     assert snap(app, terminal_size=size, run_before=fill)
