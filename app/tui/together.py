@@ -19,8 +19,8 @@ TOGETHER: dict[str, tuple[str, ...]] = {
         *("BatchJob BatchTable", "BatchJob Words"),
     ),
     "QuantizeScreen": (
-        *("QuantizeForm PathLine", "QuantizeForm Check", "QuantizeForm RecipeCards"),
-        "QuantizeResult FileTable",
+        *("QuantizeForm Line", "QuantizeForm PathLine", "QuantizeForm Check"),
+        *("QuantizeForm RecipeCards", "QuantizeResult FileTable"),
     ),
     "MonitorScreen": ("EventLogView SearchLine",),
     "AskScreen": ("Line",),
