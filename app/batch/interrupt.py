@@ -1,5 +1,5 @@
-"""What ends a job before its last row: Ctrl-C and SIGTERM, once to finish what runs and twice to
-stop at once, and the time that it was given."""
+"""What ends a job before its last row: Ctrl-C and SIGTERM, or the process that it runs in, once to
+finish what runs and twice to stop at once; and the time that it was given."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 
 class Interrupts:
-    """Counts signals while it is entered, and if there were any, ignores them from then on. Only
-    for the main thread, as Python demands, and within ``sigterm_as_ctrl_c``."""
+    """How often a job was told to end."""
 
     def __init__(self, max_time_s: float | None = None) -> None:
         """``max_time_s`` counts from now: after it nothing new is started."""
         self.count = 0
         self._end = None if max_time_s is None else time.monotonic() + max_time_s
-        self._before: dict[int, Any] = {}
 
     @property
     def draining(self) -> bool:
@@ -31,15 +28,18 @@ class Interrupts:
         """Give up what runs."""
         return self.count >= 2
 
-    def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Once asked to end, a signal that comes late must not take the report away.
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_IGN if self.count else handler)
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Counts them within, and if there were any, ignores them from then on. Only for the main
+        thread, as Python demands, and within ``sigterm_as_ctrl_c``."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._handle) for number in numbers}
+        try:
+            yield
+        finally:
+            # Once asked to end, a signal that comes late must not take the report away.
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_IGN if self.count else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

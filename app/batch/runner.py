@@ -20,13 +20,13 @@ from app.batch.plan import Plan
 from app.batch.report.progress import LeftNotes, Progress
 from app.batch.report.summary import Summary
 from app.batch.schedule.pending_rows import pending_rows
-from app.batch.schedule.run_engines import run_engines
+from app.batch.schedule.run_engines import Hosted, run_engines
 from app.openai.answer import Answer
 from runtimes.errors import RequestError
 
 
-def run_to_file(plan: Plan, out: Path, progress: Progress) -> Summary:
-    """Answer what the journal of ``out`` lacks, then publish ``out``.
+def run_to_file(plan: Plan, out: Path, progress: Progress, hosted: Hosted | None = None) -> Summary:
+    """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``.
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
     full disk) or JournalBusyError. In each case what was answered is in the journal.
@@ -92,12 +92,13 @@ def run_to_file(plan: Plan, out: Path, progress: Progress) -> Summary:
                 loaded=begin,
                 idle=idle,
                 lengths=journal.lengths,
+                hosted=hosted,
             )
             journal.sync()
             idle()
         else:
             begin()
-        if not summary.ended:
+        if not summary.ended and hosted is None:
             with progress.doing("writing the output"):
                 if streamed is not None:
                     published = streamed.settle(source, found, errors=True)

@@ -27,9 +27,13 @@ class Prompting:
     sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams)
     most_tokens: int | None = None
     schema_field: str | None = None
+    requests: Endpoint | None = None  # every row is one, to this endpoint, whatever it looks like
+    priority: Priority = Priority.NORMAL  # of rows without one
 
     def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
         """Where a row that is a request goes; None for a plain row."""
+        if self.requests is not None:
+            return self.requests
         return _endpoint_of(fields) if self.field is None and self.template is None else None
 
     def task(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> Task:
@@ -46,9 +50,10 @@ class Prompting:
                 constraint = schema_constraint(schema, self.schema_field)
                 own = replace(task.sampling or self.sampling, constraint=constraint)
                 task = replace(task, sampling=own)
+        priority = self.priority
         if self.priority_field is not None:
-            task = replace(task, priority=_priority(fields, self.priority_field))
-        return task
+            priority = _priority(fields, self.priority_field)
+        return task if priority is task.priority else replace(task, priority=priority)
 
     def _bounded(self, task: Task) -> Task:
         own, most = task.sampling, self.most_tokens

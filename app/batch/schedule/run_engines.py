@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 
 from app.batch.input.row import Row
 from app.batch.input.scan import InputScan
@@ -24,6 +24,15 @@ from app.prompts import PromptStyle
 _SNAPSHOT_SECONDS, _MEMORY_SECONDS, _FORECAST_SECONDS = 0.2, 2.0, 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A job within a process that does other things too: on engines which that has loaded, told by
+    it, instead of by signals, when to end. It makes the output, too."""
+
+    members: list[PoolEngine]
+    interrupts: Interrupts
+
+
 def run_engines(
     plan: Plan,
     found: InputScan,
@@ -35,18 +44,24 @@ def run_engines(
     loaded: Callable[[], None] = lambda: None,
     idle: Callable[[], None] = lambda: None,
     lengths: LengthCounts | None = None,
+    hosted: Hosted | None = None,
 ) -> Summary:
-    """Load the model and answer ``rows``; return ``summary`` with what was done. ``loaded`` is
-    called once the model is there, ``idle`` a few times a second; ``lengths`` are those of the
-    answers of earlier runs."""
+    """Load the model, unless ``hosted``, and answer ``rows``; return ``summary`` with what was
+    done. ``loaded`` is called once the model is there, ``idle`` a few times a second; ``lengths``
+    are those of the answers of earlier runs."""
     running = plan.spec.running
     begun = time.monotonic()
-    interrupts = Interrupts(running.max_time)
     pool = ExitStack()
-    with progress.doing(f"loading {plan.choice.file.path.name}"):
-        members = pool.enter_context(_engine_pool(plan, found.pending))
+    signals: AbstractContextManager[None] = nullcontext()
+    if hosted is not None:
+        interrupts, members = hosted.interrupts, hosted.members
+    else:
+        interrupts = Interrupts(running.max_time)
+        signals = interrupts.signals()
+        with progress.doing(f"loading {plan.choice.file.path.name}"):
+            members = pool.enter_context(_engine_pool(plan, found.pending))
     # Signals are counted until the engines are closed: one that comes then must not end it all.
-    with interrupts, pool:
+    with signals, pool:
         ready = time.monotonic()
         loaded()
         style = PromptStyle(plan.settings.system, plan.settings.raw)
