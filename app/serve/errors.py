@@ -1,0 +1,92 @@
+"""What goes wrong, as an HTTP status and OpenAI's body of an error."""
+
+import logging
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+from app.openai.response import error_body
+from app.openai.task import InputError, Problem
+from app.prompts import PromptTooLongError
+from runtimes.errors import (
+    IngotError,
+    ModelError,
+    OutOfMemoryError,
+    ParameterError,
+    RequestError,
+    WorkerError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class HttpError(Exception):
+    """An answer other than 200. ``retry_s``: when asking again may help."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, kind: str | None = None, retry_s: int = 0
+    ) -> None:
+        # It may quote half a surrogate pair, which JSON can spell and UTF-8 cannot.
+        message = message.encode("utf-8", "replace").decode()
+        super().__init__(message)
+        self.status, self.code, self.message, self.retry_s = status, code, message, retry_s
+        self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
+
+    def body(self) -> dict[str, Any]:
+        """As OpenAI's API reference shows it."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": None,
+                "code": self.code,
+            }
+        }
+
+
+class UnknownModelError(RequestError):
+    """No model of this name is served."""
+
+
+def http_error(error: Exception) -> HttpError:
+    """The answer that ``error`` means; what is no fault of the request is logged."""
+    match error:
+        case HttpError():
+            return error
+        case InputError():
+            return problem_error(error.problem)
+        case PromptTooLongError():
+            return HttpError(400, "context_length_exceeded", str(error))
+        case UnknownModelError():
+            return HttpError(404, "model_not_found", str(error))
+        case ParameterError() | RequestError():
+            return HttpError(400, "invalid_value", str(error))
+        case OutOfMemoryError():
+            logger.warning("%s", error)
+            return HttpError(507, "insufficient_memory", str(error))
+        case WorkerError():
+            logger.warning("%s", error)
+            return HttpError(503, "worker_crash", str(error), retry_s=1)
+        case ModelError():
+            logger.warning("%s", error)
+            return HttpError(500, "model_error", str(error))
+        case IngotError():
+            logger.warning("%s", error)
+            return HttpError(500, "engine_error", str(error))
+        case _:
+            logger.exception("a request failed", exc_info=error)
+            return HttpError(500, "internal_error", "an internal error; the server's log has it")
+
+
+def problem_error(problem: Problem) -> HttpError:
+    """Of a request that was begun and has no answer."""
+    if problem.code == "worker_crash":
+        return HttpError(503, problem.code, problem.message, retry_s=1)
+    return HttpError(error_body(problem)[0], problem.code, problem.message)
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """The whole response."""
+    found = http_error(error)
+    headers = {"Retry-After": str(found.retry_s)} if found.retry_s else None
+    return JSONResponse(found.body(), found.status, headers)

@@ -1,0 +1,183 @@
+"""One request to a model: room for it, its tokens, the engine's stream, and its end whatever the
+client does."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from starlette.requests import Request as HttpRequest
+
+from app.openai.answer import Answer, answer_of, failure_of
+from app.openai.task import Problem, Task
+from app.prompts import PromptStyle, encode
+from app.serve.errors import HttpError, problem_error
+from app.serve.pool import ModelPool, Served
+from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
+from runtimes.stream import Stream
+
+_Value = TypeVar("_Value")
+
+# Threads that load models and make tokens: a worker that restarts must not hold up other requests.
+_THREADS = 64
+_PROBLEMS = {
+    FinishReason.DEADLINE: "timeout",
+    FinishReason.ERROR: "engine_error",
+    FinishReason.CANCELLED: "shutting_down",
+}
+
+
+@dataclass(slots=True)
+class Generation:
+    """A request that was submitted. ``close`` it in any case."""
+
+    served: Served
+    params: SamplingParams
+    stream: Stream
+    _held: ExitStack
+    first_s: float | None = None  # from the request's arrival to the first piece of text
+    begun: float = field(default_factory=time.monotonic)
+    completion: Completion | None = None
+
+    async def pieces(self) -> AsyncIterator[Chunk]:
+        """Pieces of text as they come."""
+        async for chunk in self.stream:
+            if self.first_s is None:
+                self.first_s = time.monotonic() - self.begun
+            yield chunk
+
+    async def answer(self) -> Answer:
+        """What became of it; an ``Answer`` with an error where there is none."""
+        completion = self.completion = await self.stream
+        code = _PROBLEMS.get(completion.finish_reason)
+        if code is None:
+            return answer_of([completion])
+        if completion.retryable:
+            code = "worker_crash"
+        said = completion.error or f"the answer was ended: {completion.finish_reason}"
+        return failure_of(Problem(code, said), partial=completion.text)
+
+    def close(self) -> None:
+        """End it, if it still runs, and let others have its place."""
+        self.stream.cancel()
+        self._held.close()
+
+
+class Generator:
+    """Submits requests to the models of a pool, so many at a time."""
+
+    def __init__(self, pool: ModelPool, defaults: SamplingParams, queue: int) -> None:
+        """``queue``: how many requests of a model may wait for a slot."""
+        self.pool, self.defaults, self._queue = pool, defaults, queue
+        self._lock = threading.Lock()
+        self._running: dict[str, int] = {}
+        self._seconds: dict[str, float] = {}  # that requests took lately, averaged
+        self._limiter: CapacityLimiter | None = None
+
+    def running(self, name: str) -> int:
+        """Requests of a model that run or wait."""
+        with self._lock:
+            return self._running.get(name, 0)
+
+    async def begin(self, name: str | None, task_of: Callable[[], Task]) -> Generation:
+        """Submit the task that ``task_of`` reads, on another thread, to the model of this name.
+
+        Raises InputError, IngotError, or HttpError: 429 where too many wait already.
+        """
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(_THREADS)
+        # Not to be abandoned: what it has begun has to be ended.
+        work = asyncio.ensure_future(
+            to_thread.run_sync(partial(self._begin, name, task_of), limiter=self._limiter)
+        )
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_close_result)
+            raise
+
+    def _begin(self, name: str | None, task_of: Callable[[], Task]) -> Generation:
+        begun = time.monotonic()
+        with ExitStack() as held:
+            task = task_of()  # what is wrong with it is told without loading anything
+            served = held.enter_context(self.pool.lease(name))
+            self._enter(served)
+            held.callback(self._leave, served.name, begun)
+            last = {"role": "user", "content": task.turns[-1]}
+            ids = encode(served.engine, PromptStyle(raw=task.raw), [*task.history, last])
+            request = Request(ids, task.sampling or self.defaults, task.priority)
+            stream = served.engine.submit(request)
+            return Generation(served, request.params, stream, held.pop_all(), begun=begun)
+
+    def _enter(self, served: Served) -> None:
+        with self._lock:
+            running = self._running.get(served.name, 0)
+            if running >= served.engine.slots + self._queue:
+                seconds = self._seconds.get(served.name, 1.0)
+                wait = max(1, min(60, round(seconds * self._queue / served.engine.slots)))
+                said = f"{running} requests run or wait already"
+                raise HttpError(429, "queue_full", said, kind="rate_limit_error", retry_s=wait)
+            self._running[served.name] = running + 1
+
+    def _leave(self, name: str, begun: float) -> None:
+        with self._lock:
+            self._running[name] -= 1
+            seconds = time.monotonic() - begun
+            self._seconds[name] = 0.9 * self._seconds.get(name, seconds) + 0.1 * seconds
+
+
+def _close_result(work: "asyncio.Future[Generation]") -> None:
+    if not work.cancelled() and work.exception() is None:
+        work.result().close()
+
+
+async def while_connected(request: HttpRequest, work: Awaitable[_Value]) -> _Value:
+    """The result of ``work``; HttpError where the client has gone meanwhile. The body has been
+    read: nothing else comes but the end of the connection."""
+    doing = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise HttpError(499, "client_gone", "the client has closed the connection")
+        return doing.result()
+    finally:
+        for one in (doing, gone):
+            one.cancel()
+
+
+async def _gone(request: HttpRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def json_body(request: HttpRequest) -> Any:
+    """The body as JSON. Raises HttpError (400)."""
+    data = await request.body()
+    try:
+        return json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, "invalid_json", f"the body is not JSON: {error}"[:300]) from None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def asked_model(body: Any) -> str | None:
+    """The model that a body names; None for the server's first. Raises HttpError (400)."""
+    name = body.get("model") if isinstance(body, dict) else None
+    if name is not None and not isinstance(name, str):
+        raise HttpError(400, "wrong_type", "model must be a text")
+    return name
+
+
+def error_of(answer: Answer) -> HttpError | None:
+    """The answer's error as HTTP tells it."""
+    return None if answer.error is None else problem_error(answer.error)

@@ -1,0 +1,157 @@
+"""Who is let in, and what may come in: pure ASGI, around the whole application."""
+
+import asyncio
+import hmac
+import re
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.serve.errors import HttpError, error_response
+from app.serve.options import BODY_S, MOST_BODY_BYTES, MOST_FILE_BYTES, ServeOptions
+
+_OPEN = frozenset({"/health", "/ready"})
+_FILES = "/v1/files"
+_HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\[\]]+)(?::\d{1,5})?")
+
+
+class Guard:
+    """Refuses foreign names of the host (a web page may point its own name here), requests without
+    the key, pages of other origins, and bodies that are too large or too slow."""
+
+    def __init__(self, app: ASGIApp, options: ServeOptions) -> None:
+        self._app = app
+        self._hosts = options.hosts()
+        self._key = None if options.api_key is None else options.api_key.encode()
+        self._origins = frozenset(options.cors or ())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        origin = _header(scope, b"origin")
+        allowed = origin if origin in self._origins else None
+        send = _with_origin(send, allowed) if allowed is not None else send
+        try:
+            if allowed is not None and scope["method"] == "OPTIONS":
+                await _preflight(scope, send)
+                return
+            self._check(scope, origin, allowed)
+            body = _Body(receive, MOST_FILE_BYTES if scope["path"] == _FILES else MOST_BODY_BYTES)
+            body.check_length(_header(scope, b"content-length"))
+        except HttpError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, body, sending)
+        except HttpError as error:  # of the body
+            if not begun:
+                await error_response(error)(scope, receive, send)
+
+    def _check(self, scope: Scope, origin: str | None, allowed: str | None) -> None:
+        host = _header(scope, b"host") or ""
+        found = _HOST.fullmatch(host)
+        if self._hosts is not None and (found is None or found[1].lower() not in self._hosts):
+            raise HttpError(
+                403,
+                "foreign_host",
+                f"the server is not called {host[:80]!r}; --allow-host names it so",
+            )
+        own = (f"http://{host}", f"https://{host}")
+        if origin is not None and allowed is None and origin not in own:
+            raise HttpError(
+                403, "foreign_origin", "pages of this origin may not call; --cors allows one"
+            )
+        if self._key is not None and scope["path"] not in _OPEN:
+            given = _key(scope)
+            if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._key):
+                raise HttpError(
+                    401,
+                    "invalid_api_key",
+                    "the key is wrong" if given else "a key is needed: Authorization: Bearer KEY",
+                    kind="authentication_error",
+                )
+
+
+class _Body:
+    """The body, which ends with HttpError where it is too long or takes too long."""
+
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive, self._most = receive, most
+        self._length = 0
+        self._whole = False
+        self._until: float | None = None
+
+    def check_length(self, told: str | None) -> None:
+        if told is not None and (not told.isascii() or not told.isdigit()):
+            raise HttpError(400, "bad_request", "Content-Length is not a number")
+        if told is not None and int(told) > self._most:
+            raise self._too_large()
+
+    async def __call__(self) -> Message:
+        if self._whole:
+            return await self._receive()  # the end of the connection
+        now = asyncio.get_running_loop().time()
+        if self._until is None:
+            # A large file may take longer: a megabyte a second is enough.
+            self._until = now + BODY_S + (self._most - MOST_BODY_BYTES) / 2**20
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            raise HttpError(408, "request_timeout", "the body took too long to come") from None
+        if message["type"] == "http.request":
+            self._length += len(message.get("body", b""))
+            if self._length > self._most:
+                raise self._too_large()
+            self._whole = not message.get("more_body", False)
+        return message
+
+    def _too_large(self) -> HttpError:
+        return HttpError(
+            413, "body_too_large", f"a body may have at most {self._most // 2**20} MiB here"
+        )
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+    return next((value.decode("latin-1") for key, value in headers if key == name), None)
+
+
+def _key(scope: Scope) -> str:
+    """As OpenAI's clients send it, or Anthropic's."""
+    scheme, _, key = (_header(scope, b"authorization") or "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else _header(scope, b"x-api-key") or ""
+
+
+def _with_origin(send: Send, origin: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            added = [
+                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"vary", b"Origin"),
+            ]
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        await send(message)
+
+    return sending
+
+
+async def _preflight(scope: Scope, send: Send) -> None:
+    asked = _header(scope, b"access-control-request-headers") or "authorization, content-type"
+    headers = [
+        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+        (b"access-control-allow-headers", asked.encode("latin-1")),
+        (b"access-control-max-age", b"600"),
+    ]
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,52 @@
+"""The application: routes, errors, and what stands around them."""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from app.openai.task import InputError
+from app.serve import model_routes, openai_routes
+from app.serve.errors import HttpError, error_response
+from app.serve.generate import Generator
+from app.serve.guard import Guard
+from app.serve.observe import AccessLog, Observer
+from app.serve.options import ServeOptions
+from runtimes.errors import IngotError
+
+
+def create_app(generator: Generator, options: ServeOptions, lifespan: Any = None) -> ASGIApp:
+    """The whole ASGI application. ``lifespan``: see FastAPI."""
+    app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
+    observer = Observer(generator)
+    app.include_router(openai_routes.routes(generator, observer))
+    app.include_router(model_routes.routes(generator, observer))
+    for kind in (HttpError, InputError, IngotError):
+        app.add_exception_handler(kind, _handle)
+    app.add_exception_handler(HTTPException, _unknown)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _handle)
+    return AccessLog(Guard(app, options), observer, as_json=options.log_json)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    return error_response(error)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """No such path, or no such method of it."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    said = f"{request.method} {request.url.path[:200]}: {error.detail}"
+    return error_response(HttpError(error.status_code, code, said))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """A parameter of the address that cannot be used."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return error_response(HttpError(400, "invalid_value", f"{where}: {first['msg']}"))

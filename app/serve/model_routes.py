@@ -1,0 +1,98 @@
+"""What the server has: /v1/models, /v1/tokenize, and how it is: /health, /ready, /metrics."""
+
+import time
+from functools import partial
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from app.openai.request import body_task
+from app.openai.task import InputError
+from app.serve.errors import HttpError
+from app.serve.generate import Generator, asked_model, json_body
+from app.serve.observe import Observer
+from app.serve.openai_routes import ANY_BODY
+
+
+def routes(generator: Generator, observer: Observer) -> APIRouter:
+    """All of them."""
+    router = APIRouter()
+    pool, begun = generator.pool, int(time.time())
+
+    def about(name: str) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            "id": name,
+            "object": "model",
+            "created": begun,
+            "owned_by": "ingot",
+            "loaded": False,
+        }
+        served = pool.loaded().get(name)
+        if served is not None:
+            file, engine = served.choice.file, served.engine
+            said |= {
+                "loaded": True,
+                "runtime": file.runtime,
+                "file": file.path.name,
+                "context": engine.context,
+                "slots": engine.slots,
+            }
+        return said
+
+    @router.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """All models, loaded or not."""
+        return {"object": "list", "data": [about(name) for name in pool.names()]}
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        """One of them."""
+        if name not in pool.names():
+            raise HttpError(404, "model_not_found", f"there is no model {name[:80]!r} here")
+        return about(name)
+
+    @router.post("/v1/tokenize", openapi_extra=ANY_BODY)
+    async def tokenize(request: Request) -> Response:
+        """The token ids of ``prompt``, or of ``messages`` by the model's chat template."""
+        body = await json_body(request)
+        name = asked_model(body)
+        ids = await to_thread.run_sync(partial(_tokens, generator, name, body))
+        return JSONResponse({"tokens": ids, "count": len(ids)})
+
+    @router.get("/health")
+    async def health() -> dict[str, str]:
+        """The server answers."""
+        return {"status": "ok"}
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Whether a model is loaded."""
+        loaded = list(pool.loaded())
+        status = "ready" if loaded else "loading"
+        return JSONResponse({"status": status, "loaded": loaded}, 200 if loaded else 503)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        text = await to_thread.run_sync(generate_latest, observer.registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _tokens(generator: Generator, name: str | None, body: Any) -> list[int]:
+    if isinstance(body, dict) and isinstance(body.get("prompt"), str):
+        text = body["prompt"]
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError("invalid_unicode", "prompt has half a surrogate pair") from None
+        with generator.pool.lease(name) as served:
+            return served.engine.encode(text)
+    task = body_task(body, "chat", generator.defaults)
+    with generator.pool.lease(name) as served:
+        last = {"role": "user", "content": task.turns[-1]}
+        return served.engine.encode_chat([*task.history, last])

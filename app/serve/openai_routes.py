@@ -1,0 +1,161 @@
+"""OpenAI's /v1/chat/completions and /v1/completions, and /predict."""
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from app.openai.answer import Answer
+from app.openai.request import Endpoint, body_task
+from app.openai.response import answer_body
+from app.serve.errors import HttpError, error_response, http_error
+from app.serve.events import EventStream
+from app.serve.generate import (
+    Generation,
+    Generator,
+    asked_model,
+    error_of,
+    json_body,
+    while_connected,
+)
+from app.serve.observe import Observer
+
+_IDS = {"chat": "chatcmpl", "completions": "cmpl"}
+_OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
+# OpenAPI's description of a body that is read here and not by Pydantic.
+ANY_BODY: dict[str, Any] = {
+    "requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}
+}
+
+
+def routes(generator: Generator, observer: Observer) -> APIRouter:
+    """The three of them."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions", openapi_extra=ANY_BODY)
+    async def chat(request: Request) -> Response:
+        """A message that follows a conversation."""
+        return await _answer(request, generator, observer, "chat")
+
+    @router.post("/v1/completions", openapi_extra=ANY_BODY)
+    async def completions(request: Request) -> Response:
+        """A text that continues a text."""
+        return await _answer(request, generator, observer, "completions")
+
+    @router.post("/predict", openapi_extra=ANY_BODY)
+    async def predict(request: Request) -> Response:
+        """``num_samples`` texts that continue ``prompt``."""
+        body = await json_body(request)
+        if isinstance(body, dict):
+            body = {**body, "n": body.get("num_samples", 1)}
+            del body["num_samples"]
+        return await _answer(request, generator, observer, "completions", body)
+
+    return router
+
+
+async def _answer(
+    request: Request,
+    generator: Generator,
+    observer: Observer,
+    endpoint: Endpoint,
+    body: Any = None,
+) -> Response:
+    if body is None:
+        body = await json_body(request)
+    name = asked_model(body)
+    streaming, with_usage = _streaming(body)
+    if isinstance(body, dict):
+        body = {k: v for k, v in body.items() if k not in ("stream", "stream_options")}
+    task_of = partial(body_task, body, endpoint, generator.defaults)
+    generation = await while_connected(request, generator.begin(name, task_of))
+    observer.begin(request, generation)
+    number = secrets.token_hex(12)
+    if streaming:
+        return EventStream(
+            _chunks(generation, endpoint, number, with_usage=with_usage), generation, observer
+        )
+    try:
+        answer = await while_connected(request, generation.answer())
+    finally:
+        observer.end(generation)
+        generation.close()
+    problem = error_of(answer)
+    if problem is not None:
+        return error_response(problem)
+    said = answer_body(answer, endpoint, number, generation.served.name)
+    return JSONResponse({**said, **_context(answer, generation)})
+
+
+def _streaming(body: Any) -> tuple[bool, bool]:
+    """Whether to stream, and with a last event for the counts. Raises HttpError (400)."""
+    if not isinstance(body, dict):
+        return False, False
+    stream, options = body.get("stream"), body.get("stream_options") or {}
+    if stream is not None and not isinstance(stream, bool):
+        raise HttpError(400, "wrong_type", "stream must be true or false")
+    if not isinstance(options, dict):
+        raise HttpError(400, "wrong_type", "stream_options must be an object")
+    if options and not stream:
+        raise HttpError(400, "invalid_value", "stream_options needs stream: true")
+    best_of, n = body.get("best_of"), body.get("n")
+    if stream and best_of is not None and best_of != (n or 1):
+        raise HttpError(400, "invalid_value", "the best of several answers cannot be streamed")
+    return bool(stream), options.get("include_usage") is True
+
+
+async def _chunks(
+    generation: Generation, endpoint: Endpoint, number: str, *, with_usage: bool
+) -> AsyncIterator[bytes]:
+    """The events: pieces of text, how each sample ended, counts and times."""
+    chat = endpoint == "chat"
+    common: dict[str, Any] = {
+        "id": f"{_IDS[endpoint]}-{number}",
+        "object": _OBJECTS[endpoint],
+        "created": int(time.time()),
+        "model": generation.served.name,
+    }
+
+    def event(*choices: dict[str, Any], **more: Any) -> bytes:
+        return data({**common, "choices": list(choices), **more})
+
+    if chat:
+        for index in range(generation.params.n):
+            yield event(_piece(index, {"role": "assistant", "content": ""}))
+    async for chunk in generation.pieces():
+        if chunk.text:
+            said = {"content": chunk.text} if chat else chunk.text
+            yield event(_piece(chunk.index, said))
+    answer = await generation.answer()
+    problem = error_of(answer)
+    if problem is not None:
+        yield data(http_error(problem).body())
+        return
+    body = answer_body(answer, endpoint, number, common["model"])
+    for choice in body["choices"]:
+        ended = _piece(choice["index"], {} if chat else "", choice["finish_reason"])
+        yield event({**ended, "logprobs": choice["logprobs"]})
+    if with_usage:
+        yield event(usage=body["usage"], timings=body["timings"], **_context(answer, generation))
+    yield b"data: [DONE]\n\n"
+
+
+def _piece(index: int, said: Any, reason: str | None = None) -> dict[str, Any]:
+    name = "text" if isinstance(said, str) else "delta"
+    return {"index": index, name: said, "logprobs": None, "finish_reason": reason}
+
+
+def _context(answer: Answer, generation: Generation) -> dict[str, Any]:
+    """How much of its context the request took."""
+    used = (answer.usage or {}).get("total_tokens", 0)
+    return {"context": {"used": used, "size": generation.served.engine.context}}
+
+
+def data(value: Any) -> bytes:
+    """A server-sent event (WHATWG HTML, section 9.2)."""
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"

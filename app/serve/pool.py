@@ -1,0 +1,225 @@
+"""The models of a server: which there are, and which are loaded.
+
+A model is loaded when it is asked for. Where memory is short, the one that was not used for longest
+makes room, but never one that is in use.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from app.batch.schedule.engines import default_slots, free_memory
+from app.models.planning import Choice
+from app.models.resolve import load_engine
+from app.serve.errors import HttpError, UnknownModelError
+from runtimes.errors import IngotError, RequestError
+from runtimes.models.memory import estimate, gib, require_fit
+from runtimes.worker.engine import WorkerEngine
+
+logger = logging.getLogger(__name__)
+
+_MOST_SLOTS = 16
+_BUSY_RETRY_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model that is served. ``choose`` says what to load: it is asked before each load."""
+
+    name: str
+    choose: Callable[[], Choice]
+    fixed_slots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A loaded model."""
+
+    name: str
+    choice: Choice
+    engine: WorkerEngine
+
+
+@dataclass(slots=True)
+class _Loaded:
+    served: Served
+    bytes: int  # what it was told to need
+    leases: int = 0
+    used: float = field(default_factory=time.monotonic)
+
+
+class ModelPool:
+    """Every method may be called from any thread."""
+
+    def __init__(self, entries: Sequence[Entry], budget: int | None = None) -> None:
+        """``budget``: bytes that the loaded models may take together. Raises RequestError for two
+        models of one name."""
+        self._entries = {entry.name: entry for entry in entries}
+        if len(self._entries) < len(entries):
+            names = [entry.name for entry in entries]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RequestError(f"two models are called {twice}: give one a name, as in NAME=MODEL")
+        self._budget = budget
+        self._lock = threading.Lock()  # guards the table; never held for long
+        self._loading = threading.Lock()  # held by the one load that is at work
+        self._loaded: dict[str, _Loaded] = {}
+        self._coming: WorkerEngine | None = None
+        self._closed = False
+
+    def names(self) -> list[str]:
+        """Of all models, the first one given first."""
+        return list(self._entries)
+
+    def loaded(self) -> Mapping[str, Served]:
+        """Those that are in memory now."""
+        with self._lock:
+            return {name: one.served for name, one in self._loaded.items()}
+
+    @contextmanager
+    def lease(self, name: str | None) -> Iterator[Served]:
+        """The model, loaded if need be, kept loaded within the block; None is the first model.
+
+        Raises UnknownModelError, ModelError, OutOfMemoryError, or HttpError (503) where other
+        models are in use and leave no room.
+        """
+        entry = self._entry(name)
+        one = self._take(entry.name)
+        if one is None:
+            with self._loading:
+                one = self._take(entry.name) or self._load(entry)
+        try:
+            yield one.served
+        finally:
+            with self._lock:
+                one.leases -= 1
+                one.used = time.monotonic()
+
+    def close(self, *, drain: bool = False) -> None:
+        """Unload everything. Idempotent."""
+        with self._lock:
+            self._closed = True
+            coming, gone = self._coming, list(self._loaded.values())
+            self._loaded.clear()
+        if coming is not None:
+            coming.close()
+        for one in gone:
+            one.served.engine.close(drain=drain)
+
+    def _entry(self, name: str | None) -> Entry:
+        if name is None:
+            return next(iter(self._entries.values()))
+        entry = self._entries.get(name)
+        if entry is None:
+            known = ", ".join(self._entries)
+            raise UnknownModelError(f"there is no model {name[:80]!r} here; there is: {known}")
+        return entry
+
+    def _take(self, name: str) -> _Loaded | None:
+        with self._lock:
+            if self._closed:
+                raise HttpError(503, "shutting_down", "the server is shutting down")
+            one = self._loaded.get(name)
+            if one is not None:
+                one.leases += 1
+            return one
+
+    def _load(self, entry: Entry) -> _Loaded:
+        choice = entry.choose()
+        settings = choice.settings
+        if not entry.fixed_slots and not choice.planned:
+            settings = replace(settings, slots=_MOST_SLOTS)
+        self._make_room(replace(choice, settings=settings), fixed=entry.fixed_slots)
+        free = self._free()
+        if not entry.fixed_slots and not choice.planned:
+            slots = default_slots(choice.file, settings, _MOST_SLOTS, free)
+            settings = replace(settings, slots=slots)
+        require_fit(choice.file, settings, free, said="are free for it")
+        choice = replace(choice, settings=settings)
+        begun = time.monotonic()
+        try:
+            engine = load_engine(choice.file, settings, choice.scheduling, begun=self._begun)
+        finally:
+            with self._lock:
+                self._coming = None
+        logger.info("%s is loaded, in %.1f s", entry.name, time.monotonic() - begun)
+        one = _Loaded(
+            Served(entry.name, choice, engine), estimate(choice.file, settings).total, leases=1
+        )
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._loaded[entry.name] = one
+        if closed:
+            engine.close()
+            raise HttpError(503, "shutting_down", "the server is shutting down")
+        return one
+
+    def _begun(self, engine: WorkerEngine) -> None:
+        with self._lock:
+            self._coming = engine
+            closed = self._closed
+        if closed:
+            engine.close()
+
+    def _free(self) -> int:
+        """Bytes that one more model may take."""
+        free = free_memory()
+        if self._budget is None:
+            return free
+        with self._lock:
+            taken = sum(one.bytes for one in self._loaded.values())
+        return min(free, self._budget - taken)
+
+    def _make_room(self, choice: Choice, *, fixed: bool) -> None:
+        """Unload what is not in use, the least recently used first, until the model fits; with as
+        many slots as were asked for (``fixed``), else with a single one."""
+        least = choice.settings if fixed else replace(choice.settings, slots=1)
+        need = estimate(choice.file, least).total
+        while need > self._free():
+            with self._lock:
+                idle = [one for one in self._loaded.values() if one.leases == 0]
+                busy = len(self._loaded) - len(idle)
+                if not idle:
+                    break
+                oldest = min(idle, key=lambda one: one.used)
+                del self._loaded[oldest.served.name]
+            logger.info("%s is unloaded to make room", oldest.served.name)
+            oldest.served.engine.close()
+        else:
+            return
+        if busy:
+            raise HttpError(
+                503,
+                "model_busy",
+                f"{choice.file.path.name} needs {gib(need)}, and models in use leave"
+                f" {gib(max(0, self._free()))}; ask again when they are done",
+                retry_s=_BUSY_RETRY_S,
+            )
+
+
+def name_of(model: str) -> tuple[str, str]:
+    """Name and MODEL of what stands on the command line: NAME=MODEL, or MODEL, which is called as
+    its file or folder, or as the library calls it. Raises RequestError for an empty name."""
+    name, separator, rest = model.partition("=")
+    if separator and not Path(model).exists():
+        if not name or not rest:
+            raise RequestError(f"{model!r}: a name and a model belong around =, as in small=MODEL")
+        return name, rest
+    path = Path(model)
+    if not path.exists():
+        return model, model
+    return path.resolve().name.removesuffix(".gguf"), model
+
+
+def check_entries(entries: Sequence[Entry]) -> None:
+    """Raises what is wrong with a model that will be loaded later: its file is looked at now."""
+    for entry in entries:
+        try:
+            entry.choose()
+        except IngotError as error:
+            error.args = (f"{entry.name}: {error}",)
+            raise

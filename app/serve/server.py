@@ -1,0 +1,120 @@
+"""Runs a server until it is told to end."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from app import console
+from app.serve.generate import Generator
+from app.serve.http import create_app
+from app.serve.options import ServeOptions
+from app.serve.pool import ModelPool
+from runtimes.errors import RequestError
+from runtimes.request import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+_HEAD_S = 20.0  # how long the head of a request may take to come
+_MOST_HEAD_BYTES = 64 * 2**10
+_MOST_CONNECTIONS = 2000
+_DRAIN_S = 600  # what runs when the server is told to end may take so long
+
+
+def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> None:
+    """Load the first model, then answer until SIGTERM or Ctrl-C; a second one does not wait for
+    what runs.
+
+    Raises RequestError for an address that cannot be had or that needs a key, ModelError,
+    OutOfMemoryError.
+    """
+    if options.key_needed:
+        raise RequestError(
+            f"--host {options.host} lets other machines in: give --api-key KEY (or INGOT_API_KEY),"
+            " or --without-key if everybody may use it"
+        )
+    listening = listen(options)
+    try:
+        with console.doing("loading the model"), pool.lease(None) as served:
+            first = served
+
+        @contextlib.asynccontextmanager
+        async def lifespan(_: Any) -> AsyncIterator[None]:
+            host, port = listening.getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host
+            file = first.choice.file
+            console.note(
+                f"{first.name} ({file.path.name} on {file.runtime}): {first.engine.slots} slots x"
+                f" {first.engine.context:,} tokens"
+            )
+            console.note(f"http://{host}:{port}/v1 is ready; ctrl+c ends it")
+            yield
+
+        http_server(pool, options, sampling, lifespan).run(sockets=[listening])
+    finally:
+        listening.close()
+        pool.close()
+
+
+def http_server(
+    pool: ModelPool, options: ServeOptions, sampling: SamplingParams, lifespan: Any = None
+) -> uvicorn.Server:
+    """What answers on a socket. ``lifespan``: see FastAPI."""
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    config = uvicorn.Config(
+        create_app(Generator(pool, sampling, options.queue), options, lifespan),
+        http=_Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+        timeout_graceful_shutdown=_DRAIN_S,
+    )
+    return uvicorn.Server(config)
+
+
+class _Connection(H11Protocol):
+    """Ends a connection whose next request's head does not come in time."""
+
+    _waiting: asyncio.TimerHandle | None = None
+    _before: object = None  # the request that was there when it was last looked at
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._waiting = self.loop.call_later(_HEAD_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        cycle = self.cycle
+        if cycle is self._before and (cycle is None or cycle.response_complete):
+            self.transport.close()
+        self._before = cycle
+        self._waiting = self.loop.call_later(_HEAD_S, self._look)
+
+
+def listen(options: ServeOptions) -> socket.socket:
+    """The socket of the server's address. Raises RequestError where it cannot be had."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listening = socket.socket(family)
+    if sys.platform != "win32":  # where it would take the port away from another program
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((options.host, options.port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        where = f"port {options.port} of {options.host}"
+        raise RequestError(f"{where}: {error.strerror}; --port names another") from None
+    return listening

@@ -1,0 +1,70 @@
+"""A server on a port of this machine, with Pebble, in a thread of the tests' own process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from app.models.planning import choose
+from app.options import ModelOptions, PlanOptions
+from app.serve.options import ServeOptions, ServeSampling
+from app.serve.pool import Entry, ModelPool
+from app.serve.server import http_server, listen
+from tests.support import until
+
+
+class Running:
+    """Where it is, and what it has."""
+
+    def __init__(self, port: int, pool: ModelPool) -> None:
+        self.address, self.port, self.pool = f"http://127.0.0.1:{port}", port, pool
+
+    def client(self, key: str = "none") -> OpenAI:
+        return OpenAI(base_url=f"{self.address}/v1", api_key=key, max_retries=0)
+
+
+@contextmanager
+def running(models: dict[str, Path], **options: Any) -> Iterator[Running]:
+    """A server of these files, with the options given."""
+    given = ServeOptions(port=0, **options)
+    entries = [
+        Entry(
+            name,
+            partial(choose, str(path), ModelOptions(), PlanOptions(), "batch", given.slots),
+            fixed_slots=given.slots is not None,
+        )
+        for name, path in models.items()
+    ]
+    budget = None if given.memory is None else int(given.memory * 2**30)
+    pool, listening = ModelPool(entries, budget), listen(given)
+    server = http_server(pool, given, ServeSampling().params())
+    thread = threading.Thread(target=partial(server.run, sockets=[listening]))
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield Running(listening.getsockname()[1], pool)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+        pool.close()
+
+
+@pytest.fixture(scope="session")
+def server(gguf_file: Path, onnx_folder: Path) -> Iterator[Running]:
+    """One that most tests share: both runtimes, four slots."""
+    with running({"pebble": gguf_file, "pebble-onnx": onnx_folder}, slots=4) as found:
+        yield found
+
+
+@pytest.fixture
+def serving() -> Callable[..., Any]:
+    """See ``running``."""
+    return running
