@@ -20,6 +20,7 @@ from quantize.recipes.target import bits_target, kl_target, memory_target, size_
 from runtimes.errors import IngotError
 
 if TYPE_CHECKING:
+    from quantize.manifest import FileEntry
     from quantize.options import Options
     from quantize.options import Target as Processor
     from quantize.recipes.target import Target
@@ -81,6 +82,13 @@ def command(
     rows: Annotated[
         int, typer.Option(min=1, help="Rows of a step that --fastest is for: 1 is a chat.")
     ] = 1,
+    allocation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MANIFEST#NAME",
+            help="Build a target's file exactly again, with the types that a manifest.json lists.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Output folder (default: MODEL-built beside the model).")
     ] = None,
@@ -167,6 +175,11 @@ def command(
         return
     from quantize.options import DEFAULT_LIMIT, MeasureOptions, Options, SourceOptions
 
+    listed: dict[str, FileEntry] = {}
+    if allocation:
+        from quantize.build.again import find_listed
+
+        listed = {entry.recipe: entry for entry in map(find_listed, allocation)}
     targets = [
         *map(kl_target, max_kl or []),
         *map(size_target, max_size or []),
@@ -185,7 +198,7 @@ def command(
         source=SourceOptions(
             model, revision, lora, allow_pickle, trust_remote_code, allow_requantize
         ),
-        recipes=_recipes(recipe or [], to, bits, targets),
+        recipes=_recipes([*(recipe or []), *listed], to, bits, targets),
         out=out,
         measure=MeasureOptions(
             *(not no_measure, measure_text, limit or DEFAULT_LIMIT, not no_gates, measure_again)
@@ -197,6 +210,7 @@ def command(
         push=push,
         as_json=as_json,
         fresh=fresh,
+        allocations=listed,
     )
     _run(options)
 

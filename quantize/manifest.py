@@ -92,7 +92,8 @@ class Allocation:
     """How a file keeps its target: the type of each tensor, the mean KL divergence that was
     predicted, in nats, the number of files tried, what tuning measured, and what is predicted of
     the best file that is a megabyte larger. Of a file that was
-    built for speed also the seconds that a step of so many rows was predicted to take."""
+    built for speed also the seconds that a step of so many rows was predicted to take. ``rebuild``
+    is the command that builds the file exactly again."""
 
     types: dict[str, str]
     predicted: float
@@ -101,6 +102,7 @@ class Allocation:
     next_mb: float | None = None
     step_s: float | None = None
     rows: int = 0
+    rebuild: str = ""
 
 
 @dataclass(frozen=True, slots=True)

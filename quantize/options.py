@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from quantize.manifest import FileEntry
 from quantize.recipes.recipe import Recipe
 
 DEFAULT_LIMIT = 4096  # scored tokens: more than the bundled text gives with any vocabulary
@@ -50,4 +51,6 @@ class Options:
     target: Target = "cpu"
     push: str | None = None
     as_json: bool = False
+    # By recipe: files of targets that a manifest lists, to be built exactly again.
+    allocations: Mapping[str, FileEntry] = field(default_factory=dict)
     fresh: bool = False  # build again what is already there

@@ -83,7 +83,8 @@ def memory_parts(
     parts = {}
     if options.source.lora is not None:
         parts["merging the adapter"] = source.bytes + _TORCH
-    if any(recipe.target for recipe in recipes):
+    listed = options.allocations
+    if any(r.target and (r.name not in listed or r.format == "onnx") for r in recipes):
         parts["measuring how much each tensor matters"] = sweep_bytes(source) + _TORCH
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
@@ -155,6 +156,8 @@ def require_room(
 def require_measuring(options: Options) -> None:
     """Raise UsageError for a bound that is to be measured where nothing is."""
     for recipe in options.recipes:
+        if recipe.name in options.allocations:
+            continue
         if recipe.target and recipe.target.bound == "kl" and not options.measure.enabled:
             raise UsageError(f"{recipe.name} is a bound that is measured: without --no-measure")
 

@@ -9,19 +9,18 @@ error. All that the next try takes from them is by how much one was off as a who
 import math
 import os
 import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from quantize.allocate.solve import loss, size, solve
+from quantize.build.again import described, make_again, rebuild_line
 from quantize.build.measuring import divergence, know_original, read_measured, refer_to
 from quantize.build.run import Job, Measuring, Run
 from quantize.build.target_plan import TargetPlan, plan_target
 from quantize.disk import human
 from quantize.errors import MissedTargetError
-from quantize.gguf.quantize import LONGEST
 from quantize.manifest import Allocation, Fidelity
 from quantize.recipes.target import Target
 from quantize.stages.stages import Stage, stage_key, versions
@@ -67,6 +66,8 @@ def make_target(run: Run, job: Job, target: Target) -> Stage:
     """
     if found := run.stages.find("build", job.key):
         return found
+    if listed := run.options.allocations.get(job.recipe.name):
+        return make_again(run, job, listed)
     plan = plan_target(run, job.recipe, target)
     tries = _search(run, job, plan) if target.bound == "kl" else _within(run, job, plan)
     done = tries[-1]
@@ -78,7 +79,7 @@ def make_target(run: Run, job: Job, target: Target) -> Stage:
         else:
             os.link(made, folder / made.name)
         kept = {**done.stage.value, "runs_here": True, "imatrix": plan.maker.used}
-        return {**kept, "allocation": asdict(_allocation(plan, done, len(tries)))}
+        return {**kept, "allocation": asdict(_allocation(run, job, plan, tries))}
 
     return run.stages.run("build", job.key, keep)
 
@@ -162,11 +163,12 @@ def _best_last(run: Run, job: Job, tries: Sequence[_Try]) -> list[_Try]:
 
 
 def _build(run: Run, job: Job, plan: TargetPlan, types: Mapping[str, str], number: int) -> _Try:
-    inputs = {"from": plan.maker.key, "types": dict(types), "name": job.recipe.name}
+    line = rebuild_line(run.options, run.base, job.recipe)
+    inputs = {"from": plan.maker.key, "types": dict(types), "name": job.recipe.name, "line": line}
     key = stage_key("try", {**inputs, "tools": versions([job.recipe.format])})
 
     def make(folder: Path) -> dict[str, Any]:
-        metadata = _metadata(plan.target, types)
+        metadata = described(plan.target.name, types, line)
         made = plan.maker.make(run, job.recipe, plan.table, types, metadata, folder)
         return dict(zip(("notes", "route"), made, strict=True))
 
@@ -190,30 +192,20 @@ def _measured(run: Run, job: Job, plan: TargetPlan, measuring: Measuring, made: 
     return replace(made, over=made.verdict - plan.target.value)
 
 
-def _allocation(plan: TargetPlan, done: _Try, tries: int) -> Allocation:
+def _allocation(run: Run, job: Job, plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
+    done = tries[-1]
     units, total = plan.table.units, plan.table.total(done.types)
     larger = solve(units, loss, size, total.bytes + _MEGABYTE)
     return Allocation(
         dict(done.types),
         total.kl,
-        tries,
+        len(tries),
         tuned=done.tuned.kl_mean if done.tuned is not None else None,
         next_mb=plan.table.total(larger).kl if larger else None,
         step_s=plan.times.step(plan.table, done.types) if plan.times else None,
         rows=plan.target.rows,
+        rebuild=rebuild_line(run.options, run.base, job.recipe),
     )
-
-
-def _metadata(target: Target, types: Mapping[str, str]) -> dict[str, str]:
-    """What the file says of itself: the target, and the tensors of every type."""
-    tensors: dict[str, list[str]] = {}
-    for name, kind in types.items():
-        tensors.setdefault(kind, []).append(name.removeprefix("blk.").removesuffix(".weight"))
-    found = {"ingot.target": target.name}
-    for kind, names in sorted(tensors.items()):
-        pieces = textwrap.wrap(" ".join(sorted(names)), LONGEST)
-        found |= {f"ingot.allocation.{kind}.{i}": piece for i, piece in enumerate(pieces)}
-    return found
 
 
 def _told(made: _Try, job: Job, plan: TargetPlan) -> str:

@@ -12,7 +12,7 @@ from quantize.allocate.rate import Rater
 from quantize.allocate.solve import Figure, mixes
 from quantize.allocate.speed import StepTimes, Timing, step_times
 from quantize.allocate.table import Table
-from quantize.allocate.texts import calibration_text, split_texts
+from quantize.allocate.texts import TextFiles, calibration_text, split_texts
 from quantize.build.run import Run
 from quantize.build.target_gguf import gguf_maker
 from quantize.build.target_onnx import onnx_maker
@@ -101,26 +101,33 @@ class TargetPlan:
         return self.maker.besides(self.table, self.target)
 
 
-def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
-    """Measure what is not known yet. Raises UsageError for texts that share a passage, ModelError
-    for a model whose weights are not understood."""
-    work = run.space.work
+def maker_for(run: Run, recipe: Recipe) -> tuple[Maker, TextFiles]:
+    """What makes files of the recipe's format, and the texts that it and tries go by. Raises
+    UsageError for texts that share a passage."""
     given, final = calibration_text(run.options, run.base), run.options.measure.text
-    texts = split_texts(given, final).write(work)
-    maker: Maker
-    if recipe.format == "gguf":
-        maker = gguf_maker(run, texts.calibrate)
-        raters = [maker.rater]
-        if any(other.target and other.format == "onnx" for other in run.options.recipes):
-            raters.append(onnx_maker(run, texts.calibrate).rater)  # in the same pass
-    else:
-        maker = onnx_maker(run, texts.calibrate)
-        raters = [maker.rater]
-    whole = sensitivities(run.source, raters, texts.calibrate, work, run.progress)[0]
-    table, times = maker.chosen(whole), None
+    texts = split_texts(given, final).write(run.space.work)
+    make = gguf_maker if recipe.format == "gguf" else onnx_maker
+    return make(run, texts.calibrate), texts
+
+
+def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> Table:
+    """Of the tensors whose types ``maker`` can choose. What is not known yet is measured over
+    ``text``, in one pass for both formats. Raises ModelError for a model whose weights are not
+    understood."""
+    raters, wanted = [maker.rater], run.options.recipes
+    if recipe.format == "gguf" and any(r.target and r.format == "onnx" for r in wanted):
+        raters.append(onnx_maker(run, text).rater)
+    return maker.chosen(sensitivities(run.source, raters, text, run.space.work, run.progress)[0])
+
+
+def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
+    """Measure what is not known yet. Raises what `maker_for` and `chosen_table` raise."""
+    maker, texts = maker_for(run, recipe)
+    table, times = chosen_table(run, recipe, maker, texts.calibrate), None
     if target.rows:
         least = sum(min(choice.bytes for choice in unit.choices) for unit in table.units)
         timing = maker.timing(run, recipe, table)
+        work = run.space.work
         times = step_times(table, timing, target.rows, least, work, run.progress)
     taken = maker.besides(table, _ANY_SIZE)
     front = tuple((taken + mix.bytes, mix.kl) for mix in mixes(table.units))

@@ -31,10 +31,12 @@ def render_allocation(entry: FileEntry) -> str:
     ]
     rest = "; ".join(f"{escape(name)} {escape(kind)}" for name, kind in others.items())
     told = escape(summary(entry, entry.allocation))
+    line = escape(entry.allocation.rebuild)
+    again = f'<p class="soft">Built exactly again by <code>{line}</code></p>' if line else ""
     return (
         f'<h3>{escape(entry.recipe)}</h3><p class="soft">{told}</p>'
         f'<div class="wide"><table class="types"><thead><tr><th>layer</th>{head}</tr></thead>'
-        f'<tbody>{"".join(rows)}</tbody></table></div><p class="soft">{rest}</p>'
+        f'<tbody>{"".join(rows)}</tbody></table></div><p class="soft">{rest}</p>{again}'
     )
 
 

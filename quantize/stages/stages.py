@@ -122,6 +122,8 @@ def build_key(
         inputs |= {"source": source, "target": options.target}
         if text := calibration(recipe, options):
             inputs["calibration"] = digest(text).sha256
+    if (listed := options.allocations.get(recipe.name)) and listed.allocation:
+        inputs["types"] = listed.allocation.types
     if texts:
         inputs["texts"] = [digest(path).sha256 for path in texts]
     return stage_key("build", inputs)

@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
 
 from quantize.build import target as building
+from quantize.build.again import find_listed
 from quantize.build.pipeline import build
-from quantize.errors import MissedTargetError, ToolError, UsageError
+from quantize.errors import MissedTargetError, SourceError, ToolError, UsageError
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.onnx.nbits import tensor_of
 from quantize.onnx.variants import parse_variant
@@ -273,3 +275,58 @@ def test_a_killed_run_goes_on_at_the_layer_where_it_was(made: Made, tmp_path: Pa
     assert entry.bytes <= 350_000
     assert {k for n, k in entry.allocation.types.items() if "attn_q" in n} == {"q8_0"}
     assert not list(folder.glob("*.partial"))
+
+
+def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
+    """In another home, so that nothing is known: the importance matrix and, for ONNX, the table are
+    made again too. Types are not searched: no file is tried."""
+    again = ("kl0.03", "onnx-440kb")
+    report = (made.out / "report.html").read_text()
+    for name in again:
+        entry = made.manifest.entry(name)
+        assert entry is not None
+        assert entry.allocation is not None
+        assert entry.allocation.rebuild == f"quantize tiny --allocation 'manifest.json#{name}'"
+        assert escape(entry.allocation.rebuild) in report
+    header = read_header(made.out / "tiny-kl0.03.gguf")
+    assert header.metadata["ingot.rebuild.0"] == "quantize tiny --allocation 'manifest.json#kl0.03'"
+    listed = {name: find_listed(f"{made.out / 'manifest.json'}#{name}") for name in again}
+    options = Options(
+        made.options.source,
+        tuple(find_recipe(name) for name in again),
+        out=tmp_path / "out",
+        measure=MeasureOptions(enabled=False),
+        allocations=listed,
+    )
+    told = Told()
+    with own_home(tmp_path / "home"):
+        _, manifest = build(options, told)
+    assert not [text for text in told.stages if "try" in text]
+    for name in again:
+        entry = manifest.entry(name)
+        assert entry is not None
+        assert entry.sha256 == listed[name].sha256
+        assert entry.allocation == listed[name].allocation
+        assert f"{name} is byte for byte the file that is listed" in told.notes
+
+
+def test_what_cannot_be_built_again_is_told(made: Made, tmp_path: Path):
+    for text, why in (
+        (f"{made.out}#kl0.5", r"no allocation of kl0\.5: it has kl0\.03, 330kb"),
+        (f"{made.out}#q4_0", "no allocation of q4_0"),
+        (f"{made.out}/manifest.json", "takes the manifest that lists a file, and its recipe"),
+        (f"{made.out}/tiny-kl0.03.gguf#kl0.03", "takes the manifest"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            find_listed(text)
+    other = make_random_model(tmp_path / "other", SHAPES["llama"], **SMALL, initializer_range=0.03)
+    options = Options(
+        SourceOptions(str(other)),
+        (find_recipe("kl0.03"),),
+        out=tmp_path / "out",
+        measure=MeasureOptions(enabled=False),
+        allocations={"kl0.03": find_listed(f"{made.out}#kl0.03")},
+    )
+    with pytest.raises(SourceError, match=r"kl0\.03 was built from other files of tiny"):
+        build(options, Reporter())
+    assert not (tmp_path / "out").exists()
