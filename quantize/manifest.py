@@ -148,6 +148,12 @@ class ModelInfo:
     # types are chosen for a target; () where no target was asked for.
     mixes: tuple[tuple[float, float], ...] = ()
     onnx_mixes: tuple[tuple[float, float], ...] = ()
+    quantized: str = ""  # of one that is quantized already: its types
+
+    @property
+    def stored(self) -> str:
+        """How its own weights are, in a word."""
+        return "quantized" if self.quantized else "float"
 
 
 @dataclass(frozen=True, slots=True)

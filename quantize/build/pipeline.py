@@ -70,6 +70,7 @@ def _open(options: Options, source: SourceModel, space: Workspace, progress: Rep
     inputs = source_inputs(source, fingerprint)
     stages = Stages(space.stages, fingerprint.hash, fresh=options.fresh, progress=progress)
     model = ModelInfo(source.name, source.architecture, source.parameters, bytes=source.bytes)
+    model = replace(model, quantized=source.quantized)
     space.open(model)
     return Run(options, source, fingerprint, inputs, space, stages, progress)
 

@@ -240,5 +240,6 @@ def _missed(run: Run, job: Job, tries: Sequence[_Try]) -> MissedTargetError:
         found = f"loses {nearest.verdict:.4g} nats"
     return MissedTargetError(
         f"{job.recipe.name} is not kept: the nearest of {len(tries)} tries {found}."
-        f" Nothing was published for it; that file is {run.space.out / aside}"
+        f" Nothing was published for it; that file is {run.space.out / aside}, which nothing lists:"
+        " delete it when you have seen enough of it"
     )

@@ -96,7 +96,7 @@ def how_measured(manifest: Manifest) -> list[str]:
         said.append(
             f"{which} ran on its own runtime over {'the same ' * (len(texts) == 1)}"
             f"{' or '.join(texts)}. KL is the divergence of its next-token distribution from the"
-            " float model's, in nats, mean and 99th percentile; same top token is how often both"
+            " original's, in nats, mean and 99th percentile; same top token is how often both"
             " find the same token the most likely. ± is a standard error."
         )
     said += _speeds(entries)

@@ -91,8 +91,8 @@ def build_table(manifest: Manifest, recipes: tuple[str, ...], width: int = _PIPE
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
     figures = [column.original(model) or "-" for column in columns]
-    names = [escape(model.name), "original", "float"] if wide else ["float"]
-    table.add_row(*names, *figures, style="dim")
+    names = [escape(model.name), "original"] if wide else []
+    table.add_row(*names, model.stored, *figures, style="dim")
     for entry in entries:
         names = [escape(entry.path), entry.format] if wide else []
         figures = [column.of(entry) or "-" for column in columns]

@@ -170,7 +170,7 @@ def _table(manifest: Manifest) -> list[str]:
     rows = [["file", "recipe", *(column.heading for column in columns)]]
     rows.append(["---", "---", *("--:" for _ in columns)])
     original = [column.original(manifest.model) or "-" for column in columns]
-    rows.append(["the original", "float", *map(_plain, original)])
+    rows.append(["the original", manifest.model.stored, *map(_plain, original)])
     for entry in manifest.files:
         figures = [_plain(column.of(entry) or "-") for column in columns]
         rows.append([_plain(entry.path), _plain(entry.recipe), *figures])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from quantize.build.pipeline import build
 from quantize.build.workspace import WORK
@@ -18,6 +21,7 @@ from quantize.progress.console import Reporter
 from quantize.recipes.bits import gguf_bits
 from quantize.recipes.recipe import RECIPES, Limits
 from quantize.report.facts import comparable_parts
+from quantize.report.table import build_table
 from runtimes.models.gguf import read_header
 
 
@@ -83,6 +87,13 @@ def test_what_the_quantizer_says_is_told_and_listed(pebble_f16: Path, tmp_path: 
     assert note in entry.notes
 
 
+def told_by(table: Table) -> str:
+    console = Console(width=160, file=StringIO())
+    with console.capture() as said:
+        console.print(table)
+    return said.get()
+
+
 def test_a_quantized_file_is_rounded_again_and_says_so(pebble_built: Path, tmp_path: Path):
     options = Options(
         SourceOptions(str(pebble_built / "pebble-q8_0.gguf"), allow_requantize=True),
@@ -101,6 +112,9 @@ def test_a_quantized_file_is_rounded_again_and_says_so(pebble_built: Path, tmp_p
     (note,) = [note for note in entry.notes if "quantized before" in note]
     assert "43 Q8_0" in note
     assert note in told.notes
+    assert "43 Q8_0" in manifest.model.quantized
+    assert "| the original | quantized |" in (out / "README.md").read_text()
+    assert "float" not in told_by(build_table(manifest, ("q4_0",)))
 
 
 def test_a_gguf_file_gives_no_onnx_and_takes_no_adapter(pebble_f16: Path, tmp_path: Path):
