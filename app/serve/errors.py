@@ -21,15 +21,24 @@ logger = logging.getLogger(__name__)
 
 
 class HttpError(Exception):
-    """An answer other than 200. ``retry_s``: when asking again may help."""
+    """An answer other than 200. ``retry_s``: when asking again may help; ``last``: the connection
+    ends with it, since what still comes of the body is not read."""
 
     def __init__(
-        self, status: int, code: str, message: str, *, kind: str | None = None, retry_s: int = 0
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        kind: str | None = None,
+        retry_s: int = 0,
+        last: bool = False,
     ) -> None:
         # It may quote half a surrogate pair, which JSON can spell and UTF-8 cannot.
         message = message.encode("utf-8", "replace").decode()
         super().__init__(message)
         self.status, self.code, self.message, self.retry_s = status, code, message, retry_s
+        self.last = last
         self.kind = kind or ("invalid_request_error" if status < 500 else "server_error")
 
     def body(self) -> dict[str, Any]:
@@ -88,5 +97,7 @@ def problem_error(problem: Problem) -> HttpError:
 def error_response(error: Exception) -> JSONResponse:
     """The whole response."""
     found = http_error(error)
-    headers = {"Retry-After": str(found.retry_s)} if found.retry_s else None
+    headers = {"Retry-After": str(found.retry_s)} if found.retry_s else {}
+    if found.last:
+        headers["Connection"] = "close"
     return JSONResponse(found.body(), found.status, headers)

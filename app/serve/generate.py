@@ -85,17 +85,19 @@ class Generator:
         with self._lock:
             return self._running.get(name, 0)
 
+    async def in_thread(self, work: Callable[[], _Value]) -> _Value:
+        """The result of ``work`` on a thread, for what may wait for a model."""
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(_THREADS)
+        return await to_thread.run_sync(work, limiter=self._limiter)
+
     async def begin(self, name: str | None, task_of: Callable[[], Task]) -> Generation:
         """Submit the task that ``task_of`` reads, on another thread, to the model of this name.
 
         Raises InputError, IngotError, or HttpError: 429 where too many wait already.
         """
-        if self._limiter is None:
-            self._limiter = CapacityLimiter(_THREADS)
         # Not to be abandoned: what it has begun has to be ended.
-        work = asyncio.ensure_future(
-            to_thread.run_sync(partial(self._begin, name, task_of), limiter=self._limiter)
-        )
+        work = asyncio.ensure_future(self.in_thread(partial(self._begin, name, task_of)))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

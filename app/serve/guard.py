@@ -108,7 +108,8 @@ class _Body:
             async with asyncio.timeout_at(self._until):
                 message = await self._receive()
         except TimeoutError:
-            raise HttpError(408, "request_timeout", "the body took too long to come") from None
+            said = "the body took too long to come"
+            raise HttpError(408, "request_timeout", said, last=True) from None
         if message["type"] == "http.request":
             self._length += len(message.get("body", b""))
             if self._length > self._most:
@@ -118,7 +119,10 @@ class _Body:
 
     def _too_large(self) -> HttpError:
         return HttpError(
-            413, "body_too_large", f"a body may have at most {self._most // 2**20} MiB here"
+            413,
+            "body_too_large",
+            f"a body may have at most {self._most // 2**20} MiB here",
+            last=True,
         )
 
 

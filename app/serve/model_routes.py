@@ -59,7 +59,7 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         """The token ids of ``prompt``, or of ``messages`` by the model's chat template."""
         body = await json_body(request)
         name = asked_model(body)
-        ids = await to_thread.run_sync(partial(_tokens, generator, name, body))
+        ids = await generator.in_thread(partial(_tokens, generator, name, body))
         return JSONResponse({"tokens": ids, "count": len(ids)})
 
     @router.get("/health")

@@ -221,5 +221,6 @@ def check_entries(entries: Sequence[Entry]) -> None:
         try:
             entry.choose()
         except IngotError as error:
-            error.args = (f"{entry.name}: {error}",)
+            if entry.name not in str(error):
+                error.args = (f"{entry.name}: {error}",)
             raise

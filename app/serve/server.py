@@ -6,14 +6,17 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncIterator
+from types import FrameType
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import console
+from app.batch.interrupt import sigterm_as_ctrl_c
 from app.serve.generate import Generator
 from app.serve.http import create_app
+from app.serve.observe import access
 from app.serve.options import ServeOptions
 from app.serve.pool import ModelPool
 from runtimes.errors import RequestError
@@ -56,7 +59,12 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
             console.note(f"http://{host}:{port}/v1 is ready; ctrl+c ends it")
             yield
 
-        http_server(pool, options, sampling, lifespan).run(sockets=[listening])
+        _log_requests(as_json=options.log_json)
+        _allow_connections()
+        server = http_server(pool, options, sampling, lifespan)
+        # uvicorn raises the signals that ended it once more.
+        with sigterm_as_ctrl_c(), contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listening])
     finally:
         listening.close()
         pool.close()
@@ -78,7 +86,17 @@ def http_server(
         h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
         timeout_graceful_shutdown=_DRAIN_S,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Says what it does when it is told to end."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        running = len(self.server_state.tasks)
+        if running and not self.force_exit:
+            console.note(f"finishing {running} requests; ctrl+c ends at once")
 
 
 class _Connection(H11Protocol):
@@ -102,6 +120,29 @@ class _Connection(H11Protocol):
             self.transport.close()
         self._before = cycle
         self._waiting = self.loop.call_later(_HEAD_S, self._look)
+
+
+def _log_requests(*, as_json: bool) -> None:
+    """A line each on stderr: as JSON it has nothing before it, for people the time."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        logging.Formatter("%(message)s" if as_json else "%(asctime)s  %(message)s", "%H:%M:%S")
+    )
+    access.handlers = [handler]
+    access.propagate = False
+    access.setLevel(logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.INFO)
+
+
+def _allow_connections() -> None:
+    """As many files as there may be connections, where the system limits them to fewer."""
+    if sys.platform != "win32":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * _MOST_CONNECTIONS
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def listen(options: ServeOptions) -> socket.socket:

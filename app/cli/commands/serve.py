@@ -1,6 +1,5 @@
 """`ingot serve`: models behind the HTTP API of OpenAI's clients."""
 
-import logging
 from functools import partial
 from typing import Annotated
 
@@ -40,7 +39,6 @@ def serve(
     from app.models.planning import choose
     from app.serve.pool import Entry, ModelPool, check_entries, name_of
 
-    logging.getLogger("ingot.access").setLevel(logging.INFO)
     entries = []
     for given in models:
         name, model = name_of(given)
