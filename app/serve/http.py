@@ -10,6 +10,8 @@ from starlette.types import ASGIApp
 
 from app.openai.task import InputError
 from app.serve import model_routes, openai_routes
+from app.serve.batches import routes as batch_routes
+from app.serve.batches.service import BatchService
 from app.serve.errors import HttpError, error_response
 from app.serve.generate import Generator
 from app.serve.guard import Guard
@@ -18,12 +20,19 @@ from app.serve.options import ServeOptions
 from runtimes.errors import IngotError
 
 
-def create_app(generator: Generator, options: ServeOptions, lifespan: Any = None) -> ASGIApp:
+def create_app(
+    generator: Generator,
+    options: ServeOptions,
+    lifespan: Any = None,
+    batches: BatchService | None = None,
+) -> ASGIApp:
     """The whole ASGI application. ``lifespan``: see FastAPI."""
     app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
     observer = Observer(generator)
     app.include_router(openai_routes.routes(generator, observer))
     app.include_router(model_routes.routes(generator, observer))
+    if batches is not None:
+        app.include_router(batch_routes.routes(batches))
     for kind in (HttpError, InputError, IngotError):
         app.add_exception_handler(kind, _handle)
     app.add_exception_handler(HTTPException, _unknown)

@@ -10,10 +10,13 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from anyio import to_thread
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import console
 from app.batch.interrupt import sigterm_as_ctrl_c
+from app.serve.batches.data import claimed
+from app.serve.batches.service import BatchService
 from app.serve.generate import Generator
 from app.serve.http import create_app
 from app.serve.observe import access
@@ -34,16 +37,20 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
     """Load the first model, then answer until SIGTERM or Ctrl-C; a second one does not wait for
     what runs.
 
-    Raises RequestError for an address that cannot be had or that needs a key, ModelError,
-    OutOfMemoryError.
+    Raises RequestError for an address or a folder of data that cannot be had, or an address that
+    needs a key, ModelError, OutOfMemoryError.
     """
     if options.key_needed:
         raise RequestError(
             f"--host {options.host} lets other machines in: give --api-key KEY (or INGOT_API_KEY),"
             " or --without-key if everybody may use it"
         )
-    listening = listen(options)
-    try:
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(listen(options))
+        data = stack.enter_context(claimed(options.data))
+        stack.callback(pool.close)
+        batches = BatchService(data, pool, sampling)
+        stack.callback(batches.close)
         with console.doing("loading the model"), pool.lease(None) as served:
             first = served
 
@@ -57,26 +64,29 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
                 f" {first.engine.context:,} tokens"
             )
             console.note(f"http://{host}:{port}/v1 is ready; ctrl+c ends it")
+            batches.start()
             yield
+            await to_thread.run_sync(batches.close)
 
         _log_requests(as_json=options.log_json)
         _allow_connections()
-        server = http_server(pool, options, sampling, lifespan)
+        server = http_server(pool, options, sampling, lifespan, batches)
         # uvicorn raises the signals that ended it once more.
         with sigterm_as_ctrl_c(), contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
-    finally:
-        listening.close()
-        pool.close()
 
 
 def http_server(
-    pool: ModelPool, options: ServeOptions, sampling: SamplingParams, lifespan: Any = None
+    pool: ModelPool,
+    options: ServeOptions,
+    sampling: SamplingParams,
+    lifespan: Any = None,
+    batches: BatchService | None = None,
 ) -> uvicorn.Server:
     """What answers on a socket. ``lifespan``: see FastAPI."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
-        create_app(Generator(pool, sampling, options.queue), options, lifespan),
+        create_app(Generator(pool, sampling, options.queue), options, lifespan, batches),
         http=_Connection,
         ws="none",
         log_config=None,

@@ -88,7 +88,7 @@ def write_output(
                 check()
             if not (real.exists() and filecmp.cmp(partial, real, shallow=False)):
                 os.replace(partial, real)
-                _sync_folder(real.parent)
+                sync_folder(real.parent)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ def check_unchanged(source: Source, stamp: Stamp) -> None:
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` survive a power cut, where the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from openai import OpenAI
 
 from app.models.planning import choose
 from app.options import ModelOptions, PlanOptions
+from app.serve.batches.data import claimed
+from app.serve.batches.service import BatchService
 from app.serve.options import ServeOptions, ServeSampling
 from app.serve.pool import Entry, ModelPool
 from app.serve.server import http_server, listen
@@ -23,8 +25,9 @@ from tests.support import until
 class Running:
     """Where it is, and what it has."""
 
-    def __init__(self, port: int, pool: ModelPool) -> None:
+    def __init__(self, port: int, pool: ModelPool, batches: BatchService | None) -> None:
         self.address, self.port, self.pool = f"http://127.0.0.1:{port}", port, pool
+        self.batches = batches
 
     def client(self, key: str = "none") -> OpenAI:
         return OpenAI(base_url=f"{self.address}/v1", api_key=key, max_retries=0)
@@ -43,18 +46,24 @@ def running(models: dict[str, Path], **options: Any) -> Iterator[Running]:
         for name, path in models.items()
     ]
     budget = None if given.memory is None else int(given.memory * 2**30)
-    pool, listening = ModelPool(entries, budget), listen(given)
-    server = http_server(pool, given, ServeSampling().params())
-    thread = threading.Thread(target=partial(server.run, sockets=[listening]))
-    thread.start()
-    try:
-        until(lambda: server.started)
-        yield Running(listening.getsockname()[1], pool)
-    finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
-        pool.close()
+    pool, sampling = ModelPool(entries, budget), ServeSampling().params()
+    with ExitStack() as stack:
+        listening = stack.enter_context(listen(given))
+        stack.callback(pool.close)
+        batches = None
+        if given.data is not None:
+            batches = BatchService(stack.enter_context(claimed(given.data)), pool, sampling)
+            stack.callback(batches.close)
+            batches.start()
+        server = http_server(pool, given, sampling, batches=batches)
+        thread = threading.Thread(target=partial(server.run, sockets=[listening]))
+        thread.start()
+        try:
+            until(lambda: server.started)
+            yield Running(listening.getsockname()[1], pool, batches)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @pytest.fixture(scope="session")

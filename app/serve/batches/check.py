@@ -1,0 +1,122 @@
+"""Whether an input can be run: before any token, every line is read, and what is wrong with each is
+told."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.batch.input.ids import IdIndex
+from app.batch.input.lines import InputStream
+from app.batch.input.prompting import Prompting
+from app.batch.input.row import Row
+from app.batch.input.source import Source, open_source
+from app.openai.request import ENDPOINTS
+from app.serve.batches.record import Batch, BatchError
+from runtimes.errors import RequestError
+from runtimes.request import Priority, SamplingParams
+
+INPUT = "input.jsonl"
+_MOST_ERRORS = 50
+_MOST_TEXT = 300
+_LOOK_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found: ``errors``, or a model and rows for it."""
+
+    model: str | None = None
+    rows: int = 0
+    errors: tuple[BatchError, ...] = ()
+
+
+@contextmanager
+def opened(folder: Path, batch: Batch, sampling: SamplingParams) -> Iterator[Source]:
+    """The rows of a batch; interactive requests come before them. Raises RequestError."""
+    path = folder / INPUT
+    with InputStream(path, batch.input_file_id) as stream:
+        if stream.packing:
+            raise RequestError(f"the file is packed with {stream.packing}: upload JSON lines")
+    endpoint = ENDPOINTS[batch.endpoint]
+    prompting = Prompting(sampling=sampling, requests=endpoint, priority=Priority.LOW)
+    # A journal is of one batch, and its header says of which model: the rows' keys need not.
+    with open_source(str(path), format="jsonl", prompting=prompting) as source:
+        source.name = batch.input_file_id
+        yield source
+
+
+def check(
+    folder: Path,
+    batch: Batch,
+    sampling: SamplingParams,
+    models: Collection[str],
+    ended: Callable[[], bool],
+) -> Checked:
+    """Read all of the input, unless ``ended`` comes first."""
+    try:
+        with opened(folder, batch, sampling) as source:
+            return _check(source, batch, models, ended)
+    except RequestError as error:
+        return Checked(errors=(_error("invalid_file", str(error)),))
+
+
+def _check(
+    source: Source, batch: Batch, models: Collection[str], ended: Callable[[], bool]
+) -> Checked:
+    ids, errors = IdIndex(), list[BatchError]()
+    model, rows, wrong = None, 0, 0
+    for row in source.rows():
+        if rows % _LOOK_ROWS == 0 and ended():
+            break
+        rows += 1
+        error = _problem(row, batch, model)
+        if error is None:
+            model = row.fields["body"]["model"]
+            ids.add(row.id, row.line)
+            continue
+        wrong += 1
+        if len(errors) < _MOST_ERRORS:
+            errors.append(error)
+    repeats = ids.repeats()
+    pairs = zip(repeats.lines, repeats.first_lines, strict=True)
+    for line, first in pairs:
+        wrong += 1
+        if len(errors) < _MOST_ERRORS:
+            said = f"line {first} has the same custom_id"
+            errors.append(_error("duplicate_custom_id", said, line, "custom_id"))
+    if wrong > len(errors):
+        errors.append(_error("more_errors", f"{wrong - len(errors):,} more lines are not valid"))
+    if not rows:
+        errors.append(_error("empty_file", "the file has no requests: write one a line"))
+    if not errors and model not in models:
+        known = ", ".join(models)
+        said = f"there is no model {str(model)[:80]!r} here; there is: {known}"
+        errors.append(_error("model_not_found", said, 1, "body.model"))
+    return Checked(model, rows, tuple(sorted(errors, key=lambda one: one.line or 2**62)))
+
+
+def _problem(row: Row, batch: Batch, model: str | None) -> BatchError | None:
+    """What is wrong with a row of a batch for ``model``, which is None for the first."""
+    url, body = row.fields.get("url"), row.fields.get("body")
+    if isinstance(url, str) and url in ENDPOINTS and url != batch.endpoint:
+        said = f"url is {url}, and the batch is for {batch.endpoint}"
+        return _error("mismatched_endpoint", said, row.line, "url")
+    if row.problem is not None:
+        return _error(row.problem.code, row.problem.message, row.line)
+    own = body.get("model") if isinstance(body, dict) else None
+    if not isinstance(own, str) or not own:
+        said = "body has no 'model'"
+        return _error("missing_parameter", said, row.line, "body.model")
+    if model is not None and own != model:
+        said = f"the model is {own[:80]!r}, and that of the lines before {model[:80]!r}: a batch is"
+        return _error("mismatched_model", f"{said} for one model", row.line, "body.model")
+    return None
+
+
+def _error(
+    code: str, message: str, line: int | None = None, param: str | None = None
+) -> BatchError:
+    """Half a surrogate pair, which JSON may spell, has no UTF-8: it becomes its escape."""
+    whole = message.encode("utf-8", errors="backslashreplace").decode("utf-8")
+    return BatchError(code, whole[:_MOST_TEXT], line, param)

@@ -1,0 +1,179 @@
+"""What is no batch: told before any token, by the line; and requests that no client should send."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+
+import httpx2
+import pytest
+from openai import APIStatusError
+
+from tests.app.serve.batches.conftest import begin, ended, line
+
+COMPLETION = {
+    "custom_id": "c",
+    "method": "POST",
+    "url": "/v1/completions",
+    "body": {"model": "pebble", "prompt": "Hello"},
+}
+
+
+def without(name: str, **changes):
+    return {k: v for k, v in {**line(1), **changes}.items() if k != name}
+
+
+BAD = {
+    "bad JSON": ("{'a': 1}", "invalid_json", None),
+    "no object": ("[1]", "wrong_type", None),
+    "no custom_id": (without("custom_id"), "missing_parameter", None),
+    "a number for an id": (without("", custom_id=3), "missing_parameter", None),
+    "no body": (without("body"), "wrong_type", None),
+    "another method": (without("", method="GET"), "invalid_value", None),
+    "no url": (without("url"), "unsupported_url", None),
+    "another url": (without("", url="/v1/images"), "unsupported_url", None),
+    "the other endpoint": (COMPLETION, "mismatched_endpoint", "url"),
+    "a plain row": ({"custom_id": "a", "prompt": "Hello"}, "invalid_value", None),
+    "no messages": (without("", body={"model": "pebble"}), "missing_parameter", None),
+    "a wrong parameter": (line(1, temperature="hot"), "wrong_type", None),
+    "an unknown parameter": (line(1, colour="red"), "unsupported_parameter", None),
+    "a schema that is none": (
+        line(1, response_format={"type": "json_schema", "json_schema": {"schema": {"type": 5}}}),
+        "invalid_value",
+        None,
+    ),
+    "no model": (without("", body={"messages": line(1)["body"]["messages"]}), "missing_parameter",
+                 "body.model"),
+    "another model": (line(1, model="granite"), "mismatched_model", "body.model"),
+    "the same id": (line(0), "duplicate_custom_id", "custom_id"),
+    "half a character": (json.dumps(line(1, "\ud800")), "invalid_unicode", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_bad_line_fails_the_batch_before_any_token(client, server, name):
+    bad, code, param = BAD[name]
+    tokens = sum(served.engine.stats().prompt_tokens for served in server.pool.loaded().values())
+    batch = ended(client, begin(client, [line(0), bad, line(2)]))
+    assert batch.status == "failed"
+    [error] = batch.errors.data
+    assert (error.code, error.line, error.param) == (code, 2, param), error
+    assert error.message
+    assert batch.output_file_id is None
+    assert batch.request_counts.total == 0
+    now = sum(served.engine.stats().prompt_tokens for served in server.pool.loaded().values())
+    assert now == tokens
+
+
+def test_every_bad_line_is_told_up_to_a_bound(client):
+    batch = ended(client, begin(client, ["x"] * 60 + [line(0)] * 3))
+    lines = [error.line for error in batch.errors.data if error.line]
+    assert lines == list(range(1, 51))
+    assert "12 more" in batch.errors.data[-1].message
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "empty_file"),
+        (b"\n\n", "empty_file"),
+        (gzip.compress(json.dumps(line(0)).encode()), "invalid_file"),
+        (b"\xff\xfe\x00", "invalid_utf8"),
+        (json.dumps(line(0, model="granite")).encode(), "model_not_found"),
+    ],
+)
+def test_a_file_that_cannot_be_a_batch(client, content, code):
+    file = client.files.create(file=("in", content), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    batch = ended(client, batch)
+    assert (batch.status, batch.errors.data[0].code) == ("failed", code)
+
+
+GOOD = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({"input_file_id": "file-0"}, 404, "file-0"),
+        ({"input_file_id": "../../etc"}, 404, "there is no file"),
+        ({"input_file_id": 5}, 400, "input_file_id"),
+        ({"endpoint": "/v1/embeddings"}, 400, "endpoint"),
+        ({"endpoint": None}, 400, "endpoint"),
+        ({"completion_window": "1h"}, 400, "24h"),
+        ({"metadata": {"a": 5}}, 400, "metadata"),
+        ({"metadata": {"a": "x" * 513}}, 400, "metadata"),
+        ({"metadata": {"\ud800": "x"}}, 400, "metadata"),
+        ({"metadata": {str(i): "x" for i in range(17)}}, 400, "metadata"),
+        ({"output_expires_after": {"anchor": "created_at"}}, 400, "output_expires_after"),
+    ],
+)
+def test_a_batch_that_cannot_be_asked_for(client, server, changes, status, said):
+    file = client.files.create(file=("in", b"x"), purpose="batch")
+    body = json.dumps({"input_file_id": file.id, **GOOD, **changes})
+    found = httpx2.post(f"{server.address}/v1/batches", content=body.encode())
+    assert found.status_code == status
+    assert said in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"null", b'{"a": NaN}'])
+def test_a_body_that_is_none(server, body):
+    assert httpx2.post(f"{server.address}/v1/batches", content=body).status_code == 400
+
+
+@pytest.mark.parametrize("place", ["files", "batches"])
+@pytest.mark.parametrize("name", ["x", "..%2fx", "%2e%2e", "file-%00", "a" * 3000, "%ff"])
+def test_an_id_that_nothing_has(server, place, name):
+    found = httpx2.get(f"{server.address}/v1/{place}/{name}")
+    assert found.status_code == 404
+    assert found.json()["error"]["message"]
+
+
+FORM = "multipart/form-data; boundary=b"
+FILE = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n'
+PURPOSE = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        (FORM, FILE + PURPOSE + b"--b--\r\n", 200),
+        (FORM, PURPOSE + FILE + b"--b--", 200),
+        ("application/json", b"{}", 400),
+        ("multipart/form-data", FILE, 400),
+        ("multipart/form-data; boundary=" + "b" * 500, FILE, 400),
+        (FORM, b"", 400),
+        (FORM, b"no form", 400),
+        (FORM, FILE + PURPOSE, 400),  # cut off
+        (FORM, FILE + b"--b--\r\n", 400),  # no purpose
+        (FORM, FILE + PURPOSE.replace(b"batch", b"vision") + b"--b--", 400),
+        (FORM, FILE + PURPOSE.replace(b"batch", b"b" * 5000) + b"--b--", 400),
+        (FORM, PURPOSE + b"--b--\r\n", 400),  # no file
+        (FORM, FILE + FILE + PURPOSE + b"--b--", 400),
+        (FORM, PURPOSE * 20 + b"--b--", 400),
+        (FORM, FILE + PURPOSE + PURPOSE.replace(b"purpose", b"expires_after") + b"--b--", 400),
+        (FORM, FILE.replace(b"form-data", b"\xff" * 9000) + PURPOSE + b"--b--", 400),
+    ],
+)
+def test_an_upload_that_is_none_leaves_nothing(server, kind, body, status):
+    folder = server.batches.files.folder
+    before = Counter(path.name for path in folder.iterdir())
+    found = httpx2.post(f"{server.address}/v1/files", content=body, headers={"Content-Type": kind})
+    assert found.status_code == status, found.text
+    left = Counter(path.name for path in folder.iterdir()) - before
+    assert sum(left.values()) == (status == 200), left
+
+
+def test_only_the_input_of_a_batch_is_uploaded(client):
+    with pytest.raises(APIStatusError, match="purpose") as error:
+        client.files.create(file=("a", b"x"), purpose="fine-tune")
+    assert error.value.status_code == 400
+
+
+def test_results_are_no_input(client):
+    batch = ended(client, begin(client, [line(0, max_tokens=2)]))
+    with pytest.raises(APIStatusError, match="batch_output"):
+        client.batches.create(input_file_id=batch.output_file_id, **GOOD)
