@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -77,3 +78,13 @@ def server(gguf_file: Path, onnx_folder: Path) -> Iterator[Running]:
 def serving() -> Callable[..., Any]:
     """See ``running``."""
     return running
+
+
+def started(ingot: Any, data: Path, *arguments: Any, **options: Any) -> tuple[Any, int]:
+    """A server of its own process with its own folder of data, and its port."""
+    process = ingot.start("serve", *arguments, "--port", 0, "--data", data, **options)
+    for line in process.stderr:
+        found = re.search(rb"127\.0\.0\.1:(\d+)/v1 is ready", line)
+        if found:
+            return process, int(found[1])
+    raise AssertionError(process.wait())

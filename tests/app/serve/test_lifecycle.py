@@ -5,9 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
-import subprocess
 import threading
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 from openai import APIStatusError, InternalServerError
 
 from tests.app import endless
-from tests.app.serve.conftest import Running, running
+from tests.app.serve.conftest import Running, running, started
 from tests.support import until
 
 STORY = {
@@ -133,19 +131,9 @@ def test_a_model_that_does_not_fit_says_what_would(gguf_file):
         assert "--slots" in refused.value.message
 
 
-def started(ingot, *arguments) -> tuple[subprocess.Popen[bytes], int]:
-    """A server of its own process, and its port."""
-    process = ingot.start("serve", *arguments, "--port", 0)
-    for line in process.stderr:
-        found = re.search(rb"127\.0\.0\.1:(\d+)/v1 is ready", line)
-        if found:
-            return process, int(found[1])
-    raise AssertionError(process.wait())
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_end_finishes_what_runs(ingot, endless_gguf, number):
-    process, port = started(ingot, f"pebble={endless_gguf}", "--slots", 1)
+def test_a_server_that_is_told_to_end_finishes_what_runs(ingot, endless_gguf, tmp_path, number):
+    process, port = started(ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request(
         "POST", "/v1/chat/completions", json.dumps({**STORY, "stream": True, "max_tokens": 1500})
@@ -160,8 +148,10 @@ def test_a_server_that_is_told_to_end_finishes_what_runs(ingot, endless_gguf, nu
     assert b"finishing 1 request" in process.stderr.read()
 
 
-def test_a_second_ctrl_c_ends_at_once(ingot, endless_gguf):
-    process, port = started(ingot, f"pebble={endless_gguf}", "--slots", 1, "--context", 32768)
+def test_a_second_ctrl_c_ends_at_once(ingot, endless_gguf, tmp_path):
+    process, port = started(
+        ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1, "--context", 32768
+    )
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("POST", "/v1/chat/completions", json.dumps({**STORY, "stream": True}))
     response = connection.getresponse()
@@ -173,8 +163,8 @@ def test_a_second_ctrl_c_ends_at_once(ingot, endless_gguf):
     assert process.wait(60) in (0, 130)
 
 
-def test_the_log_has_no_text(ingot, gguf_file):
-    process, port = started(ingot, f"pebble={gguf_file}", "--log-json", "--slots", 1)
+def test_the_log_has_no_text(ingot, gguf_file, tmp_path):
+    process, port = started(ingot, tmp_path, f"pebble={gguf_file}", "--log-json", "--slots", 1)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("POST", "/v1/chat/completions", json.dumps(SHORT))
     assert (
