@@ -14,7 +14,9 @@ from app.openai.task import InputError
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model, json_body
 from app.serve.observe import Observer
-from app.serve.openai_routes import ANY_BODY
+from app.serve.openapi import json_body as json_schema
+
+_TEXT = json_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
 
 
 def routes(generator: Generator, observer: Observer) -> APIRouter:
@@ -54,7 +56,7 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
             raise HttpError(404, "model_not_found", f"there is no model {name[:80]!r} here")
         return about(name)
 
-    @router.post("/v1/tokenize", openapi_extra=ANY_BODY)
+    @router.post("/v1/tokenize", openapi_extra=_TEXT)
     async def tokenize(request: Request) -> Response:
         """The token ids of ``prompt``, or of ``messages`` by the model's chat template."""
         body = await json_body(request)

@@ -85,7 +85,8 @@ class Observer:
         said: dict[str, Any] = {
             "time": round(time.time(), 3),
             "method": scope["method"],
-            "path": scope["path"][:200],
+            # As it came, percent-encoded: it must not write lines of its own.
+            "path": scope["raw_path"][:200].decode("ascii", "backslashreplace"),
             "status": status,
             "seconds": round(seconds, 4),
             "client": (scope.get("client") or ("",))[0],

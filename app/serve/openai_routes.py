@@ -24,36 +24,34 @@ from app.serve.generate import (
     while_connected,
 )
 from app.serve.observe import Observer
+from app.serve.openapi import body_of
 
 _IDS = {"chat": "chatcmpl", "completions": "cmpl"}
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
-# OpenAPI's description of a body that is read here and not by Pydantic.
-ANY_BODY: dict[str, Any] = {
-    "requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}
-}
+_STREAM = {"stream": {"type": "boolean"}}
 
 
 def routes(generator: Generator, observer: Observer) -> APIRouter:
     """The three of them."""
     router = APIRouter()
 
-    @router.post("/v1/chat/completions", openapi_extra=ANY_BODY)
+    @router.post("/v1/chat/completions", openapi_extra=body_of("chat", **_STREAM))
     async def chat(request: Request) -> Response:
         """A message that follows a conversation."""
         return await _answer(request, generator, observer, "chat")
 
-    @router.post("/v1/completions", openapi_extra=ANY_BODY)
+    @router.post("/v1/completions", openapi_extra=body_of("completions", **_STREAM))
     async def completions(request: Request) -> Response:
         """A text that continues a text."""
         return await _answer(request, generator, observer, "completions")
 
-    @router.post("/predict", openapi_extra=ANY_BODY)
+    @router.post("/predict", openapi_extra=body_of("completions", num_samples={"type": "integer"}))
     async def predict(request: Request) -> Response:
         """``num_samples`` texts that continue ``prompt``."""
         body = await json_body(request)
         if isinstance(body, dict):
-            body = {**body, "n": body.get("num_samples", 1)}
-            del body["num_samples"]
+            body = {"n": body.get("num_samples"), **body}
+            body.pop("num_samples", None)
         return await _answer(request, generator, observer, "completions", body)
 
     return router
