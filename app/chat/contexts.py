@@ -47,7 +47,7 @@ class SavedContexts:
                 log.info("saved %d of %d tokens of chat %d", kept, len(tokens), chat)
         except (IngotError, OSError) as error:
             log.info("the context of chat %d is not saved: %s", chat, error)
-        self._prune()
+        prune(self.folder, "*.context", self.most_bytes)
 
     def load(self, engine: EngineApi, chat: int) -> None:
         """Give the engine what was saved of the chat, if anything was. A problem is logged."""
@@ -62,12 +62,13 @@ class SavedContexts:
     def _path(self, chat: int) -> Path:
         return self.folder / f"{chat}.context"
 
-    def _prune(self) -> None:
-        """Remove files that are too old, then the oldest ones beyond ``most_bytes``."""
-        room, oldest = self.most_bytes, time.time() - _KEEP_S
-        with suppress(OSError):  # somebody else may prune, too
-            files = [(path.stat(), path) for path in self.folder.glob("*.context")]
-            for status, path in sorted(files, key=lambda item: -item[0].st_mtime):
-                room -= status.st_size
-                if room < 0 or status.st_mtime < oldest:
-                    path.unlink(missing_ok=True)
+
+def prune(folder: Path, pattern: str, most_bytes: int) -> None:
+    """Remove files that were not touched for a month, then the oldest beyond ``most_bytes``."""
+    room, oldest = most_bytes, time.time() - _KEEP_S
+    with suppress(OSError):  # somebody else may prune, too
+        files = [(path.stat(), path) for path in folder.glob(pattern)]
+        for status, path in sorted(files, key=lambda item: -item[0].st_mtime):
+            room -= status.st_size
+            if room < 0 or status.st_mtime < oldest:
+                path.unlink(missing_ok=True)

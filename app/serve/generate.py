@@ -19,6 +19,7 @@ from app.openai.task import Problem, Task
 from app.prompts import PromptStyle, encode
 from app.serve.errors import HttpError, problem_error
 from app.serve.pool import ModelPool, Served
+from app.serve.prefixes import SavedPrefixes
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
 from runtimes.stream import Stream
 
@@ -38,9 +39,10 @@ class Generation:
     """A request that was submitted. ``close`` it in any case."""
 
     served: Served
-    params: SamplingParams
+    request: Request
     stream: Stream
     _held: ExitStack
+    _done: Callable[[Completion], None]
     first_s: float | None = None  # from the request's arrival to the first piece of text
     begun: float = field(default_factory=time.monotonic)
     completion: Completion | None = None
@@ -66,19 +68,32 @@ class Generation:
     def close(self) -> None:
         """End it, if it still runs, and let others have its place."""
         self.stream.cancel()
+        if self.completion is not None:
+            self._done(self.completion)
         self._held.close()
 
 
 class Generator:
     """Submits requests to the models of a pool, so many at a time."""
 
-    def __init__(self, pool: ModelPool, defaults: SamplingParams, queue: int) -> None:
+    def __init__(
+        self,
+        pool: ModelPool,
+        defaults: SamplingParams,
+        queue: int,
+        prefixes: SavedPrefixes | None = None,
+    ) -> None:
         """``queue``: how many requests of a model may wait for a slot."""
         self.pool, self.defaults, self._queue = pool, defaults, queue
+        self.prefixes = prefixes
         self._lock = threading.Lock()
         self._running: dict[str, int] = {}
         self._seconds: dict[str, float] = {}  # that requests took lately, averaged
         self._limiter: CapacityLimiter | None = None
+
+    def idle(self) -> list[Served]:
+        """Loaded models without a request."""
+        return [one for name, one in self.pool.loaded().items() if not self.running(name)]
 
     def running(self, name: str) -> int:
         """Requests of a model that run or wait."""
@@ -114,8 +129,19 @@ class Generator:
             last = {"role": "user", "content": task.turns[-1]}
             ids = encode(served.engine, PromptStyle(raw=task.raw), [*task.history, last])
             request = Request(ids, task.sampling or self.defaults, task.priority)
+            if self.prefixes is not None:
+                self.prefixes.before(served, ids)
             stream = served.engine.submit(request)
-            return Generation(served, request.params, stream, held.pop_all(), begun=begun)
+            return Generation(
+                served, request, stream, held.pop_all(), self._done(served, ids), begun=begun
+            )
+
+    def _done(self, served: Served, ids: list[int]) -> Callable[[Completion], None]:
+        def note(completion: Completion) -> None:
+            if self.prefixes is not None and completion.usage.completion_tokens:
+                self.prefixes.after(served, ids, completion.timings)
+
+        return note
 
     def _enter(self, served: Served) -> None:
         with self._lock:

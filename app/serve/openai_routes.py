@@ -123,7 +123,7 @@ async def _chunks(
         return data({**common, "choices": list(choices), **more})
 
     if chat:
-        for index in range(generation.params.n):
+        for index in range(generation.request.params.n):
             yield event(_piece(index, {"role": "assistant", "content": ""}))
     async for chunk in generation.pieces():
         if chunk.text:

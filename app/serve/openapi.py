@@ -42,3 +42,6 @@ def body_of(endpoint: Endpoint, **more: Any) -> dict[str, Any]:
 def json_body(schema: dict[str, Any]) -> dict[str, Any]:
     """For ``openapi_extra`` of a route."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+ANY_BODY = json_body({"type": "object"})

@@ -65,6 +65,12 @@ class ServeOptions:
         "Gigabytes that loaded models may take together; all that is free by default.",
         min=0.1,
     )
+    saved_mb: int = option(
+        1000,
+        "Megabytes of disk for what prompts begin with (system prompts, long chats), which is then"
+        " not read again after a restart; 0 for none.",
+        min=0,
+    )
     log_json: bool = option(False, "Log requests as JSON lines.")
 
     @property

@@ -57,7 +57,8 @@ class ModelPool:
 
     def __init__(self, entries: Sequence[Entry], budget: int | None = None) -> None:
         """``budget``: bytes that the loaded models may take together. Raises RequestError for two
-        models of one name."""
+        models of one name. ``leaving`` is told of a model that will be unloaded at once."""
+        self.leaving: Callable[[Served], None] = lambda _: None
         self._entries = {entry.name: entry for entry in entries}
         if len(self._entries) < len(entries):
             names = [entry.name for entry in entries]
@@ -98,7 +99,7 @@ class ModelPool:
                 one.leases -= 1
                 one.used = time.monotonic()
 
-    def close(self, *, drain: bool = False) -> None:
+    def close(self) -> None:
         """Unload everything. Idempotent."""
         with self._lock:
             self._closed = True
@@ -107,7 +108,13 @@ class ModelPool:
         if coming is not None:
             coming.close()
         for one in gone:
-            one.served.engine.close(drain=drain)
+            self._unload(one)
+
+    def _unload(self, one: _Loaded) -> None:
+        try:
+            self.leaving(one.served)
+        finally:
+            one.served.engine.close()
 
     def _entry(self, name: str | None) -> Entry:
         if name is None:
@@ -188,7 +195,7 @@ class ModelPool:
                 oldest = min(idle, key=lambda one: one.used)
                 del self._loaded[oldest.served.name]
             logger.info("%s is unloaded to make room", oldest.served.name)
-            oldest.served.engine.close()
+            self._unload(oldest)
         else:
             return
         if busy:

@@ -22,7 +22,9 @@ from app.serve.http import create_app
 from app.serve.observe import access
 from app.serve.options import ServeOptions
 from app.serve.pool import ModelPool
+from app.serve.prefixes import SavedPrefixes
 from runtimes.errors import RequestError
+from runtimes.paths import cache_dir
 from runtimes.request import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,10 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
         stack.callback(pool.close)
         batches = BatchService(data, pool, sampling)
         stack.callback(batches.close)
+        generator = Generator(pool, sampling, options.queue, _prefixes(pool, options))
+        if generator.prefixes is not None:
+            generator.prefixes.watch(generator.idle)
+            stack.callback(generator.prefixes.close)
         with console.doing("loading the model"), pool.lease(None) as served:
             first = served
 
@@ -70,23 +76,30 @@ def serve(pool: ModelPool, options: ServeOptions, sampling: SamplingParams) -> N
 
         _log_requests(as_json=options.log_json)
         _allow_connections()
-        server = http_server(pool, options, sampling, lifespan, batches)
+        server = http_server(generator, options, lifespan, batches)
         # uvicorn raises the signals that ended it once more.
         with sigterm_as_ctrl_c(), contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
 
 
+def _prefixes(pool: ModelPool, options: ServeOptions) -> SavedPrefixes | None:
+    if not options.saved_mb:
+        return None
+    prefixes = SavedPrefixes(cache_dir() / "prefixes", options.saved_mb * 10**6)
+    pool.leaving = prefixes.save
+    return prefixes
+
+
 def http_server(
-    pool: ModelPool,
+    generator: Generator,
     options: ServeOptions,
-    sampling: SamplingParams,
     lifespan: Any = None,
     batches: BatchService | None = None,
 ) -> uvicorn.Server:
     """What answers on a socket. ``lifespan``: see FastAPI."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
-        create_app(Generator(pool, sampling, options.queue), options, lifespan, batches),
+        create_app(generator, options, lifespan, batches),
         http=_Connection,
         ws="none",
         log_config=None,

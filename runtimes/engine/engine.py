@@ -24,6 +24,7 @@ from runtimes.engine.sequence import RequestState, Sink
 from runtimes.engine.session import SessionHeader, read_session, write_session
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
+from runtimes.machine.installed import find_installed
 from runtimes.models.modelfile import ModelFile, fingerprint
 from runtimes.request import FinishReason, Request
 from runtimes.runner import Runner, Tokenizer
@@ -202,8 +203,14 @@ class Engine(EngineApi):
         return list(header.tokens)
 
     def _session_header(self, tokens: Iterable[int]) -> SessionHeader:
-        kv_type = self._settings.kv_type
-        return SessionHeader(fingerprint(self.model), self.model.runtime, kv_type, list(tokens))
+        found = find_installed(self.model.runtime)
+        return SessionHeader(
+            model=fingerprint(self.model),
+            runtime=self.model.runtime,
+            library=found.version if found else "unknown",
+            kv_type=self._settings.kv_type,
+            tokens=list(tokens),
+        )
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""

@@ -3,11 +3,12 @@
 A session file is one line of JSON in UTF-8, ended by a newline, then the payload, which is what
 ``KvSlots.save`` gave::
 
-    {"ingot_session": 2, "model": ..., "runtime": ..., "kv_type": ..., "tokens": [...],
-     "crc32": ...}
+    {"ingot_session": 3, "model": ..., "runtime": ..., "library": ..., "kv_type": ...,
+     "tokens": [...], "crc32": ...}
 
 ``ingot_session`` is the version of this layout and of the payloads', ``model`` the fingerprint of
-the model file (``runtimes.models.modelfile``), ``tokens`` the ids that the payload holds the keys
+the model file (``runtimes.models.modelfile``), ``library`` the version of the runtime's library,
+``tokens`` the ids that the payload holds the keys
 and values of, ``crc32`` the checksum (zlib's) of the fields before it and the payload. The tokens
 are the text of the conversation: the file is as private as that, and is made readable by its owner
 only.
@@ -18,14 +19,14 @@ import json
 import os
 import tempfile
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.runner import SavedKv
 
-_VERSION = 2
+_VERSION = 3
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _KEY = "ingot_session"
 _MOST_HEADER_BYTES = 64 * 2**20  # some 8 million tokens; what is longer is no header
@@ -37,6 +38,7 @@ class SessionHeader:
 
     model: str
     runtime: str
+    library: str
     kv_type: str
     tokens: list[int]
 
@@ -86,7 +88,19 @@ def read_session(path: Path, expected: SessionHeader) -> tuple[SessionHeader, by
     crc = fields.pop("crc32", None)
     if crc != _checksum(fields, data):
         raise ModelError(f"{path} is damaged: its checksum is another. Start the conversation anew")
-    return SessionHeader(expected.model, expected.runtime, expected.kv_type, fields["tokens"]), data
+    return replace(expected, tokens=fields["tokens"]), data
+
+
+def session_tokens(path: Path) -> list[int]:
+    """The tokens that a file says it holds; nothing else of it is checked. Raises ModelError."""
+    try:
+        with path.open("rb") as file:
+            tokens = _fields(path, file).get("tokens")
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not isinstance(tokens, list) or not all(isinstance(one, int) for one in tokens):
+        raise ModelError(f"{path} is damaged: it has no tokens")
+    return tokens
 
 
 def _checksum(fields: dict[str, Any], data: SavedKv) -> int:
@@ -113,6 +127,7 @@ def _require_match(path: Path, fields: dict[str, Any], expected: SessionHeader) 
     for key, what, advice in (
         ("model", "model file", "the file that it was saved with"),
         ("runtime", "runtime", fields.get("runtime")),
+        ("library", "version of the library", f"version {fields.get('library')}"),
         ("kv_type", "type of keys and values", f"kv_type {fields.get('kv_type')}"),
     ):
         found, here = str(fields.get(key)), str(getattr(expected, key))

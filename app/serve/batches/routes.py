@@ -15,7 +15,7 @@ from app.serve.batches.record import Batch
 from app.serve.batches.service import BatchService
 from app.serve.errors import HttpError
 from app.serve.generate import json_body
-from app.serve.openai_routes import ANY_BODY
+from app.serve.openapi import ANY_BODY
 
 _PIECE = 1 << 18
 _MOST_PAIRS, _MOST_KEY, _MOST_VALUE = 16, 64, 512  # of metadata, as OpenAI has them

@@ -17,8 +17,10 @@ from app.models.planning import choose
 from app.options import ModelOptions, PlanOptions
 from app.serve.batches.data import claimed
 from app.serve.batches.service import BatchService
+from app.serve.generate import Generator
 from app.serve.options import ServeOptions, ServeSampling
 from app.serve.pool import Entry, ModelPool
+from app.serve.prefixes import SavedPrefixes
 from app.serve.server import http_server, listen
 from tests.support import until
 
@@ -26,17 +28,20 @@ from tests.support import until
 class Running:
     """Where it is, and what it has."""
 
-    def __init__(self, port: int, pool: ModelPool, batches: BatchService | None) -> None:
-        self.address, self.port, self.pool = f"http://127.0.0.1:{port}", port, pool
-        self.batches = batches
+    def __init__(self, port: int, generator: Generator, batches: BatchService | None) -> None:
+        self.address, self.port = f"http://127.0.0.1:{port}", port
+        self.generator, self.pool, self.batches = generator, generator.pool, batches
 
     def client(self, key: str = "none") -> OpenAI:
         return OpenAI(base_url=f"{self.address}/v1", api_key=key, max_retries=0)
 
 
 @contextmanager
-def running(models: dict[str, Path], **options: Any) -> Iterator[Running]:
-    """A server of these files, with the options given."""
+def running(
+    models: dict[str, Path], saved: Path | None = None, **options: Any
+) -> Iterator[Running]:
+    """A server of these files, with the options given; beginnings of prompts are saved in the
+    folder ``saved``, however soon they are read."""
     given = ServeOptions(port=0, **options)
     entries = [
         Entry(
@@ -56,12 +61,17 @@ def running(models: dict[str, Path], **options: Any) -> Iterator[Running]:
             batches = BatchService(stack.enter_context(claimed(given.data)), pool, sampling)
             stack.callback(batches.close)
             batches.start()
-        server = http_server(pool, given, sampling, batches=batches)
+        prefixes = None
+        if saved is not None:
+            prefixes = SavedPrefixes(saved, given.saved_mb * 10**6, worth_s=0.0)
+            pool.leaving = prefixes.save
+        generator = Generator(pool, sampling, given.queue, prefixes)
+        server = http_server(generator, given, batches=batches)
         thread = threading.Thread(target=partial(server.run, sockets=[listening]))
         thread.start()
         try:
             until(lambda: server.started)
-            yield Running(listening.getsockname()[1], pool, batches)
+            yield Running(listening.getsockname()[1], generator, batches)
         finally:
             server.should_exit = True
             thread.join()

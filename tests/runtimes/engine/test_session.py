@@ -13,7 +13,7 @@ import pytest
 from runtimes.engine.session import SessionHeader, read_session, write_session
 from runtimes.errors import ModelError, OutOfMemoryError
 
-HEADER = SessionHeader("f" * 64, "llamacpp", "f16", [1, 2, 300_000])
+HEADER = SessionHeader("f" * 64, "llamacpp", "1.0", "f16", [1, 2, 300_000])
 DATA = bytes(range(256)) * 40
 
 
@@ -88,8 +88,8 @@ def test_tokens_that_were_changed_are_refused(saved: Path, tokens: object):
 
 
 def test_a_newer_format_says_so(saved: Path):
-    saved.write_bytes(saved.read_bytes().replace(b'"ingot_session": 2', b'"ingot_session": 3'))
-    with pytest.raises(ModelError, match="format 3, this Ingot reads 2"):
+    saved.write_bytes(saved.read_bytes().replace(b'"ingot_session": 3', b'"ingot_session": 4'))
+    with pytest.raises(ModelError, match="format 4, this Ingot reads 3"):
         read_session(saved, HEADER)
 
 
