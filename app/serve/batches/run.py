@@ -17,7 +17,7 @@ from app.batch.settings import JobSettings, differences
 from app.batch.spec import BatchSpec, OutputOptions
 from app.serve.batches.check import opened
 from app.serve.batches.record import Batch, Counts
-from app.serve.batches.results import OUT
+from app.serve.batches.results import OUT, answered
 from app.serve.pool import ModelPool
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import fingerprint
@@ -70,6 +70,9 @@ def run(
     journal.
     """
     assert batch.model is not None
+    found = answered(folder)
+    if found is not None and found.completed == batch.counts.total:
+        return True  # what ended the server before came after the last row
     with models.lease(batch.model) as served, opened(folder, batch, sampling) as source:
         choice, out = served.choice, folder / OUT
         settings = JobSettings(

@@ -44,7 +44,9 @@ class Waits:
                 self._waits.pop(identity, None)
                 return BatchError("engine_error", said)
             pause = min(FIRST_S * 2 ** (tries - 1), LONGEST_S)
-            problem = BatchError("waiting", said)
+            problem = BatchError(
+                "waiting", f"{said}. The batch goes on by itself when that is over"
+            )
             self._waits[identity] = _Wait(time.monotonic() + pause, problem, tries, rows)
         if before is None or before.problem != problem:
             known = isinstance(error, (IngotError, HttpError))

@@ -1,0 +1,302 @@
+"""Wherever a server ends, the next one on its data goes on: every row once, every file once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from app.batch.journal.journal import Journal
+from app.models.planning import choose
+from app.options import ModelOptions, PlanOptions
+from app.serve.batches import files, store, waits
+from app.serve.batches.data import claimed
+from app.serve.batches.record import RECORD
+from app.serve.batches.service import BatchService
+from app.serve.options import ServeSampling
+from app.serve.pool import Entry, ModelPool
+from runtimes.errors import RequestError
+from tests.app.serve.batches.conftest import ENDED, line
+from tests.support import read_rows, until
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"  # the crashes are meant
+)
+ROWS = 5
+WRITES = 5  # that become a batch: checked, finalizing, its two files, completed
+
+
+class Crash(BaseException):
+    """Nothing is done after it, as after a kill."""
+
+
+@contextmanager
+def crashing(number: int, *, after: bool):
+    """The threads of a service end when something is made last on the disk for the ``number``-th
+    time: before that or ``after`` it."""
+    count = itertools.count(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((store, "write_record"), (files, "put")):
+            real = getattr(module, name)
+
+            def write(*arguments, real=real):
+                at = next(count)
+                if at < number or (at == number and after):
+                    real(*arguments)
+                if at >= number:
+                    raise Crash
+
+            patch.setattr(module, name, write)
+        yield
+
+
+@contextmanager
+def serving(data, models):
+    """A service from its start to its end."""
+    with claimed(data) as folder:
+        service = BatchService(folder, models, ServeSampling().params())
+        try:
+            yield service
+        finally:
+            service.close()
+
+
+def new(service, lines):
+    """A batch of these lines."""
+    file = service.files.begin()
+    file.write("\n".join(map(json.dumps, lines)).encode())
+    file.keep("in.jsonl", "batch")
+    return service.create(file.id, "/v1/chat/completions", None)
+
+
+def lines():
+    """The last of them fails."""
+    good = [line(i, max_tokens=4) for i in range(ROWS - 1)]
+    return [*good, line(ROWS - 1, "word " * 3000)]
+
+
+def crashed(service):
+    """Until one of its threads has ended by itself."""
+    until(lambda: not all(thread.is_alive() for thread in service._work._threads))
+
+
+def ended(service, batch):
+    return until(lambda: service.get(batch.id), lambda now: now.status in ENDED)
+
+
+def check_whole(service, batch, status="completed"):
+    """Every row once, in two files and no more."""
+    batch = service.get(batch.id)
+    assert batch.status == status
+    assert (batch.counts.total, batch.counts.completed, batch.counts.failed) == (ROWS, ROWS - 1, 1)
+    found = [service.files.path(one) for one in (batch.output_file_id, batch.error_file_id)]
+    ids = [[row["custom_id"] for row in read_rows(path)] for path in found]
+    assert ids == [[f"row-{i}" for i in range(ROWS - 1)], [f"row-{ROWS - 1}"]]
+    assert len(service.files.all()) == 3
+    folders = list(service.files.folder.iterdir())
+    assert len(folders) == 3, folders
+    folder = service._batches.folder(batch)
+    until(lambda: [path.name for path in folder.iterdir()] == [RECORD])
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", range(1, WRITES + 1))
+def test_an_end_at_any_write(server, tmp_path, number, after):
+    with serving(tmp_path, server.pool) as service, crashing(number, after=after):
+        batch = new_before(service)
+        service.start()
+        crashed(service)
+    with serving(tmp_path, server.pool) as service:
+        assert service.get(batch.id).ended == (number == WRITES and after)
+        service.start()
+        ended(service, batch)
+        check_whole(service, batch)
+
+
+def new_before(service):
+    """A batch whose creation is not counted."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((store, "write_record"), (files, "put")):
+            patch.setattr(module, name, REAL[name])
+        return new(service, lines())
+
+
+REAL = {"write_record": store.write_record, "put": files.put}
+
+
+def test_no_other_writes_are_to_be_tried(server, tmp_path):
+    with serving(tmp_path, server.pool) as service, crashing(WRITES + 1, after=False):
+        batch = new_before(service)
+        service.start()
+        ended(service, batch)
+        check_whole(service, batch)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", range(1, 5))
+def test_an_end_at_any_write_of_a_cancelled_batch(server, tmp_path, number, after):
+    with serving(tmp_path, server.pool) as service, crashing(2, after=False):
+        batch = new_before(service)
+        service.start()
+        crashed(service)  # when all rows are answered
+    with serving(tmp_path, server.pool) as service:
+        assert service.cancel(batch.id).status == "cancelling"
+        with crashing(number, after=after):
+            service.start()
+            crashed(service)
+    with serving(tmp_path, server.pool) as service:
+        service.start()
+        ended(service, batch)
+        check_whole(service, batch, "cancelled")
+
+
+def test_what_was_answered_is_not_asked_again(server, tmp_path, monkeypatch):
+    told = itertools.count(1)
+    real = Journal.append
+
+    def append(journal, *arguments):
+        real(journal, *arguments)
+        if next(told) == 3:
+            raise Crash
+
+    monkeypatch.setattr(Journal, "append", append)
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, lines())
+        service.start()
+        crashed(service)
+        [journal] = (tmp_path / "batches" / batch.id).glob("*.journal.jsonl")
+        before = [row for row in read_rows(journal) if "key" in row]
+        assert len(before) == 3
+    with serving(tmp_path, server.pool) as service:
+        counts = service.get(batch.id).counts  # at once, before anything is read again
+        assert counts.completed == sum(row["ok"] for row in before)
+        service.start()
+        ended(service, batch)
+        check_whole(service, batch)
+        answers = {
+            row["custom_id"]: row["response"]["body"]["created"]
+            for row in read_rows(service.files.path(service.get(batch.id).output_file_id))
+        }
+    for row in before:
+        if row["ok"]:
+            assert answers[f"row-{row['index']}"] == int(row["answer"]["created"])
+
+
+def pool_of(**models):
+    """A pool of these files."""
+    return ModelPool(
+        [
+            Entry(name, partial(choose, str(path), ModelOptions(), PlanOptions(), "batch"))
+            for name, path in models.items()
+        ]
+    )
+
+
+def test_a_batch_waits_for_the_model_that_began_it(server, tmp_path, pebble_built, monkeypatch):
+    from quantize.resolve import resolve
+
+    told = itertools.count(1)
+    real = Journal.append
+
+    def append(journal, *arguments):
+        real(journal, *arguments)
+        if next(told) == 2:
+            raise Crash
+
+    monkeypatch.setattr(Journal, "append", append)
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, lines())
+        service.start()
+        crashed(service)
+    other = resolve(pebble_built, recipe="q4_k_m")
+    for models, said in (
+        ({"granite": other}, "there is no model"),
+        ({"pebble": other}, "is not what answered the first rows"),
+    ):
+        pool = pool_of(**models)
+        with serving(tmp_path, pool) as service:
+            service.start()
+            seen = until(lambda service=service: service.get(batch.id), lambda now: now.errors)
+            assert seen.status == "in_progress"
+            assert said in seen.errors[0].message
+            [running] = service.running()
+            assert said in running.waits
+        pool.close()
+    with serving(tmp_path, server.pool) as service:
+        service.start()
+        assert ended(service, batch).errors == ()
+        check_whole(service, batch)
+
+
+def test_a_model_that_cannot_be_loaded_fails_the_batch_in_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(waits, "FIRST_S", 0.001)
+    missing = tmp_path / "gone.gguf"
+    with serving(tmp_path / "data", pool_of(pebble=missing)) as service:
+        batch = new(service, lines())
+        service.start()
+        batch = ended(service, batch)
+        assert (batch.status, batch.errors[0].code) == ("failed", "engine_error")
+        assert "gone.gguf" in batch.errors[0].message
+        assert batch.output_file_id is None
+
+
+def test_one_server_has_the_data(server, tmp_path, ingot, gguf_file):
+    with claimed(tmp_path):
+        with pytest.raises(RequestError, match="--data"), claimed(tmp_path):
+            pass
+        done = ingot("serve", gguf_file, "--data", tmp_path, "--port", 0)
+    assert done.returncode == 2
+    assert "in use by another server" in done.stderr
+    with claimed(tmp_path):
+        pass
+
+
+def test_a_damaged_record_is_told_and_left_alone(server, tmp_path):
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, lines())
+        good = new(service, lines())
+    path = tmp_path / "batches" / batch.id / RECORD
+    data = path.read_bytes()
+    for damaged in (b"", data[:40], data.replace(b"validating", b"completed_"), b"\xff" * 99):
+        path.write_bytes(damaged)
+        with serving(tmp_path, server.pool) as service:
+            shown = service.get(batch.id)
+            assert (shown.status, shown.errors[0].code) == ("failed", "damaged_record")
+            assert shown.as_json()["id"] == batch.id
+            service.start()
+            assert ended(service, good).status == "completed"
+        assert path.read_bytes() == damaged
+        assert (path.parent / "input.jsonl").exists()
+
+
+def test_a_damaged_description_costs_a_file_its_name_only(server, tmp_path):
+    with serving(tmp_path, server.pool) as service:
+        batch = new(service, lines())
+        content = service.files.path(batch.input_file_id)
+    (content.parent / "meta.json").write_text('{"filename": "in')
+    (tmp_path / "files" / ".file-0").mkdir()  # an upload that was killed
+    (tmp_path / "files" / "notes").mkdir()  # a stranger's
+    with serving(tmp_path, server.pool) as service:
+        [file] = service.files.all()
+        assert (file.id, file.bytes) == (batch.input_file_id, content.stat().st_size)
+        assert file.filename == f"{file.id}.jsonl"
+    assert not (tmp_path / "files" / ".file-0").exists()
+    assert (tmp_path / "files" / "notes").exists()
+
+
+def test_rows_whose_answers_are_damaged_are_asked_again(server, tmp_path):
+    with serving(tmp_path, server.pool) as service, crashing(3, after=False):
+        batch = new_before(service)
+        service.start()
+        crashed(service)  # when its files are to be written
+    [journal] = (tmp_path / "batches" / batch.id).glob("*.journal.jsonl")
+    data = journal.read_bytes()
+    at = data.index(b'"ok":true')
+    journal.write_bytes(data[:at] + b"#" + data[at + 1 :])
+    with serving(tmp_path, server.pool) as service:
+        service.start()
+        ended(service, batch)
+        check_whole(service, batch)
