@@ -40,8 +40,10 @@ class Encoder(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of raw text."""
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation, by the model's chat template."""
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None
+    ) -> list[int]:
+        """Ids of a conversation, by the model's chat template, which is given ``tools``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,12 @@ def conversation(style: PromptStyle, messages: Sequence[Message]) -> list[Messag
     return [{"role": "system", "content": style.system}, *messages]
 
 
-def encode(encoder: Encoder, style: PromptStyle, messages: Sequence[Message]) -> list[int]:
+def encode(
+    encoder: Encoder,
+    style: PromptStyle,
+    messages: Sequence[Message],
+    tools: Sequence[Message] | None = None,
+) -> list[int]:
     """Token ids of a conversation. Raises RequestError when it cannot be asked as it is: raw text
     of more than one message, a template that refuses it, no tokens, more than the context holds."""
     if style.raw:
@@ -74,7 +81,7 @@ def encode(encoder: Encoder, style: PromptStyle, messages: Sequence[Message]) ->
             )
         ids = encoder.encode(str(messages[0]["content"]))
     else:
-        ids = encoder.encode_chat(conversation(style, messages))
+        ids = encoder.encode_chat(conversation(style, messages), tools=tools)
     if not ids:
         raise RequestError("the prompt has no tokens")
     if len(ids) >= encoder.context:

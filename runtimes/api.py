@@ -41,9 +41,14 @@ class EngineApi(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, with the BOS token if the model wants one."""
 
-    def encode_chat(self, messages: Sequence[Message], template: str | None = None) -> list[int]:
-        """Ids of a conversation through the model's chat template, or through ``template``; raises
-        RequestError."""
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        template: str | None = None,
+        tools: Sequence[Message] | None = None,
+    ) -> list[int]:
+        """Ids of a conversation through the model's chat template, or through ``template``, which
+        is given ``tools``; raises RequestError."""
 
     def submit(self, request: Request) -> Stream:
         """Queue a request; returns at once.

@@ -53,8 +53,9 @@ def render_chat(
     bos_token: str = "",
     eos_token: str = "",
     add_generation_prompt: bool = True,
+    tools: Sequence[Message] | None = None,
 ) -> str:
-    """The prompt text for ``messages``.
+    """The prompt text for ``messages``, in which ``tools``, JSON objects, may be called.
 
     Raises RequestError when the model has no template, or the template refuses the conversation
     (an unknown role, two user turns in a row where it forbids them).
@@ -73,7 +74,7 @@ def render_chat(
                 bos_token=bos_token,
                 eos_token=eos_token,
                 add_generation_prompt=add_generation_prompt,
-                tools=None,
+                tools=list(tools) if tools else None,
                 documents=None,
             )
         )
@@ -82,13 +83,20 @@ def render_chat(
 
 
 def encode_chat(
-    tokenizer: Tokenizer, template: str | None, messages: Sequence[Message]
+    tokenizer: Tokenizer,
+    template: str | None,
+    messages: Sequence[Message],
+    tools: Sequence[Message] | None = None,
 ) -> list[int]:
-    """Ids of a rendered conversation; raises RequestError.
+    """Ids of a rendered conversation; raises RequestError. ``tools``: see ``render_chat``.
 
     No BOS is added beyond the template's own, as ``apply_chat_template`` of transformers does it.
     """
     text = render_chat(
-        template, messages, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
+        template,
+        messages,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+        tools=tools,
     )
     return tokenizer.encode(text, add_special=False, parse_special=True)

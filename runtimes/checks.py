@@ -16,7 +16,8 @@ from runtimes.request import Constraint, Request, SamplingParams
 
 # Between two parts of a JSON text: a space, or a new line with its indentation. JSON allows any
 # number of them, and a small model may never stop.
-_JSON_OPTIONS: Any = {"whitespace_pattern": r" |\n {0,16}"}
+JSON_WHITESPACE = r" |\n {0,16}"
+_JSON_OPTIONS: Any = {"whitespace_pattern": JSON_WHITESPACE}
 
 
 def check_params(params: SamplingParams, vocab_size: int) -> str | None:
@@ -68,6 +69,11 @@ def grammar_of(constraint: Constraint) -> str:
     return grammar
 
 
+def markers_of(constraint: Constraint) -> tuple[str, ...]:
+    """Texts of its grammar for which a control token may stand."""
+    return tuple(json.loads(constraint.source)["markers"]) if constraint.kind == "tools" else ()
+
+
 def refused(constraint: Constraint, why: str) -> RequestError:
     """The error of a constraint that cannot be used."""
     return RequestError(f"the {_NAMES[constraint.kind]} cannot be used: {_short(why)}")
@@ -78,6 +84,7 @@ _NAMES = {
     "regex": "regular expression",
     "choices": "list of choices",
     "grammar": "grammar",
+    "tools": "grammar of the tools",
 }
 
 
@@ -93,6 +100,8 @@ def _grammar(constraint: Constraint) -> str:
         return str(LLMatcher.grammar_from_regex(source))
     if constraint.kind == "grammar":
         return str(LLMatcher.grammar_from_lark(source))
+    if constraint.kind == "tools":
+        return str(LLMatcher.grammar_from_lark(json.loads(source)["grammar"]))
     choices = json.loads(source)
     if not (isinstance(choices, list) and choices and all(isinstance(c, str) for c in choices)):
         raise ValueError("it must be a JSON list of texts with at least one")

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.openai.task import Task
+from runtimes.chat import Message
 from runtimes.request import Constraint, SamplingParams
 
 KEY_BYTES = 16
@@ -45,7 +46,9 @@ class JobSettings:
 
 def row_key(settings_digest: bytes, task: Task) -> bytes:
     """The identity of a row's answer: same key, same question to the same model in the same way."""
-    question: list[Any] = [[[m["role"], m["content"]] for m in task.history], list(task.turns)]
+    question: list[Any] = [[_said(message) for message in task.history], list(task.turns)]
+    if task.tools is not None:
+        question.append(asdict(task.tools))
     if task.sampling is not None:
         question.append(_decisive(task.sampling))
     if task.raw:
@@ -53,6 +56,12 @@ def row_key(settings_digest: bytes, task: Task) -> bytes:
     digest = hashlib.blake2b(settings_digest, digest_size=KEY_BYTES)
     digest.update(_canonical(question))
     return digest.digest()
+
+
+def _said(message: Message) -> list[Any]:
+    """Role and text, and what only calls of tools have."""
+    more = {name: value for name, value in message.items() if name not in ("role", "content")}
+    return [message["role"], message["content"], *([more] if more else [])]
 
 
 @lru_cache(maxsize=256)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from app.figures import timings_json, usage_json
 from app.openai.task import Problem
+from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ToolParser
 from runtimes.request import Completion, FinishReason, Timings, Usage
 
 TokenLogprobs = list[dict[str, Any]]
+ToolCalls = list[dict[str, Any]]  # as OpenAI's messages have them
 
 
 class Choice(TypedDict, total=False):
@@ -20,6 +22,7 @@ class Choice(TypedDict, total=False):
     text: str
     finish_reason: str
     logprobs: TokenLogprobs
+    tool_calls: ToolCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Answer:
     choices: Sequence[Choice] | None = None  # of several samples all, the response first
     usage: Mapping[str, int] | None = None
     timings: Mapping[str, float | None] | None = None
+    tool_calls: ToolCalls | None = None  # beside the response, which may then be empty
     partial: str | None = None  # beside an error: what there was of the response
     created: float | None = None  # Unix seconds; OpenAI's bodies have it, flat records do not
 
@@ -73,16 +77,15 @@ _NAMES = tuple(field.name for field in fields(Answer))
 RECORD_NAMES = frozenset(_NAMES) - {"created"}
 
 
-def answer_of(completions: Sequence[Completion]) -> Answer:
+def answer_of(
+    completions: Sequence[Completion], parser: Callable[[], ToolParser | None] = lambda: None
+) -> Answer:
     """The answer from its completions, one a turn. Counts and times are their sums; the time to the
-    first token is that of the first turn, log-probabilities are those of the last."""
+    first token is that of the first turn, log-probabilities are those of the last, and so are calls
+    of tools, which a ``parser`` finds."""
     last = completions[-1]
-    choices: list[Choice] = []
-    for sample in last.choices if last.others else ():
-        choice: Choice = {"text": sample.text, "finish_reason": str(sample.finish_reason)}
-        if (logprobs := _token_logprobs(sample)) is not None:
-            choice["logprobs"] = logprobs
-        choices.append(choice)
+    choices = [_choice(sample, parser()) for sample in last.choices]
+    first = choices[0]
     # A prompt counts once, however many samples were taken of it.
     usage = Usage(
         prompt_tokens=sum(one.usage.prompt_tokens for one in completions),
@@ -92,15 +95,44 @@ def answer_of(completions: Sequence[Completion]) -> Answer:
         cached_tokens=sum(one.usage.cached_tokens for one in completions),
     )
     return Answer(
-        last.text,
+        first["text"],
         responses=[one.text for one in completions] if len(completions) > 1 else None,
-        finish_reason=str(last.finish_reason),
-        logprobs=choices[0].get("logprobs") if choices else _token_logprobs(last),
-        choices=choices or None,
+        finish_reason=first["finish_reason"],
+        logprobs=first.get("logprobs"),
+        choices=choices if last.others else None,
         usage={**usage_json(usage), "cached_tokens": usage.cached_tokens},
         timings=timings_json(_timings([one.timings for one in completions])),
+        tool_calls=first.get("tool_calls"),
         created=round(time.time(), 3),
     )
+
+
+def _choice(sample: Completion, parser: ToolParser | None) -> Choice:
+    choice: Choice = {"text": sample.text, "finish_reason": str(sample.finish_reason)}
+    if (logprobs := _token_logprobs(sample)) is not None:
+        choice["logprobs"] = logprobs
+    if parser is not None:
+        text, calls = joined([*parser.feed(sample.text), *parser.end()])
+        if calls:
+            choice["text"], choice["tool_calls"] = text, calls
+            if sample.finish_reason is FinishReason.STOP:
+                choice["finish_reason"] = "tool_calls"
+    return choice
+
+
+def joined(deltas: Sequence[Delta]) -> tuple[str, ToolCalls]:
+    """The text and the calls that they make together."""
+    text, calls = "", list[dict[str, Any]]()
+    for delta in deltas:
+        match delta:
+            case ContentDelta():
+                text += delta.text
+            case CallBegin():
+                function = {"name": delta.name, "arguments": ""}
+                calls.append({"id": delta.id, "type": "function", "function": function})
+            case ArgumentsDelta():
+                calls[delta.index]["function"]["arguments"] += delta.text
+    return text, calls
 
 
 def failure_of(

@@ -5,15 +5,25 @@ Accepted beside OpenAI's parameters: ``top_k``, ``min_p``, ``repetition_penalty`
 ``ignore_eos`` and ``structured_outputs``, named as vLLM names them.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from app.openai.task import InputError, Task, as_unicode, kind, shown, task_at
+from app.openai.constraints import constraint_changes
+from app.openai.limits import MOST_BIASES, MOST_MESSAGES, MOST_STOPS
+from app.openai.task import (
+    InputError,
+    Task,
+    as_unicode,
+    require_object,
+    shown,
+    task_at,
+    wrong_kind,
+)
+from app.openai.tools import tools_of
 from runtimes.errors import RequestError
-from runtimes.request import Constraint, SamplingParams
+from runtimes.request import SamplingParams
 
 Endpoint = Literal["chat", "completions"]
 
@@ -26,17 +36,14 @@ _IGNORED = frozenset(
 # What is not supported, with the values that ask for nothing.
 _IDLE: dict[str, tuple[Any, ...]] = {
     "stream": (False,),
-    "tools": ([],),
     "functions": ([],),
-    "tool_choice": ("none", "auto"),
     "modalities": (["text"],),
     "echo": (False,),
     "suffix": ("",),
 }
+_TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
 _MOST_INT = 2**31 - 1
 _MOST_SEED = 2**63
-_MOST_STOPS = 64
-_MOST_BIASES = 1024
 
 
 def body_task(body: Any, endpoint: Endpoint, defaults: SamplingParams) -> Task:
@@ -44,9 +51,9 @@ def body_task(body: Any, endpoint: Endpoint, defaults: SamplingParams) -> Task:
 
     Raises InputError naming what is missing, wrong or not supported.
     """
-    _object(body, "body")
+    require_object(body, "body")
     name = _PROMPT[endpoint]
-    known = _NAMES[endpoint] | _IGNORED | {name}
+    known = _NAMES[endpoint] | _IGNORED | {name} | (_TOOLS if endpoint == "chat" else set())
     for other, value in body.items():
         if other not in known and value is not None and value not in _IDLE.get(other, ()):
             said = f"{other}: {shown(value)}" if other in _IDLE else other[:60]
@@ -64,20 +71,17 @@ def body_task(body: Any, endpoint: Endpoint, defaults: SamplingParams) -> Task:
             )
     elif not isinstance(prompt, list) or any(isinstance(part, str) for part in prompt):
         raise InputError("wrong_type", "messages must be a list of messages with roles")
+    elif len(prompt) > MOST_MESSAGES:
+        said = f"messages has {len(prompt):,} messages, above {MOST_MESSAGES:,}"
+        raise InputError("invalid_value", said)
     task = task_at(prompt, f"body.{name}")
     sampling = sampling_of(body, endpoint, defaults)
-    return Task(task.history, task.turns, sampling, raw=endpoint == "completions")
-
-
-def _wrong(name: str, wanted: str, value: Any) -> InputError:
-    """A float is shown as it is where a whole number or a switch is wanted."""
-    found = str(value)[:40] if isinstance(value, float) else kind(value)
-    return InputError("wrong_type", f"{name} must be {wanted}, not {found}")
-
-
-def _object(value: Any, name: str, wanted: str = "an object") -> None:
-    if not isinstance(value, Mapping):
-        raise InputError("wrong_type", f"{name} must be {wanted}, not {kind(value)}")
+    tools = tools_of(body) if endpoint == "chat" else None
+    if tools is not None:
+        constraint = (sampling or defaults).constraint
+        if constraint is not None and constraint.kind != "json_schema":
+            raise InputError("invalid_value", "tools need an answer that is a text or JSON")
+    return Task(task.history, task.turns, sampling, raw=endpoint == "completions", tools=tools)
 
 
 # Sampling parameters
@@ -85,7 +89,7 @@ def _object(value: Any, name: str, wanted: str = "an object") -> None:
 
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _wrong(name, "a number", value)
+        raise wrong_kind(name, "a number", value)
     if abs(value) > _MOST_INT:
         raise InputError("invalid_value", f"{name} is out of all bounds: {str(value)[:40]}")
     return float(value)
@@ -93,7 +97,7 @@ def _number(value: Any, name: str) -> float:
 
 def _integer(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong(name, "a whole number", value)
+        raise wrong_kind(name, "a whole number", value)
     if name != "seed":
         _number(value, name)
     elif not -_MOST_SEED <= value < _MOST_SEED:
@@ -103,7 +107,7 @@ def _integer(value: Any, name: str) -> int:
 
 def _boolean(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(name, "true or false", value)
+        raise wrong_kind(name, "true or false", value)
     return value
 
 
@@ -111,15 +115,15 @@ def _stop(value: Any, name: str) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InputError("wrong_type", f"{name} must be a string or a list of strings")
-    if len(texts) > _MOST_STOPS:
-        raise InputError("invalid_value", f"{name} has {len(texts):,} texts, above {_MOST_STOPS}")
+    if len(texts) > MOST_STOPS:
+        raise InputError("invalid_value", f"{name} has {len(texts):,} texts, above {MOST_STOPS}")
     return tuple(as_unicode(text, name) for text in texts)
 
 
 def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
-    _object(value, name, "an object from token ids to numbers")
-    if len(value) > _MOST_BIASES:
-        raise InputError("invalid_value", f"{name} has {len(value):,} ids, above {_MOST_BIASES}")
+    require_object(value, name, "an object from token ids to numbers")
+    if len(value) > MOST_BIASES:
+        raise InputError("invalid_value", f"{name} has {len(value):,} ids, above {MOST_BIASES}")
     pairs = []
     for token, bias in value.items():
         if not (token.isascii() and token.isdigit() and len(token) < 10):
@@ -195,78 +199,3 @@ def _logprobs(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
         if not changes.get("logprobs"):
             raise InputError("invalid_value", "top_logprobs needs logprobs: true")
     return changes
-
-
-# What an answer must be
-
-
-def constraint_changes(body: Mapping[str, Any]) -> dict[str, Constraint | None]:
-    """``{"constraint": ...}`` when the body says what the answer must be, else nothing; a plain
-    text is None. Raises InputError."""
-    wanted, outputs = body.get("response_format"), body.get("structured_outputs")
-    if wanted is not None and outputs is not None:
-        raise InputError(
-            "invalid_value", "response_format and structured_outputs exclude each other"
-        )
-    if wanted is not None:
-        return {"constraint": _of_response_format(wanted)}
-    return {} if outputs is None else {"constraint": _of_structured_outputs(outputs)}
-
-
-def schema_constraint(schema: Any, name: str) -> Constraint:
-    """A JSON schema as an object, or as its text. Raises InputError."""
-    if isinstance(schema, str):
-        return _checked("json_schema", schema, name)
-    _object(schema, name, "a JSON schema")
-    return _checked("json_schema", json.dumps(schema), name)
-
-
-def _checked(what: Any, source: str, name: str) -> Constraint:
-    """A constraint that can be used. Raises InputError that begins with ``name``."""
-    from runtimes.checks import grammar_of
-
-    constraint = Constraint(what, source)
-    try:
-        grammar_of(constraint)
-    except RequestError as error:
-        raise InputError("invalid_value", f"{name}: {error}") from error
-    return constraint
-
-
-def _of_response_format(value: Any) -> Constraint | None:
-    _object(value, "response_format")
-    wanted = value.get("type")
-    if wanted == "text":
-        return None
-    if wanted == "json_object":
-        return Constraint("json_schema", '{"type": "object"}')
-    if wanted == "json_schema":
-        inner = value.get("json_schema")
-        if not isinstance(inner, Mapping) or inner.get("schema") is None:
-            raise InputError("missing_parameter", "response_format.json_schema must have a schema")
-        return schema_constraint(inner["schema"], "response_format.json_schema.schema")
-    raise InputError(
-        "invalid_value",
-        f"response_format.type must be text, json_object or json_schema, not {str(wanted)[:40]!r}",
-    )
-
-
-def _of_structured_outputs(value: Any) -> Constraint:
-    name = "structured_outputs"
-    _object(value, name)
-    given = {key: inner for key, inner in value.items() if inner is not None}
-    if len(given) != 1 or not given.keys() <= {"json", "regex", "choice", "grammar"}:
-        raise InputError(
-            "invalid_value", f"{name} must have one of json, regex, choice and grammar"
-        )
-    [(key, inner)] = given.items()
-    where = f"{name}.{key}"
-    if key == "json":
-        return schema_constraint(inner, where)
-    if key == "choice":
-        if not isinstance(inner, list):
-            raise _wrong(where, "a list of texts", inner)
-        return _checked("choices", json.dumps(inner), where)
-    if not isinstance(inner, str):
-        raise _wrong(where, "a text", inner)
-    return _checked(key, inner, where)

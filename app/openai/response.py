@@ -27,6 +27,8 @@ def answer_body(answer: Answer, endpoint: Endpoint, name: str, model: str) -> di
     only: Choice = {"text": answer.response or "", "finish_reason": answer.finish_reason or ""}
     if answer.logprobs is not None:
         only["logprobs"] = answer.logprobs
+    if answer.tool_calls is not None:
+        only["tool_calls"] = answer.tool_calls
     usage = answer.usage or {}
     body: dict[str, Any] = {
         "id": f"{'chatcmpl' if chat else 'cmpl'}-{name}",
@@ -51,8 +53,12 @@ def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:
     tokens, reason = choice.get("logprobs"), choice["finish_reason"]
     said: dict[str, Any] = {"text": choice["text"], "logprobs": _text_logprobs(tokens)}
     if chat:
+        calls = choice.get("tool_calls")
+        message: dict[str, Any] = {"role": "assistant", "content": choice["text"], "refusal": None}
+        if calls:
+            message |= {"content": choice["text"] or None, "tool_calls": calls}
         said = {
-            "message": {"role": "assistant", "content": choice["text"], "refusal": None},
+            "message": message,
             "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
         }
     # A full context is a length to OpenAI's clients.

@@ -1,11 +1,17 @@
 """What the model is asked: from a text, a list of texts or a list of messages."""
 
+from __future__ import annotations
+
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtimes.chat import Message
 from runtimes.request import Priority, SamplingParams
+
+if TYPE_CHECKING:
+    from app.openai.tools import Tools
 
 MISSING = object()
 _KINDS = {
@@ -42,10 +48,22 @@ class Task:
     """What to ask."""
 
     history: tuple[Message, ...] = ()  # earlier messages, each with its role and content
-    turns: tuple[str, ...] = ()  # one or more of the user's, each answered in order
+    # The user's, each answered in order; none where the history ends with what a tool returned.
+    turns: tuple[str, ...] = ()
     sampling: SamplingParams | None = None  # its own, complete; None for the job's
     priority: Priority = Priority.NORMAL
     raw: bool = False  # a single turn that goes in without the chat template
+    tools: Tools | None = None  # what the answer may call
+
+    @property
+    def opening(self) -> list[Message]:
+        """The messages that the first answer follows."""
+        return [*self.history, *({"role": "user", "content": text} for text in self.turns[:1])]
+
+    @property
+    def asked(self) -> int:
+        """How many answers it gets."""
+        return max(1, len(self.turns))
 
     @property
     def characters(self) -> int:
@@ -68,6 +86,8 @@ def task_at(value: Any, name: str) -> Task:
     if all(isinstance(item, str) for item in value):
         return Task((), tuple(_text(text, f"{name}.{i}") for i, text in enumerate(value)))
     *history, last = (_message(item, f"{name}.{i}") for i, item in enumerate(value))
+    if last["role"] == "tool":
+        return Task((*history, last))
     if last["role"] != "user":
         raise InputError(
             "wrong_type", f"the last message of {name!r} is from the {last['role']}, not the user"
@@ -83,19 +103,58 @@ def _message(item: Any, where: str) -> Message:
         roles = "system, user or assistant"
         found = "missing" if role is MISSING else repr(role)[:40]
         raise InputError("wrong_type", f"{where}.role must be {roles}; it is {found}")
-    where = f"{where}.content"
+    more: dict[str, Any] = {}
     content = item.get("content", MISSING)
+    if role == "assistant" and item.get("tool_calls"):
+        more["tool_calls"] = _calls(item["tool_calls"], f"{where}.tool_calls")
+        content = "" if content in (None, MISSING) else content
+    elif role == "assistant" and content in (None, MISSING) and item.get("refusal"):
+        content = item["refusal"]
+    elif role == "tool":
+        for name in ("tool_call_id", "name"):
+            if isinstance(item.get(name), str):
+                more[name] = as_unicode(item[name], f"{where}.{name}")
+    where = f"{where}.content"
     if isinstance(content, list):
         content = "".join(_part(part, f"{where}.{i}") for i, part in enumerate(content))
     if not isinstance(content, str):
         raise InputError("wrong_type", f"{where} must be a string, not {kind(content)}")
     text = _text(content, where) if role == "user" else as_unicode(content, where)
-    return {"role": role, "content": text}
+    return {"role": role, "content": text, **more}
+
+
+def _calls(value: Any, where: str) -> list[dict[str, Any]]:
+    """The calls of an earlier answer, their arguments as objects, which is how templates want
+    them. Raises InputError."""
+    if not isinstance(value, list):
+        raise InputError("wrong_type", f"{where} must be a list of calls, not {kind(value)}")
+    return [_call(one, f"{where}.{i}") for i, one in enumerate(value)]
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    identity = call.get("id") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str):
+        raise InputError("wrong_type", f"{where} must be a call of a function with a name")
+    if identity is not None and not isinstance(identity, str):
+        raise InputError("wrong_type", f"{where}.id must be a text, not {kind(identity)}")
+    where = f"{where}.function.arguments"
+    given = function.get("arguments")
+    try:
+        arguments = json.loads(given) if isinstance(given, str) and given.strip() else given or {}
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, Mapping):
+        raise InputError("invalid_value", f"{where} must be a JSON object as a text")
+    said = {"name": name, "arguments": arguments}
+    as_unicode(json.dumps([said, identity], ensure_ascii=False), where)
+    return {"id": identity or "", "type": "function", "function": said}
 
 
 def _part(part: Any, where: str) -> str:
-    if isinstance(part, Mapping) and part.get("type") == "text":
-        text = part.get("text")
+    if isinstance(part, Mapping) and part.get("type") in ("text", "refusal"):
+        text = part.get(part["type"])
         if isinstance(text, str):
             return text
     raise InputError("wrong_type", f"{where} is not a text part; only text is supported")
@@ -117,6 +176,19 @@ def as_unicode(text: str, where: str) -> str:
             "invalid_unicode", f"{where} has a lone surrogate at character {error.start}"
         ) from error
     return text
+
+
+def wrong_kind(name: str, wanted: str, value: Any) -> InputError:
+    """The error of a value of another type than ``wanted``. A float is shown as it is where a
+    whole number or a switch is wanted."""
+    found = str(value)[:40] if isinstance(value, float) else kind(value)
+    return InputError("wrong_type", f"{name} must be {wanted}, not {found}")
+
+
+def require_object(value: Any, name: str, wanted: str = "an object") -> None:
+    """Raises InputError where ``value`` is none."""
+    if not isinstance(value, Mapping):
+        raise InputError("wrong_type", f"{name} must be {wanted}, not {kind(value)}")
 
 
 def kind(value: Any) -> str:

@@ -15,6 +15,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as HttpRequest
 
 from app.openai.answer import Answer, answer_of, failure_of
+from app.openai.asking import Asked, asked
 from app.openai.task import Problem, Task
 from app.prompts import PromptStyle, encode
 from app.serve.errors import HttpError, problem_error
@@ -40,6 +41,7 @@ class Generation:
 
     served: Served
     request: Request
+    asked: Asked
     stream: Stream
     _held: ExitStack
     _done: Callable[[Completion], None]
@@ -59,7 +61,7 @@ class Generation:
         completion = self.completion = await self.stream
         code = _PROBLEMS.get(completion.finish_reason)
         if code is None:
-            return answer_of([completion])
+            return answer_of([completion], self.asked.parser)
         if completion.retryable:
             code = "worker_crash"
         said = completion.error or f"the answer was ended: {completion.finish_reason}"
@@ -126,14 +128,15 @@ class Generator:
             served = held.enter_context(self.pool.lease(name))
             self._enter(served)
             held.callback(self._leave, served.name, begun)
-            last = {"role": "user", "content": task.turns[-1]}
-            ids = encode(served.engine, PromptStyle(raw=task.raw), [*task.history, last])
-            request = Request(ids, task.sampling or self.defaults, task.priority)
+            engine, params = served.engine, task.sampling or self.defaults
+            said = asked(task, task.opening, engine.model.chat_template, params)
+            ids = encode(engine, PromptStyle(raw=task.raw), said.messages, said.tools)
+            request = Request(ids, said.params, task.priority)
             if self.prefixes is not None:
                 self.prefixes.before(served, ids)
-            stream = served.engine.submit(request)
+            stream = engine.submit(request)
             return Generation(
-                served, request, stream, held.pop_all(), self._done(served, ids), begun=begun
+                served, request, said, stream, held.pop_all(), self._done(served, ids), begun=begun
             )
 
     def _done(self, served: Served, ids: list[int]) -> Callable[[Completion], None]:

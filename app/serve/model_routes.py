@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from app.openai.asking import asked
 from app.openai.request import body_task
 from app.openai.task import InputError
 from app.serve.errors import HttpError
@@ -96,5 +97,6 @@ def _tokens(generator: Generator, name: str | None, body: Any) -> list[int]:
             return served.engine.encode(text)
     task = body_task(body, "chat", generator.defaults)
     with generator.pool.lease(name) as served:
-        last = {"role": "user", "content": task.turns[-1]}
-        return served.engine.encode_chat([*task.history, last])
+        engine = served.engine
+        said = asked(task, task.opening, engine.model.chat_template, generator.defaults)
+        return engine.encode_chat(said.messages, tools=said.tools)

@@ -117,10 +117,17 @@ class Engine(EngineApi):
         with self._open_vocabulary():
             return self.tokenizer.encode(text, add_special=True, parse_special=True)
 
-    def encode_chat(self, messages: Sequence[Message], template: str | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        template: str | None = None,
+        tools: Sequence[Message] | None = None,
+    ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
         with self._open_vocabulary():
-            return encode_chat(self.tokenizer, template or self.model.chat_template, messages)
+            return encode_chat(
+                self.tokenizer, template or self.model.chat_template, messages, tools
+            )
 
     @contextlib.contextmanager
     def _open_vocabulary(self) -> Iterator[None]:

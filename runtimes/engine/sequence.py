@@ -209,7 +209,7 @@ class Sequence:
         matcher, tokenizer = self.sampler.matcher, self.state.tokenizer
         if token in tokenizer.eos_ids and (matcher or not params.ignore_eos):
             return FinishReason.STOP
-        piece = self.text.feed(tokenizer.token_bytes(token), may_stop=drawn >= params.min_tokens)
+        piece = self.text.feed(self._bytes_of(token), may_stop=drawn >= params.min_tokens)
         self.silent.append(token)
         if piece:
             self._put(piece)
@@ -244,9 +244,16 @@ class Sequence:
         self.state.record(self.index, completion)
         return completion
 
+    def _bytes_of(self, token: int) -> bytes:
+        """What it is in the text."""
+        matcher = self.sampler.matcher
+        if matcher is not None and token in matcher.markers:
+            return matcher.markers[token]
+        return self.state.tokenizer.token_bytes(token)
+
     def _token_bytes(self) -> dict[int, bytes]:
         ids = set(self.output).union(*self.top_logprobs)
-        return {token: self.state.tokenizer.token_bytes(token) for token in ids}
+        return {token: self._bytes_of(token) for token in ids}
 
     def _put(self, piece: str) -> None:
         tokens, self.silent = tuple(self.silent), []

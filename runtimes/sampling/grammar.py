@@ -1,12 +1,12 @@
 """Keeps a row's text within its constraint: which tokens may follow. The parser is llguidance's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from runtimes.checks import one_line, refused
+from runtimes.checks import markers_of, one_line, refused
 from runtimes.errors import RequestError
 from runtimes.request import Constraint
 from runtimes.runner import Tokenizer
@@ -19,8 +19,10 @@ _KEPT = 64  # compiled constraints
 class GrammarMatcher:
     """How far one row is in its constraint. Made by ``GrammarCompiler``."""
 
-    def __init__(self, matcher: Any, size: int) -> None:
+    def __init__(self, matcher: Any, size: int, markers: Mapping[int, bytes]) -> None:
+        """``markers``: control tokens that are part of the text, with what they are in it."""
         self._matcher = matcher
+        self.markers = markers
         self._size = size
         self._bits = np.zeros(-(-size // 32) * 4, np.uint8)
         self.error: str | None = None
@@ -68,7 +70,7 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._native: Any = None
+        self._natives: dict[frozenset[int], Any] = {}  # by the control tokens that they know
         self._compiled: dict[Constraint, MatcherMaker] = {}
 
     def known(self, constraint: Constraint) -> MatcherMaker | None:
@@ -84,25 +86,39 @@ class GrammarCompiler:
             return known
         from llguidance import LLMatcher, LLParserLimits
 
-        if self._native is None:
-            self._native = _native_tokenizer(self._tokenizer)
+        markers = self._control_tokens(markers_of(constraint))
+        native = self._natives.get(frozenset(markers))
+        if native is None:
+            native = self._natives[frozenset(markers)] = _native(self._tokenizer, markers)
         limits = LLParserLimits(verbose_errors=False)
-        matcher = LLMatcher(self._native, grammar, log_level=0, limits=limits)
+        matcher = LLMatcher(native, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise refused(constraint, matcher.get_error())
         size = self._tokenizer.vocab_size
         if len(self._compiled) == _KEPT:
             del self._compiled[next(iter(self._compiled))]  # the oldest
-        made = self._compiled[constraint] = lambda: GrammarMatcher(matcher.deep_copy(), size)
+        made = self._compiled[constraint] = lambda: GrammarMatcher(
+            matcher.deep_copy(), size, markers
+        )
         return made
+
+    def _control_tokens(self, texts: tuple[str, ...]) -> dict[int, bytes]:
+        found = {}
+        for text in texts:
+            ids = self._tokenizer.encode(text, add_special=False, parse_special=True)
+            if len(ids) == 1 and not self._tokenizer.token_bytes(ids[0]):
+                found[ids[0]] = text.encode()
+        return found
 
 
 class _Vocabulary:
     """What llguidance asks of a tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, markers: Mapping[int, bytes]) -> None:
         self._tokenizer = tokenizer
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        for token, text in markers.items():
+            self.tokens[token] = text
         self.eos_token_id = min(tokenizer.eos_ids)
         self.bos_token_id = None
         self.special_token_ids: list[int] = []
@@ -112,13 +128,13 @@ class _Vocabulary:
         return self._tokenizer.encode(clean, add_special=False, parse_special=False)
 
 
-def _native_tokenizer(tokenizer: Tokenizer) -> Any:
+def _native(tokenizer: Tokenizer, markers: Mapping[int, bytes]) -> Any:
     from llguidance import LLTokenizer, TokenizerWrapper
 
     if not tokenizer.eos_ids:
         raise RequestError("this model has no end-of-sequence token, which a constraint needs")
     return LLTokenizer(
-        TokenizerWrapper(_Vocabulary(tokenizer)),
+        TokenizerWrapper(_Vocabulary(tokenizer, markers)),
         n_vocab=tokenizer.vocab_size,
         eos_token=sorted(tokenizer.eos_ids),
     )

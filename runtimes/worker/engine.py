@@ -135,10 +135,15 @@ class WorkerEngine(EngineApi):
         ids: list[int] = self._call("encode", text)
         return ids
 
-    def encode_chat(self, messages: Sequence[Message], template: str | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        template: str | None = None,
+        tools: Sequence[Message] | None = None,
+    ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
         said = [dict(message) for message in messages]
-        ids: list[int] = self._call("encode_chat", said, template)
+        ids: list[int] = self._call("encode_chat", said, template, tools)
         return ids
 
     def submit(self, request: Request) -> Stream:

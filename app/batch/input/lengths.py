@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.batch.input.source import Source
+from app.openai.asking import asked
 from app.openai.task import Problem, Task
-from app.prompts import PromptStyle, PromptTooLongError, encode
+from app.prompts import PromptStyle, PromptTooLongError, conversation, encode
 from runtimes.chat import Message, encode_chat
 from runtimes.checks import check_params
 from runtimes.errors import RequestError
@@ -35,9 +36,11 @@ class FileEncoder:
         """Ids of raw text."""
         return self.tokenizer.encode(text, add_special=True, parse_special=True)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None
+    ) -> list[int]:
         """Ids of a conversation, by the model's chat template."""
-        return encode_chat(self.tokenizer, self.model.chat_template, messages)
+        return encode_chat(self.tokenizer, self.model.chat_template, messages, tools)
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ def measure(
         own_style = PromptStyle(raw=True) if row.task.raw else style
         try:
             check_params(params, encoder.tokenizer.vocab_size)
-            first, later = _tokens(row.task, encoder, own_style)
+            first, later = _tokens(row.task, encoder, own_style, params)
         except RequestError as error:
             found.unfit += 1
             if len(found.problems) < _PROBLEMS_KEPT:
@@ -82,7 +85,7 @@ def measure(
         found.rows += 1
         found.prompt_tokens += first + later
         answer = min(params.max_tokens, encoder.context - first)
-        found.answer_tokens += answer * params.samples * len(row.task.turns)
+        found.answer_tokens += answer * params.samples * row.task.asked
         if first > found.longest:
             found.longest, found.longest_where = first, row.where
         if time.monotonic() - noted > _NOTE_SECONDS:
@@ -91,10 +94,13 @@ def measure(
     return found
 
 
-def _tokens(task: Task, encoder: FileEncoder, style: PromptStyle) -> tuple[int, int]:
+def _tokens(
+    task: Task, encoder: FileEncoder, style: PromptStyle, params: SamplingParams
+) -> tuple[int, int]:
     """Of the first prompt, and of the texts of later turns. Raises RequestError."""
-    first = {"role": "user", "content": task.turns[0]}
-    tokens = len(encode(encoder, style, [*task.history, first]))
+    template = encoder.model.chat_template
+    said = asked(task, conversation(style, task.opening), template, params)
+    tokens = len(encode(encoder, style, said.messages, said.tools))
     if len(task.turns) > 1 and style.raw:
         raise RequestError("a conversation needs the chat template; --raw takes a single prompt")
     return tokens, sum(len(encoder.encode(text)) for text in task.turns[1:])

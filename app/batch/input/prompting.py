@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.batch.input.template import RowTemplate
-from app.openai.request import ENDPOINTS, Endpoint, body_task, schema_constraint
+from app.openai.constraints import schema_constraint
+from app.openai.request import ENDPOINTS, Endpoint, body_task
 from app.openai.task import MISSING, InputError, Task, as_unicode, shown, task_at
 from runtimes.request import Priority, SamplingParams
 

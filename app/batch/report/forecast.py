@@ -26,7 +26,7 @@ class Begun:
 
     def add(self, row: Row, tokens: int, params: SamplingParams) -> None:
         """Count a row that is asked for the first time."""
-        answers = len(row.task.turns) - 1 + params.samples
+        answers = row.task.asked - 1 + params.samples
         self.rows += 1
         self.characters += row.task.characters
         self.tokens += tokens
@@ -70,7 +70,7 @@ class Forecast:
         done = counts.answered + counts.failed
         rows = max(0, self._rows - done - len(working))
         each = begun.answers / begun.rows
-        later = sum(len(row.input.task.turns) - len(row.completions) - 1 for row in working)
+        later = sum(row.input.task.asked - len(row.completions) - 1 for row in working)
         characters = max(0, self._characters - begun.characters)
         # Rows that wait in an engine are begun, and have not been read.
         waiting = begun.rows - done - len(working)

@@ -26,8 +26,9 @@ from app.batch.report.forecast import Begun
 from app.batch.schedule.pending_rows import RowDispatcher
 from app.batch.schedule.pool_engine import EngineState, InFlightRow, PoolEngine
 from app.openai.answer import Answer, answer_of, failure_of
+from app.openai.asking import asked
 from app.openai.task import Problem
-from app.prompts import PromptStyle, PromptTooLongError, encode
+from app.prompts import PromptStyle, PromptTooLongError, conversation, encode
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 
@@ -180,12 +181,16 @@ class Job:
     def _ask(self, row: InFlightRow, member: PoolEngine) -> None:
         """Ask the next turn."""
         turn, task = len(row.completions), row.input.task
-        row.messages.append({"role": "user", "content": task.turns[turn]})
+        if task.turns:
+            row.messages.append({"role": "user", "content": task.turns[turn]})
         # What was written for completions has its own form already.
         style = _RAW if task.raw else self._defaults.style
         try:
-            ids = encode(member.engine, style, row.messages)
-            row.params, row.prompt_tokens = self._params(row.input, turn), len(ids)
+            row.params = self._params(row.input, turn)
+            template = member.engine.model.chat_template
+            said = asked(task, conversation(style, row.messages), template, row.params)
+            ids = encode(member.engine, style, said.messages, said.tools)
+            row.parser, row.prompt_tokens = said.parser, len(ids)
             row.tokens.clear()
             if not row.begun:
                 row.begun = True
@@ -193,7 +198,7 @@ class Job:
             left = None if row.deadline is None else row.deadline - time.monotonic()
             request = Request(
                 prompt=ids,
-                params=row.params,
+                params=said.params,
                 priority=Priority(max(Priority.CRITICAL, row.rank)),
                 timeout_s=None if left is None else max(left, 0.001),
             )
@@ -264,7 +269,7 @@ class Job:
             self._ask(row, member)
             return
         self._count(row, member)
-        self._deliver(row.input, answer_of(row.completions))
+        self._deliver(row.input, answer_of(row.completions, row.parser))
 
     def _process_died(
         self, process: tuple[int | None, int], member: PoolEngine, completion: Completion

@@ -78,7 +78,7 @@ def shared_beginning(row: Row) -> tuple[int, str]:
 
 
 def _beginning(row: Row) -> str:
-    parts = (*(str(message["content"]) for message in row.task.history), row.task.turns[0])
+    parts = (str(message["content"]) for message in row.task.opening)
     return "\n".join(parts)[:_COMPARED]
 
 

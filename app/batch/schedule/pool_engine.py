@@ -10,6 +10,7 @@ from typing import Protocol
 
 from app.batch.input.row import Row
 from app.batch.report.answer_lengths import Counts
+from app.openai.tool_parser import ToolParser
 from app.prompts import Encoder
 from runtimes.chat import Message
 from runtimes.engine.metrics import EngineStats
@@ -67,6 +68,7 @@ class InFlightRow:
     deadline: float | None = None
     begun: bool = False  # whether it was ever given to an engine
     params: SamplingParams = field(default_factory=SamplingParams)  # of the turn that is asked
+    parser: Callable[[], ToolParser | None] = lambda: None  # finds calls of tools in its answer
     prompt_tokens: int = 0
     stream: Stream | None = None
     tokens: Counter[int] = field(default_factory=Counter)  # of each sample of this turn, so far

@@ -109,9 +109,13 @@ class RayEngine:
         ids: list[int] = self._call("encode", text)
         return ids
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None
+    ) -> list[int]:
         """See RowEngine; raises as ``encode``."""
-        ids: list[int] = self._call("encode_chat", [dict(message) for message in messages])
+        ids: list[int] = self._call(
+            "encode_chat", [dict(message) for message in messages], None, tools
+        )
         return ids
 
     def submit(self, request: Request) -> Stream:

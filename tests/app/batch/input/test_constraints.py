@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from app.batch.settings import JobSettings, row_key
-from app.openai.request import constraint_changes, sampling_of
+from app.openai.constraints import constraint_changes
+from app.openai.request import sampling_of
 from app.openai.task import InputError, task_at
 from runtimes.request import Constraint, SamplingParams
 

@@ -1,0 +1,139 @@
+"""The tools of a request: the functions that a model may call, and the calls of earlier answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.openai.constraints import schema_constraint
+from app.openai.limits import MOST_TOOLS
+from app.openai.task import InputError, as_unicode, kind, shown
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+# What OpenAI means by a function without parameters.
+_NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Functions that may be called."""
+
+    functions: tuple[Mapping[str, Any], ...]  # each with a name, and parameters as a schema
+    required: bool = False  # the answer has to be a call
+    parallel: bool = True  # it may have several
+
+    def schema(self, function: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the arguments of one of them have to be."""
+        given: Mapping[str, Any] = function.get("parameters") or _NOTHING
+        return given if "type" in given else {"type": "object", **given}
+
+    def json(self) -> list[dict[str, Any]]:
+        """As a template is given them."""
+        return [{"type": "function", "function": dict(one)} for one in self.functions]
+
+
+def tools_of(body: Mapping[str, Any]) -> Tools | None:
+    """What may be called for this body; None where nothing may. Raises InputError."""
+    given, choice = body.get("tools"), body.get("tool_choice")
+    parallel = body.get("parallel_tool_calls")
+    if parallel is not None and not isinstance(parallel, bool):
+        raise InputError("wrong_type", "parallel_tool_calls must be true or false")
+    if not given:
+        if given not in (None, []):
+            raise InputError("wrong_type", f"tools must be a list of tools, not {kind(given)}")
+        if choice not in (None, "none", "auto"):
+            raise InputError("invalid_value", "tool_choice asks for a call, and there are no tools")
+        return None
+    if not isinstance(given, list):
+        raise InputError("wrong_type", f"tools must be a list of tools, not {kind(given)}")
+    if len(given) > MOST_TOOLS:
+        raise InputError("invalid_value", f"tools has {len(given):,} tools, above {MOST_TOOLS}")
+    functions = tuple(_function(one, f"tools.{i}") for i, one in enumerate(given))
+    return chosen(Tools(functions, parallel=parallel is not False), choice)
+
+
+def chosen(tools: Tools, choice: Any) -> Tools | None:
+    """The tools that ``tool_choice`` leaves. Raises InputError."""
+    names = [one["name"] for one in tools.functions]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            where = f"tools.{number}.function.name"
+            raise InputError("invalid_value", f"{where}: another tool is called {name!r}")
+    if choice is None or choice == "auto":
+        return tools
+    if choice == "none":
+        return None
+    if choice == "required":
+        return Tools(tools.functions, required=True, parallel=tools.parallel)
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        inner = choice.get("allowed_tools")
+        return _allowed(tools, choice if inner is None else inner)
+    return _only(tools, [_named(choice, "tool_choice")], parallel=tools.parallel, required=True)
+
+
+def _allowed(tools: Tools, choice: Any) -> Tools | None:
+    listed = choice.get("tools") if isinstance(choice, Mapping) else None
+    if not isinstance(listed, list) or choice.get("mode") not in ("auto", "required"):
+        raise InputError(
+            "invalid_value", "tool_choice.allowed_tools needs tools, and a mode: auto or required"
+        )
+    names = [_named(one, f"tool_choice.allowed_tools.tools.{i}") for i, one in enumerate(listed)]
+    required = choice["mode"] == "required"
+    return _only(tools, names, parallel=tools.parallel, required=required) if names else None
+
+
+def _named(choice: Any, where: str) -> str:
+    inner = choice.get("function", choice) if isinstance(choice, Mapping) else None
+    name = inner.get("name") if isinstance(inner, Mapping) else None
+    if not isinstance(name, str):
+        wanted = "none, auto, required or the name of a function as an object"
+        raise InputError("invalid_value", f"{where} must be {wanted}, not {shown(choice)}")
+    return name
+
+
+def _only(tools: Tools, names: Sequence[str], *, parallel: bool, required: bool) -> Tools:
+    for name in names:
+        if all(one["name"] != name for one in tools.functions):
+            said = f"tool_choice names {name[:64]!r}, and no tool is called so"
+            raise InputError("invalid_value", said)
+    left = tuple(one for one in tools.functions if one["name"] in names)
+    return Tools(left, required=required, parallel=parallel)
+
+
+def _function(tool: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(tool, Mapping):
+        raise InputError("wrong_type", f"{where} must be a tool, not {kind(tool)}")
+    if tool.get("type") != "function":
+        found = shown(tool.get("type"))
+        raise InputError("unsupported_parameter", f"{where}.type must be function, not {found}")
+    return checked_function(tool.get("function"), f"{where}.function")
+
+
+def checked_function(
+    function: Any, where: str, parameters: str = "parameters"
+) -> Mapping[str, Any]:
+    """A function with a name, and a schema that can be followed, which messages about it call
+    ``parameters``. Raises InputError."""
+    if not isinstance(function, Mapping):
+        raise InputError("wrong_type", f"{where} must be an object, not {kind(function)}")
+    name = function.get("name")
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        said = f"{where}.name must be 1 to 64 letters, digits, _, . or -, not {shown(name)}"
+        raise InputError("invalid_value", said)
+    described = function.get("description")
+    if described is not None and not isinstance(described, str):
+        raise InputError("wrong_type", f"{where}.description must be a text")
+    as_unicode(json.dumps(function, ensure_ascii=False), where)
+    given = function.get("parameters")
+    where = f"{where}.{parameters}"
+    if given is not None:
+        if not isinstance(given, Mapping):
+            raise InputError("wrong_type", f"{where} must be a JSON schema, not {kind(given)}")
+        if given.get("type", "object") != "object":
+            said = f"{where}.type must be object, not {shown(given['type'])}"
+            raise InputError("invalid_value", said)
+        schema_constraint({"type": "object", **given}, where)
+    return {key: value for key, value in function.items() if value is not None}
