@@ -8,6 +8,7 @@ from typing import Any
 from app.openai.answer import Answer, Choice, TokenLogprobs
 from app.openai.request import Endpoint
 from app.openai.task import Problem
+from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta
 
 # Errors that are no fault of the request; every other one is answered as a bad request.
 _STATUS = {"engine_error": 500, "worker_crash": 500, "timeout": 504}
@@ -47,6 +48,19 @@ def answer_body(answer: Answer, endpoint: Endpoint, name: str, model: str) -> di
     if answer.timings is not None:
         body["timings"] = answer.timings
     return body
+
+
+def delta_body(delta: Delta) -> dict[str, Any]:
+    """A piece of an answer, as a chunk's ``delta``."""
+    match delta:
+        case ContentDelta():
+            return {"content": delta.text}
+        case CallBegin():
+            function = {"name": delta.name, "arguments": ""}
+            call = {"id": delta.id, "type": "function", "function": function}
+        case ArgumentsDelta():
+            call = {"function": {"arguments": delta.text}}
+    return {"tool_calls": [{"index": delta.index, **call}]}
 
 
 def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:

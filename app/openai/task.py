@@ -144,8 +144,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     try:
         arguments = json.loads(given) if isinstance(given, str) and given.strip() else given or {}
     except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, Mapping):
+        arguments = given  # an answer that was cut off within it
+    if not isinstance(arguments, (Mapping, str)):
         raise InputError("invalid_value", f"{where} must be a JSON object as a text")
     said = {"name": name, "arguments": arguments}
     as_unicode(json.dumps([said, identity], ensure_ascii=False), where)

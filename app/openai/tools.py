@@ -15,6 +15,8 @@ from app.openai.task import InputError, as_unicode, kind, shown
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 # What OpenAI means by a function without parameters.
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+# An object may get its properties from elsewhere by these.
+_COMPOSED = {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,27 @@ class Tools:
     def schema(self, function: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the arguments of one of them have to be."""
         given: Mapping[str, Any] = function.get("parameters") or _NOTHING
-        return given if "type" in given else {"type": "object", **given}
+        closed: Mapping[str, Any] = _closed({"type": "object", **given})
+        return closed
 
     def json(self) -> list[dict[str, Any]]:
         """As a template is given them."""
         return [{"type": "function", "function": dict(one)} for one in self.functions]
+
+
+def _closed(schema: Any) -> Any:
+    """Without properties that the schema does not name, where it does not say whether there may be:
+    a model would make them up."""
+    if not isinstance(schema, Mapping) or schema.keys() & _COMPOSED:
+        return schema
+    closed = dict(schema)
+    if isinstance(schema.get("properties"), Mapping):
+        inner = schema["properties"]
+        closed["properties"] = {name: _closed(one) for name, one in inner.items()}
+        closed.setdefault("additionalProperties", False)
+    if "items" in schema:
+        closed["items"] = _closed(schema["items"])
+    return closed
 
 
 def tools_of(body: Mapping[str, Any]) -> Tools | None:

@@ -17,6 +17,7 @@ from starlette.requests import Request as HttpRequest
 from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.asking import Asked, asked
 from app.openai.task import Problem, Task
+from app.openai.tool_parser import ContentDelta, Delta
 from app.prompts import PromptStyle, encode
 from app.serve.errors import HttpError, problem_error
 from app.serve.pool import ModelPool, Served
@@ -55,6 +56,20 @@ class Generation:
             if self.first_s is None:
                 self.first_s = time.monotonic() - self.begun
             yield chunk
+
+    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
+        """Text and calls of tools as they come, each with the number of its sample."""
+        parsers = [self.asked.parser() for _ in range(self.params.n)]
+        async for chunk in self.pieces():
+            parser = parsers[chunk.index]
+            if parser is not None:
+                for delta in parser.feed(chunk.text):
+                    yield chunk.index, delta
+            elif chunk.text:
+                yield chunk.index, ContentDelta(chunk.text)
+        for index, parser in enumerate(parsers):
+            for delta in parser.end() if parser is not None else ():
+                yield index, delta
 
     async def answer(self) -> Answer:
         """What became of it; an ``Answer`` with an error where there is none."""

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 
 from app.openai.answer import Answer
 from app.openai.request import Endpoint, body_task
-from app.openai.response import answer_body
+from app.openai.response import answer_body, delta_body
 from app.serve.errors import HttpError, error_response, http_error
 from app.serve.events import EventStream
 from app.serve.generate import (
@@ -125,10 +125,9 @@ async def _chunks(
     if chat:
         for index in range(generation.request.params.n):
             yield event(_piece(index, {"role": "assistant", "content": ""}))
-    async for chunk in generation.pieces():
-        if chunk.text:
-            said = {"content": chunk.text} if chat else chunk.text
-            yield event(_piece(chunk.index, said))
+    async for index, delta in generation.deltas():
+        said = delta_body(delta)
+        yield event(_piece(index, said if chat else said["content"]))
     answer = await generation.answer()
     problem = error_of(answer)
     if problem is not None:

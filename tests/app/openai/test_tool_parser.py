@@ -75,7 +75,8 @@ ODD = '{"a": "}\\"{</tool_call>", "b": [{"c": {}}], "d": "\\\\"}'
         (LLAMA, '{"name": "Ana", "age": 3}', '{"name": "Ana", "age": 3}', []),
         (
             MISTRAL,
-            '[TOOL_CALLS] [{"name": "time", "arguments": {}}, {"name": "weather", "arguments": {"a": "]"}}]',
+            '[TOOL_CALLS] [{"name": "time", "arguments": {}},'
+            ' {"name": "weather", "arguments": {"a": "]"}}]',
             "",
             [("time", "{}"), ("weather", '{"a": "]"}')],
         ),
