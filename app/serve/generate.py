@@ -59,7 +59,7 @@ class Generation:
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """Text and calls of tools as they come, each with the number of its sample."""
-        parsers = [self.asked.parser() for _ in range(self.params.n)]
+        parsers = [self.asked.parser() for _ in range(self.request.params.n)]
         async for chunk in self.pieces():
             parser = parsers[chunk.index]
             if parser is not None:
