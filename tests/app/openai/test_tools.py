@@ -208,7 +208,7 @@ def test_calls_are_in_the_body_of_the_answer() -> None:
     assert body(CALL)["message"]["content"] is None
     cut = body(CALL[:-17], FinishReason.LENGTH)
     assert cut["finish_reason"] == "length"
-    assert cut["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Ro'
+    assert cut["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Rom'
     assert "tool_calls" not in body("Hello.")["message"]
 
 
