@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from quantize.build import target as building
 from quantize.build.again import find_listed
 from quantize.build.pipeline import build
+from quantize.build.workspace import WORK
 from quantize.errors import MissedTargetError, SourceError, ToolError, UsageError
 from quantize.manifest import Manifest, load_manifest, write_manifest
 from quantize.onnx.nbits import tensor_of
@@ -31,6 +33,7 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.paths import cache_dir
 from runtimes.settings import RunnerSettings
 from tests.quantize.build.test_pipeline import Told
+from tests.quantize.conftest import kill_during, run_quantize
 from tests.quantize.gguf.test_gguf_mixture import _MIXTRAL
 from tests.quantize.shapes import SHAPES, make_random_model
 from tests.support import own_home, until
@@ -330,3 +333,19 @@ def test_what_cannot_be_built_again_is_told(made: Made, tmp_path: Path):
     with pytest.raises(SourceError, match=r"kl0\.03 was built from other files of tiny"):
         build(options, Reporter())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_killed_while_it_tries_and_measures_gives_the_same_file(made: Made, tmp_path: Path):
+    out = tmp_path / "out"
+    command = (made.options.source.model, "--max-kl", "0.03", "--limit", "1024", "--out", out)
+    for stage in ("quantizing to kl0.03, try 1", "measuring the speed of kl0.03"):
+        code, _ = kill_during(stage, signal.SIGKILL, *command)
+        assert code == -signal.SIGKILL
+        assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
+    done = run_quantize(*command)
+    assert "quantizing" not in done.stderr  # that was finished
+    (entry,) = load_manifest(out).files
+    undisturbed = made.manifest.entry("kl0.03")
+    assert undisturbed is not None
+    assert entry.sha256 == undisturbed.sha256
+    assert entry.allocation == undisturbed.allocation
