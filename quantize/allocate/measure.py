@@ -24,7 +24,7 @@ from quantize.source import SourceModel
 from runtimes.machine.locks import Lock, another_run
 from runtimes.paths import cache_dir
 
-_METHOD = 2  # raised when the same model and text give another table
+_METHOD = 3  # raised when the same model and text give another table
 _DONE = "done.json"
 
 

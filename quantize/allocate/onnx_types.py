@@ -8,16 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 from quantize.allocate.rate import Rater, losses
-from quantize.allocate.sweep import BLOCKS, Array, Matrix
+from quantize.allocate.sweep import BLOCKS, ROW, Array, Matrix
 from quantize.allocate.table import Choice, Unit
+from quantize.onnx.channels import round_channels
 from quantize.onnx.rounding import dequantize, round_matrix
-from quantize.onnx.variants import Variant, parse_variant
+from quantize.onnx.variants import W8A8, Variant, parse_variant
 from runtimes.errors import ModelError
 
 _VARIANTS = (
     *("8s32", "8s64", "8s128"),
     *("4z16", "4s16", "4z32", "4s32", "4z64", "4s64", "4z128", "4s128"),
 )
+# Whose matrices may serve for both ends, and are looked up in blocks.
+_OF_TOKENS = ("token_embd.weight", "output.weight")
 _PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
 
 
@@ -42,12 +45,18 @@ def _unit(tensor: Matrix, tokens: int) -> Unit:
             f"{tensor.name} holds {count} experts, whose ways to be stored in ONNX are not chosen:"
             " take --to gguf, or a recipe by name instead of a target"
         )
-    variants = {v.name: v for v in (parse_variant(name).fitting(width) for name in _VARIANTS)}
+    names: tuple[str, ...] = _VARIANTS
+    if ROW in tensor.activations and tensor.name not in _OF_TOKENS:
+        names = (*names, W8A8)
+    variants = {v.name: v for v in (parse_variant(name).fitting(width) for name in names)}
     importance: Array = tensor.fisher[0].mean(axis=0)
     # Only what they are to each other counts: in single precision, as short numbers.
     importance = importance / max(float(importance.mean()), 1e-30)
 
     def stored(weight: Array, kind: str, _i: int) -> Array:
+        if kind == W8A8:
+            codes, scales = round_channels(weight)
+            return codes * scales[:, None]
         return dequantize(round_matrix(weight, variants[kind], importance))
 
     lost = losses(tensor, variants, stored)
@@ -66,6 +75,8 @@ def _unit(tensor: Matrix, tokens: int) -> Unit:
 def _inputs(tensor: Matrix, variant: Variant) -> float:
     """The divergence of inputs in 8 bits, in blocks as long as the weights' own: between, or
     beside, those that were measured, by the logarithm."""
+    if not variant.block:
+        return tensor.activations[ROW]
     few, many = (tensor.activations.get(block, 0.0) for block in BLOCKS)
     if not few or not many:
         return few

@@ -32,6 +32,8 @@ Rounding = dict[int, float]
 _SEED = 20260101
 _LEVELS = 127  # on each side of zero, of activations in 8 bits
 BLOCKS = (32, 256)  # inputs that share a scale: of llama.cpp's plain types, and of its K types
+ROW = 0  # all inputs of a product share one: of products of integers
+_WATCHED = (*BLOCKS, ROW)
 _ROWS = 8192  # of the output, whose gradients are held together
 _TRANSPOSED = re.compile(r"c_(?:attn|proj|fc)\.weight$")  # GPT-2's family: [in, out]
 
@@ -168,7 +170,7 @@ def _forward(
         if fisher is not None and rate is not None:
             if tied:
                 state.save("head", 0, 0, fisher)
-                state.save("rounding", 0, 0, torch.tensor([rounding.get(b, 0.0) for b in BLOCKS]))
+                state.save("rounding", 0, 0, torch.tensor([rounding.get(b, 0.0) for b in _WATCHED]))
             else:
                 rate(_matrix("output.weight", head.weight, fisher, rounding))
     return calls
@@ -239,7 +241,7 @@ def _embedding(
             else:
                 fisher[rows] += got.square()
         rounding = (
-            dict(zip(BLOCKS, state.load("rounding", 0, 0).tolist(), strict=True)) if tied else {}
+            dict(zip(_WATCHED, state.load("rounding", 0, 0).tolist(), strict=True)) if tied else {}
         )
         rate(_matrix("token_embd.weight", table.weight, fisher, rounding))
 
@@ -336,10 +338,11 @@ def _watch(hooks: contextlib.ExitStack, module: Any, into: Rounding) -> None:
             output.register_hook(lambda gradient: add(inputs, gradient.flatten(0, -2)))
 
     def add(inputs: Any, gradient: Any) -> None:
-        for block in BLOCKS:
+        towards = gradient @ module.weight.detach()  # of the inputs
+        for block in _WATCHED:
+            moved = _rounded(inputs, block or inputs.shape[1]) - inputs
             # By tokens: the roundings of two of them have nothing to do with each other.
-            moved = (_rounded(inputs, block) - inputs) @ module.weight.detach().T
-            cost = 0.5 * (gradient * moved).sum(dim=1).square().sum()
+            cost = 0.5 * (towards * moved).sum(dim=1).square().sum()
             into[block] = into.get(block, 0.0) + float(cost)
 
     hooks.callback(module.register_forward_hook(forward).remove)

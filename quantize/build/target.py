@@ -30,6 +30,7 @@ _NEAR = 0.93  # of the bound: a file below it wastes bytes
 _TUNE = 2048  # scored tokens of the second text
 _MEGABYTE = 1_000_000
 _WASTED = 0.005  # of a bound of bytes: more of it is worth another try
+_LEAST_KL = 1e-12  # where nothing is lost
 _SPARE = 0.001  # of it: what cannot be told to the byte
 
 
@@ -127,7 +128,8 @@ def _search(run: Run, job: Job, plan: TargetPlan) -> list[_Try]:
         made = _measured(run, job, plan, measuring, _build(run, job, plan, types, number))
         tries.append(made)
         run.progress.note(_told(made, job, plan))
-        off = made.worst / asked
+        # Of what it was predicted to lose: the fastest file may not need all that it may lose.
+        off = made.worst / max(plan.table.total(types).kl, _LEAST_KL)
         if _NEAR * bound <= made.verdict <= bound:
             break
     if not tries:

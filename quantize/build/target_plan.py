@@ -16,6 +16,7 @@ from quantize.allocate.texts import TextFiles, calibration_text, split_texts
 from quantize.build.run import Run
 from quantize.build.target_gguf import gguf_maker
 from quantize.build.target_onnx import onnx_maker
+from quantize.onnx.variants import W8A8
 from quantize.recipes.recipe import Recipe
 from quantize.recipes.target import Target
 
@@ -124,6 +125,8 @@ def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
     """Measure what is not known yet. Raises what `maker_for` and `chosen_table` raise."""
     maker, texts = maker_for(run, recipe)
     table, times = chosen_table(run, recipe, maker, texts.calibrate), None
+    if not target.rows:  # it is there for its speed
+        table = _without(table, W8A8)
     if target.rows:
         least = sum(min(choice.bytes for choice in unit.choices) for unit in table.units)
         timing = maker.timing(run, recipe, table)
@@ -135,6 +138,14 @@ def plan_target(run: Run, recipe: Recipe, target: Target) -> TargetPlan:
     if recipe.format == "gguf":
         table = _overridden(table, run.options.overrides)
     return TargetPlan(target, table, maker, texts.tune, times)
+
+
+def _without(table: Table, kind: str) -> Table:
+    units = (
+        replace(unit, choices=tuple(choice for choice in unit.choices if choice.kind != kind))
+        for unit in table.units
+    )
+    return replace(table, units=tuple(units))
 
 
 def _overridden(table: Table, overrides: Mapping[str, str]) -> Table:

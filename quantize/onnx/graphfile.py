@@ -4,8 +4,9 @@ parts of a graph. Only child processes call what is here: onnx_ir is slow to imp
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +76,25 @@ def step_feeds(
             raise ModelError(f"the float graph has an input {node.name!r} that is not known")
         feeds[node.name] = known[node.name]
     return feeds
+
+
+class Constants(Protocol):
+    """Where a graph's new constants go."""
+
+    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
+        """Make ``array`` a constant of the graph."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InGraph:
+    """Into ``graph`` itself."""
+
+    graph: Any
+
+    def initializer(self, name: str, array: npt.NDArray[Any]) -> Any:
+        """Make ``array`` a constant of the graph."""
+        return add_constant(self.graph, name, array)
 
 
 class Inserter:

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from quantize.children.child import report_progress
+from quantize.onnx.graphfile import InGraph, add_constant
 from quantize.onnx.variants import Variant, parse_variant
+from quantize.onnx.w8a8 import Rewrite
 from runtimes.machine.cpu import available_cores
 
 Shape = tuple[int, int]  # the length of a row, and rows
@@ -50,6 +53,8 @@ def _products(variant: Variant, shape: Shape, model_bytes: int) -> tuple[Any, in
     """A session with as many products as a model of that size has, and their number."""
     width, height = shape
     count = max(1, -(-model_bytes // (height * variant.row_bytes(width))))
+    if not variant.block:
+        return _session(_of_integers(shape, count)), count
     constants, nodes = [], []
     for i in range(count):
         names = []
@@ -72,14 +77,44 @@ def _products(variant: Variant, shape: Shape, model_bytes: int) -> tuple[Any, in
     )
     graph = helper.make_graph(nodes, "products", [next(ends)], [next(ends)], constants)
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR)
+    return _session(helper.make_model(graph, opset_imports=opsets, ir_version=_IR)), count
+
+
+def _session(model: Any) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = available_cores()
-    session = ort.InferenceSession(
+    return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return session, count
+
+
+def _of_integers(shape: Shape, count: int) -> Any:
+    """Products of integers, each with inputs of its own to round."""
+    width, height = shape
+    floats = ir.TensorType(ir.DataType.FLOAT)
+    x = ir.Value(name="x", shape=ir.Shape(["rows", width]), type=floats)
+    graph = ir.Graph([x], [], nodes=[], opset_imports={"": _OPSET}, name="products")
+    rewrite, products = Rewrite(graph, InGraph(graph)), []
+    codes = np.full((width, height), 1, np.int8)
+    for i in range(count):
+        factor = add_constant(graph, f"factor{i}", np.array(1 + i, np.float32))
+        own = ir.node("Mul", [x, factor], name=f"own{i}")
+        weight = ir.Value(name=f"weight{i}", shape=ir.Shape(shape), type=floats)
+        stored = (
+            add_constant(graph, f"{kind}{i}", data)
+            for kind, data in (("codes", codes), ("scales", np.full(height, _SCALE, np.float32)))
+        )
+        rewrite.matrices[f"weight{i}"] = next(stored), next(stored)
+        product = ir.node("MatMul", [own.outputs[0], weight], name=f"product{i}")
+        graph.extend([own, product])
+        products.append(product)
+    whole = ir.node("Sum", [product.outputs[0] for product in products], name="sum")
+    graph.append(whole)
+    graph.outputs.append(whole.outputs[0])
+    for product in products:
+        rewrite.product(product)
+    return ir.to_proto(ir.Model(graph, ir_version=_IR))
 
 
 def _weights(variant: Variant, shape: Shape) -> dict[str, npt.NDArray[Any]]:

@@ -14,10 +14,11 @@ import onnx_ir as ir
 
 from quantize.children.child import report_progress
 from quantize.onnx.adapt import EMBEDDING, HEAD
-from quantize.onnx.graphfile import Inserter, add_constant
+from quantize.onnx.graphfile import InGraph, Inserter, add_constant
 from quantize.onnx.rounding import Floats, round_matrix
 from quantize.onnx.smooth import product_weight
-from quantize.onnx.variants import Mix, Variant, parse_variant, variants_of
+from quantize.onnx.variants import W8A8, Mix, Variant, parse_variant, variants_of
+from quantize.onnx.w8a8 import Rewrite
 from quantize.source.shapes import gguf_name
 from runtimes.errors import ModelError
 
@@ -102,11 +103,15 @@ def quantize_graph(
     divide a matrix's rows become smaller ones.
     """
     products = [node for node in graph if node.name in plan and product_weight(node) is not None]
+    integers = Rewrite(graph, InGraph(graph))
     stored: dict[str, _Stored] = {}  # by the names of the float constants: two may share one
     head = None
     for done, node in enumerate(products):
         report_progress(done, len(products), "matrices")
         weight = node.inputs[1]
+        if plan[node.name].name == W8A8:
+            integers.product(node)
+            continue
         if weight.name not in stored:
             matrix = weight.const_value.numpy().T
             stored[weight.name] = _store(graph, node, matrix, plan, importance)

@@ -8,6 +8,8 @@ from pathlib import Path
 from quantize.errors import UsageError
 
 _BLOCKS = (16, 32, 64, 128, 256)  # of MatMulNBits
+W8A8 = "w8a8"
+_SCALE = 4  # bytes of a channel's in such a matrix
 _NAME = re.compile(r"([48])([sz])(\d+)")
 
 
@@ -16,16 +18,20 @@ class Variant:
     """How a matrix is stored."""
 
     bits: int
-    block: int  # weights that share a scale
+    block: int  # weights that share a scale; 0 is a whole row, multiplied by inputs in 8 bits
     symmetric: bool  # no zero points: that of all is in the middle
 
     @property
     def name(self) -> str:
         """Such as 4z32: 4 bits, blocks of 32 with zero points; 8s64 has none."""
+        if not self.block:
+            return W8A8
         return f"{self.bits}{'s' if self.symmetric else 'z'}{self.block}"
 
     def row_bytes(self, inputs: int) -> int:
         """Of ``inputs`` weights, with scales in half precision and zero points."""
+        if not self.block:
+            return inputs + _SCALE
         blocks = -(-inputs // self.block)
         zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
         return blocks * (self.block * self.bits // 8 + 2) + zeros
@@ -37,6 +43,8 @@ class Variant:
     def fitting(self, inputs: int) -> "Variant":
         """With the largest block, from its own down to 32, that divides ``inputs``: to fill up a
         block takes space for nothing."""
+        if not self.block:
+            return self
         sizes = [size for size in _BLOCKS if 32 < size <= self.block and inputs % size == 0]
         return replace(self, block=max(sizes, default=min(self.block, 32)))
 
@@ -54,6 +62,8 @@ class Mix:
 
 def parse_variant(name: str) -> Variant:
     """The variant that is called ``name``; raises UsageError."""
+    if name == W8A8:
+        return Variant(8, 0, True)
     found = _NAME.fullmatch(name)
     if found is None or int(found[3]) not in _BLOCKS:
         raise UsageError(

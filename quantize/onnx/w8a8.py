@@ -13,29 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from quantize.children.child import report_progress
 from quantize.onnx.adapt import EMBEDDING
-from quantize.onnx.graphfile import NAME, DataFile, Inserter, data_file
-from quantize.onnx.smooth import Floats, Smoothing, measure_smoothing, product_weight
+from quantize.onnx.channels import round_channels
+from quantize.onnx.graphfile import NAME, Constants, Inserter, data_file
+from quantize.onnx.smooth import Smoothing, measure_smoothing, product_weight
 from runtimes.errors import ModelError
 
 _ZERO = 128  # activations are stored unsigned
 _MOST = 127.0
 _TINY = 1e-30  # the scale of a row of zeros
-
-# Without VNNI or AMX, ONNX Runtime multiplies by `vpmaddubsw`, which adds the products of two
-# neighbours in 16 bits and saturates. Activations are at most 255, so two neighbouring weights may
-# add up to 32767 // 255 = 128, no more.
-PAIR_LIMIT = 32767 // 255
-# How many steps the largest weight of a channel gets: with fewer the rounding is coarser, with more
-# the limit cuts more pairs. With 63 it cuts none.
-_LEVELS = (127, 111, 95, 79, 63)
-_CHUNK = 1 << 22  # weights rounded at a time, so that temporary arrays stay small
-
-Codes = npt.NDArray[np.int8]
 
 
 def quantize_w8a8(
@@ -60,7 +49,7 @@ def quantize_w8a8(
     if not products:
         raise ModelError(f"{fp32 / NAME} has no matrix product with a constant to rewrite")
     with data_file(model, out / NAME) as file:
-        rewrite = _Rewrite(model.graph, file, smoothing)
+        rewrite = Rewrite(model.graph, file, smoothing)
         smoothing.fold_norms(model.graph, file)
         for done, node in enumerate(products):
             report_progress(done, len(products), "matrices")
@@ -81,13 +70,13 @@ class _Rows:
 
 
 @dataclass(slots=True)
-class _Rewrite:
+class Rewrite:
     """The graph on its way. ``activations`` and ``matrices`` (codes and scales) have what is in
     8 bits already, by the names of the float values."""
 
     graph: Any
-    file: DataFile
-    smoothing: Smoothing
+    file: Constants
+    smoothing: Smoothing = field(default_factory=Smoothing)
     constants: dict[str, Any] = field(default_factory=dict)
     activations: dict[str, _Rows] = field(default_factory=dict)
     matrices: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -111,7 +100,7 @@ class _Rewrite:
         shape = new.add("Concat", "Shape", rows.leading, width, axis=0)
         new.replace_by(new.add("Reshape", "Reshape", full, shape))
         if not weight.uses():
-            self.graph.initializers.pop(weight.name)
+            self.graph.initializers.pop(weight.name, None)
 
     def rows(self, node: Any) -> _Rows:
         """The product's activation as 8-bit rows, made once for all products that read it."""
@@ -202,52 +191,3 @@ def _table_of(weight: Any) -> Any | None:
         return None
     uses = turns[0].outputs[0].uses()
     return turns[0] if len(uses) == 1 and uses[0].node.op_type == "Gather" else None
-
-
-def round_channels(weight: npt.NDArray[np.floating]) -> tuple[Codes, Floats]:
-    """Codes [channels, inputs] and scales [channels] for weights [channels, inputs].
-
-    Each channel gets the scale, of five, with the least squared error after `limit_pairs`.
-    """
-    channels, inputs = weight.shape
-    codes = np.empty((channels, inputs), np.int8)
-    scales = np.empty(channels, np.float32)
-    step = max(1, _CHUNK // max(inputs, 1))
-    for start in range(0, channels, step):
-        part = slice(start, start + step)
-        codes[part], scales[part] = _round(np.ascontiguousarray(weight[part], np.float32))
-    return codes, scales
-
-
-def limit_pairs(codes: npt.NDArray[np.int16]) -> None:
-    """Move codes 2i and 2i+1 of each row towards zero, in place, until they add up to no more than
-    PAIR_LIMIT either way."""
-    even = codes[:, : codes.shape[1] // 2 * 2 : 2]
-    odd = codes[:, 1::2]
-    total = even + odd
-    excess = total - np.clip(total, -PAIR_LIMIT, PAIR_LIMIT)
-    if not excess.any():
-        return
-    half = excess // 2
-    odd -= half
-    even -= excess - half
-
-
-def _round(weight: Floats) -> tuple[Codes, Floats]:
-    most = np.abs(weight).max(axis=1, keepdims=True)
-    most[most == 0] = 1  # a channel of zeros: any scale will do
-    best = np.full(len(weight), np.inf, np.float32)
-    codes = np.zeros(weight.shape, np.int8)
-    scales = np.empty(len(weight), np.float32)
-    for level in _LEVELS:
-        scale = most / np.float32(level)
-        tried = np.rint(weight / scale).astype(np.int16)
-        limit_pairs(tried)
-        off = tried * scale
-        off -= weight
-        error = np.einsum("ij,ij->i", off, off)
-        better = error < best
-        codes[better] = tried[better]
-        scales[better] = scale[better, 0]
-        best[better] = error[better]
-    return codes, scales

@@ -14,6 +14,8 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
+from quantize.allocate.onnx_types import fused
+from quantize.allocate.table import read_table
 from quantize.build import target as building
 from quantize.build.again import find_listed
 from quantize.build.pipeline import build
@@ -311,6 +313,34 @@ def test_a_line_builds_every_file_exactly_again(made: Made, tmp_path: Path):
         assert entry.sha256 == listed[name].sha256
         assert entry.allocation == listed[name].allocation
         assert f"{name} is byte for byte the file that is listed" in told.notes
+
+
+def test_a_mix_may_have_products_of_integers_whose_loss_is_predicted(made: Made, tmp_path: Path):
+    listed = find_listed(f"{made.out}#onnx-440kb")
+    assert listed.allocation is not None
+    names = listed.allocation.types
+    types = {name: "w8a8" if name.startswith("blk.") else "8s32" for name in names}
+    options = Options(
+        made.options.source,
+        (find_recipe("onnx-440kb"),),
+        out=tmp_path / "out",
+        measure=MeasureOptions(limit=1024),
+        allocations={
+            "onnx-440kb": replace(listed, allocation=replace(listed.allocation, types=types))
+        },
+    )
+    out, manifest = build(options, Reporter())
+    (entry,) = manifest.files
+    graph = ir.load(out / entry.path / "model.onnx").graph
+    kinds = [node.op_type for node in graph]
+    assert kinds.count("MatMulInteger") == len([name for name in names if name.startswith("blk.")])
+    assert kinds.count("MatMulNBits") == 1  # the output layer
+    assert entry.fidelity is not None
+    tables = list((cache_dir() / "sensitivities").glob("*.json"))
+    (path,) = [path for path in tables if "w8a8" in path.read_text()]
+    table = read_table(path)
+    predicted = replace(table, units=fused(table.units)).total(types).kl
+    assert entry.fidelity.kl_mean == pytest.approx(predicted, rel=0.3)
 
 
 def test_what_cannot_be_built_again_is_told(made: Made, tmp_path: Path):

@@ -12,8 +12,10 @@ from quantize.onnx.variants import parse_variant
 
 
 def test_every_variant_that_fits_a_shape_has_its_time():
-    found = kernel_seconds([(64, 96), (128, 32)], ["4z32", "8s128"], (1, 4), 50_000)
-    fitting = [("4z32", (64, 96)), ("4z32", (128, 32)), ("8s128", (128, 32))]
+    shapes = [(64, 96), (128, 32)]
+    found = kernel_seconds(shapes, ["4z32", "8s128", "w8a8"], (1, 4), 50_000)
+    fitting = [(kind, shape) for kind in ("4z32", "w8a8") for shape in shapes]
+    fitting.append(("8s128", (128, 32)))
     assert found.keys() == {(*case, rows) for case in fitting for rows in (1, 4)}
     assert all(seconds > 0 for seconds in found.values())
 
@@ -31,3 +33,12 @@ def test_the_products_are_those_of_the_weights(name: str):
     np.testing.assert_allclose(
         session.run(None, {"x": x})[0], count * x @ weight.T, atol=0.02 * count
     )
+
+
+def test_products_of_integers_each_round_their_own_inputs():
+    session, count = kernels._products(parse_variant("w8a8"), (64, 24), 5_000)
+    assert count == -(-5_000 // (24 * (64 + 4)))
+    x = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    # All weights are one step of the scale; the inputs are taken once, twice, ...
+    wanted = np.repeat(x.sum(axis=1, keepdims=True), 24, axis=1) * 0.01 * sum(range(1, count + 1))
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, atol=0.02)

@@ -13,7 +13,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from quantize.onnx.w8a8 import PAIR_LIMIT, limit_pairs, quantize_w8a8, round_channels
+from quantize.onnx.channels import PAIR_LIMIT, limit_pairs, round_channels
+from quantize.onnx.w8a8 import quantize_w8a8
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.runner import StepPlan, StepRow
