@@ -24,6 +24,7 @@ from typing import Any
 from openai import OpenAI
 
 from tests.app.serve.batches.conftest import ENDED, begin, ended, line, lines_of
+from tests.support import until
 
 log = logging.getLogger(__name__)
 
@@ -106,10 +107,11 @@ def kill_often(model: Path, data: Path, *, rows: int, kills: int, seed: int) -> 
             at = client.batches.retrieve(batch.id)
             log.info("kill %d: %s, %s", kill + 1, at.status, at.request_counts)
             assert at.request_counts.completed >= len(seen.answers)
-            if at.status not in ENDED:
-                left = rows - at.request_counts.completed
-                # Some come while its files are written.
-                time.sleep(chance.uniform(0, 0.2 if left < rows // 20 else 0.6))
+            # Most come while rows run, some before, and the last ones while its files are written.
+            if kill % 3:
+                more = len(seen.answers) + chance.randint(1, 2 * rows // kills)
+                until(lambda batch=batch, more=more, client=client: _over(client, batch, more))
+            time.sleep(chance.uniform(0, 0.05 if kill % 3 else 0.6))
         server.kill()
         seen.look(data, batch)
         server = Server(model, data)
@@ -130,6 +132,13 @@ def kill_often(model: Path, data: Path, *, rows: int, kills: int, seed: int) -> 
         return seen
     finally:
         server.kill()
+
+
+def _over(client: OpenAI, batch: Any, rows: int) -> bool:
+    now = client.batches.retrieve(batch.id)
+    return now.status in ENDED or now.request_counts.completed >= min(
+        rows, now.request_counts.total
+    )
 
 
 def main() -> None:
