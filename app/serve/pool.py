@@ -1,7 +1,7 @@
 """The models of a server: which there are, and which are loaded.
 
 A model is loaded when it is asked for. Where memory is short, the one that was not used for longest
-makes room, but never one that is in use.
+makes room, but never one that is in use, unless its only user is a batch, which gives way.
 """
 
 import logging
@@ -24,6 +24,11 @@ logger = logging.getLogger(__name__)
 
 _MOST_SLOTS = 16
 _BUSY_RETRY_S = 10
+# A batch that gave way takes the room of a model that was not asked for so long.
+REST_S = 30.0
+_GIVE_WAY_S = 30.0  # for the step that runs
+# A row of a batch gives its slot to any other request, however long it has had it.
+_AGING_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class _Loaded:
     served: Served
     bytes: int  # what it was told to need
     leases: int = 0
+    giving_way: list[Callable[[], None]] = field(default_factory=list)  # of leases that do
     used: float = field(default_factory=time.monotonic)
 
 
@@ -65,7 +71,8 @@ class ModelPool:
             twice = next(name for name in names if names.count(name) > 1)
             raise RequestError(f"two models are called {twice}: give one a name, as in NAME=MODEL")
         self._budget = budget
-        self._lock = threading.Lock()  # guards the table; never held for long
+        # Guards the table, and is told when a lease ends; never held for long.
+        self._lock = threading.Condition(threading.Lock())
         self._loading = threading.Lock()  # held by the one load that is at work
         self._loaded: dict[str, _Loaded] = {}
         self._coming: WorkerEngine | None = None
@@ -81,23 +88,29 @@ class ModelPool:
             return {name: one.served for name, one in self._loaded.items()}
 
     @contextmanager
-    def lease(self, name: str | None) -> Iterator[Served]:
+    def lease(
+        self, name: str | None, give_way: Callable[[], None] | None = None
+    ) -> Iterator[Served]:
         """The model, loaded if need be, kept loaded within the block; None is the first model.
+        ``give_way`` is called when others need the room: the block has to end soon.
 
         Raises UnknownModelError, ModelError, OutOfMemoryError, or HttpError (503) where other
         models are in use and leave no room.
         """
         entry = self._entry(name)
-        one = self._take(entry.name)
+        one = self._take(entry.name, give_way)
         if one is None:
             with self._loading:
-                one = self._take(entry.name) or self._load(entry)
+                one = self._take(entry.name, give_way) or self._load(entry, give_way)
         try:
             yield one.served
         finally:
             with self._lock:
                 one.leases -= 1
+                if give_way is not None:
+                    one.giving_way.remove(give_way)
                 one.used = time.monotonic()
+                self._lock.notify_all()
 
     def close(self) -> None:
         """Unload everything. Idempotent."""
@@ -125,21 +138,24 @@ class ModelPool:
             raise UnknownModelError(f"there is no model {name[:80]!r} here; there is: {known}")
         return entry
 
-    def _take(self, name: str) -> _Loaded | None:
+    def _take(self, name: str, give_way: Callable[[], None] | None) -> _Loaded | None:
         with self._lock:
             if self._closed:
                 raise HttpError(503, "shutting_down", "the server is shutting down")
             one = self._loaded.get(name)
             if one is not None:
                 one.leases += 1
+                if give_way is not None:
+                    one.giving_way.append(give_way)
             return one
 
-    def _load(self, entry: Entry) -> _Loaded:
+    def _load(self, entry: Entry, give_way: Callable[[], None] | None) -> _Loaded:
         choice = entry.choose()
         settings = choice.settings
         if not entry.fixed_slots and not choice.planned:
             settings = replace(settings, slots=_MOST_SLOTS)
-        self._make_room(replace(choice, settings=settings), fixed=entry.fixed_slots)
+        rest_s = 0.0 if give_way is None else REST_S
+        self._make_room(replace(choice, settings=settings), rest_s, fixed=entry.fixed_slots)
         free = self._free()
         if not entry.fixed_slots and not choice.planned:
             slots = default_slots(choice.file, settings, _MOST_SLOTS, free)
@@ -148,7 +164,8 @@ class ModelPool:
         choice = replace(choice, settings=settings)
         begun = time.monotonic()
         try:
-            engine = load_engine(choice.file, settings, choice.scheduling, begun=self._begun)
+            scheduling = replace(choice.scheduling, aging_s=_AGING_S)
+            engine = load_engine(choice.file, settings, scheduling, begun=self._begun)
         finally:
             with self._lock:
                 self._coming = None
@@ -156,6 +173,8 @@ class ModelPool:
         one = _Loaded(
             Served(entry.name, choice, engine), estimate(choice.file, settings).total, leases=1
         )
+        if give_way is not None:
+            one.giving_way.append(give_way)
         with self._lock:
             closed = self._closed
             if not closed:
@@ -181,14 +200,19 @@ class ModelPool:
             taken = sum(one.bytes for one in self._loaded.values())
         return min(free, self._budget - taken)
 
-    def _make_room(self, choice: Choice, *, fixed: bool) -> None:
-        """Unload what is not in use, the least recently used first, until the model fits; with as
-        many slots as were asked for (``fixed``), else with a single one."""
+    def _make_room(self, choice: Choice, rest_s: float, *, fixed: bool) -> None:
+        """Unload what was not in use for so long, the least recently used first, until the model
+        fits; with as many slots as were asked for (``fixed``), else with a single one."""
         least = choice.settings if fixed else replace(choice.settings, slots=1)
         need = estimate(choice.file, least).total
-        while need > self._free():
+        while need > (free := self._free()):
             with self._lock:
-                idle = [one for one in self._loaded.values() if one.leases == 0]
+                if not rest_s:
+                    self._ask_for_room(need - free)
+                rested = time.monotonic() - rest_s
+                idle = [
+                    one for one in self._loaded.values() if one.leases == 0 and one.used <= rested
+                ]
                 busy = len(self._loaded) - len(idle)
                 if not idle:
                     break
@@ -206,6 +230,18 @@ class ModelPool:
                 f" {gib(max(0, self._free()))}; ask again when they are done",
                 retry_s=_BUSY_RETRY_S,
             )
+
+    def _ask_for_room(self, lacking: int) -> None:
+        """If nothing is idle, have a model be given up by all that use it, and wait for that; only
+        where so many bytes can be had so. With the lock held."""
+        asked = [one for one in self._loaded.values() if len(one.giving_way) == one.leases]
+        idle = any(one.leases == 0 for one in asked)
+        if not asked or idle or sum(one.bytes for one in asked) < lacking:
+            return
+        users = asked[0].giving_way
+        for give_way in users:
+            give_way()
+        self._lock.wait_for(lambda: not users, _GIVE_WAY_S)
 
 
 def name_of(model: str) -> tuple[str, str]:

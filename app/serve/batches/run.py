@@ -39,7 +39,17 @@ class Live(Progress):
         self.id, self.counts = identity, counts
         self.snapshot: Snapshot | None = None
         self.interrupts = Interrupts()
+        self.gave_way = False  # to another model
         self.listeners.append(self._take)
+
+    def end(self) -> None:
+        """End the rows that run."""
+        self.interrupts.count = 2
+
+    def give_way(self) -> None:
+        """The same, since another model needs the room."""
+        self.gave_way = True
+        self.end()
 
     def note(self, text: str) -> None:
         """What the command would show."""
@@ -73,7 +83,10 @@ def run(
     found = answered(folder)
     if found is not None and found.completed == batch.counts.total:
         return True  # what ended the server before came after the last row
-    with models.lease(batch.model) as served, opened(folder, batch, sampling) as source:
+    with (
+        models.lease(batch.model, live.give_way) as served,
+        opened(folder, batch, sampling) as source,
+    ):
         choice, out = served.choice, folder / OUT
         settings = JobSettings(
             model=batch.model,

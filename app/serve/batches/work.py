@@ -19,6 +19,7 @@ from app.serve.batches.results import answered, write_results
 from app.serve.batches.run import Live, run
 from app.serve.batches.store import Batches
 from app.serve.batches.waits import Waits
+from app.serve.errors import HttpError
 from app.serve.pool import ModelPool
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
@@ -63,7 +64,7 @@ class Work:
         with self._batches.changed:
             self._stopping = True
             if self._live is not None:
-                self._live.interrupts.count = 2
+                self._live.end()
             self._batches.changed.notify_all()
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class Work:
         self._waits.end(batch.id)
         live = self.live(batch)
         if live is not None:
-            live.interrupts.count = 2
+            live.end()
 
     def _count(self, batch: Batch) -> int:
         """Count the rows that its journal has."""
@@ -138,6 +139,8 @@ class Work:
             done = run(self._batches.folder(batch), batch, self._models, self._sampling, live)
             if done:
                 self._end(batch, "completed")
+            elif live.gave_way:
+                raise HttpError(503, "model_busy", "another model needed the room of this one")
         finally:
             with self._batches.changed:
                 self._known[batch.id] = live.counts

@@ -38,7 +38,10 @@ class Running:
 
 @contextmanager
 def running(
-    models: dict[str, Path], saved: Path | None = None, **options: Any
+    models: dict[str, Path],
+    saved: Path | None = None,
+    context: int | None = None,
+    **options: Any,
 ) -> Iterator[Running]:
     """A server of these files, with the options given; beginnings of prompts are saved in the
     folder ``saved``, however soon they are read."""
@@ -46,7 +49,14 @@ def running(
     entries = [
         Entry(
             name,
-            partial(choose, str(path), ModelOptions(), PlanOptions(), "batch", given.slots),
+            partial(
+                choose,
+                str(path),
+                ModelOptions(context=context),
+                PlanOptions(),
+                "batch",
+                given.slots,
+            ),
             fixed_slots=given.slots is not None,
         )
         for name, path in models.items()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from tests.app.endless import CONTEXT
 from tests.app.serve.conftest import Running, running
 from tests.support import until
 
@@ -58,5 +59,10 @@ def client(server: Running) -> OpenAI:
 
 @pytest.fixture
 def endless(endless_gguf: Path, tmp_path: Path) -> Callable[..., Any]:
-    """A server whose answers take minutes where they are let, with two slots."""
-    return lambda: running({"pebble": endless_gguf}, slots=2, data=tmp_path / "data")
+    """Makes a server whose answers take minutes where they are let, with two slots."""
+
+    def serve(*names: str, **options: Any) -> Any:
+        models = dict.fromkeys(names or ("pebble",), endless_gguf)
+        return running(models, context=CONTEXT, slots=2, data=tmp_path / "data", **options)
+
+    return serve

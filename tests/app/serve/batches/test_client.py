@@ -8,10 +8,14 @@ import signal
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from tests.app.endless import SAMPLING
+from runtimes.models.memory import estimate
+from runtimes.models.modelfile import ModelFile
+from runtimes.settings import RunnerSettings
+from tests.app.endless import CONTEXT, SAMPLING
 from tests.app.serve.batches.conftest import begin, ended, line, lines_of
 from tests.support import until
 
+SECONDS = 11  # after so long a request of the engine gives way to no other by default
 TALE = {**SAMPLING, "ignore_eos": True}
 
 
@@ -152,13 +156,35 @@ def test_a_chat_does_not_wait_for_a_batch(endless):
     with endless() as server:
         client = server.client()
         batch = begin(client, [line(i, "Tell a tale.", **TALE) for i in range(6)])
-        until(lambda: server.batches.running()[0].snapshot, lambda seen: seen and seen.running == 2)
-        for _ in range(3):  # both slots are taken for minutes
+        # Both slots are taken for minutes, and the rows have had them for a while.
+        until(
+            lambda: server.batches.running()[0].snapshot,
+            lambda seen: seen and seen.running == 2 and seen.elapsed_s > SECONDS,
+        )
+        for _ in range(3):
             answer = client.chat.completions.create(
                 model="pebble", messages=[{"role": "user", "content": "Hi"}], max_tokens=3
             )
             assert answer.choices[0].message.content
         assert client.batches.retrieve(batch.id).request_counts.completed == 0
+
+
+def test_a_batch_gives_its_room_to_another_model(endless, endless_gguf, monkeypatch):
+    monkeypatch.setattr("app.serve.pool.REST_S", 1.0)
+    model = ModelFile.read(endless_gguf)
+    need = estimate(model, RunnerSettings(slots=2, context=CONTEXT)).total / 2**30
+    with endless("pebble", "granite", memory=1.5 * need) as server:
+        client = server.client()
+        batch = begin(client, [line(i, "Tell a tale.", **TALE) for i in range(6)])
+        until(lambda: server.batches.running()[0].snapshot, lambda seen: seen and seen.running)
+        answer = client.chat.completions.create(
+            model="granite", messages=[{"role": "user", "content": "Hi"}], max_tokens=3
+        )
+        assert answer.choices[0].message.content
+        assert client.batches.retrieve(batch.id).status == "in_progress"
+        # When nobody asks for the other one any more.
+        until(lambda: server.batches.running()[0].snapshot, lambda seen: seen and seen.running)
+        assert set(server.pool.loaded()) == {"pebble"}
 
 
 def test_the_engine_may_die_under_a_batch(client, server):
