@@ -34,7 +34,7 @@ from runtimes.machine.hardware import detect
 
 _TRIES = 3.15  # files that a bound of divergence, or one in ONNX, may need
 _SPARE = 64_000_000  # vocabularies, tokenizer files, logs
-_TORCH = 700_000_000  # torch and transformers themselves
+_TORCH = 950_000_000  # torch and transformers, in a step and in what its process is forked from
 _USUAL_VOCABULARY = 152_000  # where the configuration does not tell
 
 
