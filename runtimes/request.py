@@ -231,6 +231,7 @@ class Completion:
     token_bytes: dict[int, bytes] | None = None  # of all tokens with log-probabilities
     others: tuple[Completion, ...] = ()  # further samples, with ``n`` above 1
     retryable: bool = False  # of an error: the same request may succeed if it is submitted again
+    stop: str | None = None  # the stop string that ended it
 
     @property
     def choices(self) -> tuple[Completion, ...]:

@@ -23,37 +23,46 @@ from app.openai.task import (
 )
 from app.openai.tools import tools_of
 from runtimes.errors import RequestError
-from runtimes.request import SamplingParams
+from runtimes.request import Priority, SamplingParams
 
 Endpoint = Literal["chat", "completions"]
 
 ENDPOINTS: dict[str, Endpoint] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
 _PROMPT = {"chat": "messages", "completions": "prompt"}
-# Who asks, what for and how it is billed: nothing that changes an answer.
+# Who asks, what for and how it is billed, and what only hints at how to answer: nothing that makes
+# an answer wrong.
 _IGNORED = frozenset(
-    "model user metadata store service_tier safety_identifier prompt_cache_key".split()
+    "model user metadata store service_tier safety_identifier prompt_cache_key"
+    " prompt_cache_retention reasoning_effort verbosity prediction".split()
 )
 # What is not supported, with the values that ask for nothing.
 _IDLE: dict[str, tuple[Any, ...]] = {
     "stream": (False,),
     "functions": ([],),
+    "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "echo": (False,),
     "suffix": ("",),
 }
+_OF_SERVERS = {"priority", "reproducible"}  # a batch has its own
 _TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
+_PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
 _MOST_INT = 2**31 - 1
 _MOST_SEED = 2**63
 
 
-def body_task(body: Any, endpoint: Endpoint, defaults: SamplingParams) -> Task:
-    """The task of a request's ``body``, its parameters on top of ``defaults``.
+def body_task(
+    body: Any, endpoint: Endpoint, defaults: SamplingParams, *, served: bool = False
+) -> Task:
+    """The task of a request's ``body``, its parameters on top of ``defaults``. ``served``: it came
+    by itself, not in a batch.
 
     Raises InputError naming what is missing, wrong or not supported.
     """
     require_object(body, "body")
     name = _PROMPT[endpoint]
     known = _NAMES[endpoint] | _IGNORED | {name} | (_TOOLS if endpoint == "chat" else set())
+    known |= _OF_SERVERS if served else set()
     for other, value in body.items():
         if other not in known and value is not None and value not in _IDLE.get(other, ()):
             said = f"{other}: {shown(value)}" if other in _IDLE else other[:60]
@@ -81,7 +90,28 @@ def body_task(body: Any, endpoint: Endpoint, defaults: SamplingParams) -> Task:
         constraint = (sampling or defaults).constraint
         if constraint is not None and constraint.kind != "json_schema":
             raise InputError("invalid_value", "tools need an answer that is a text or JSON")
-    return Task(task.history, task.turns, sampling, raw=endpoint == "completions", tools=tools)
+    priority, reproducible = body.get("priority"), body.get("reproducible")
+    return Task(
+        task.history,
+        task.turns,
+        sampling,
+        Priority.NORMAL if priority is None else priority_of(priority, "priority"),
+        raw=endpoint == "completions",
+        tools=tools,
+        reproducible=reproducible is not None and _boolean(reproducible, "reproducible"),
+    )
+
+
+def priority_of(value: Any, name: str) -> Priority:
+    """By its name or its number. Raises InputError."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # whole numbers of a table's column that has gaps
+    priority = _PRIORITIES.get(str(value).strip().lower())
+    if priority is None:
+        known = ", ".join(one.name.lower() for one in Priority)
+        said = f"{name} must be one of {known} or 0 to 3, not {str(value)[:40]!r}"
+        raise InputError("invalid_value", said)
+    return priority
 
 
 # Sampling parameters

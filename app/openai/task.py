@@ -54,6 +54,7 @@ class Task:
     priority: Priority = Priority.NORMAL
     raw: bool = False  # a single turn that goes in without the chat template
     tools: Tools | None = None  # what the answer may call
+    reproducible: bool = False  # only an engine that always computes alike may answer
 
     @property
     def opening(self) -> list[Message]:

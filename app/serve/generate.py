@@ -141,6 +141,9 @@ class Generator:
         with ExitStack() as held:
             task = task_of()  # what is wrong with it is told without loading anything
             served = held.enter_context(self.pool.lease(name))
+            if task.reproducible and not served.choice.settings.reproducible:
+                why = f"reproducible: {served.name} is not served with --reproducible"
+                raise HttpError(400, "unsupported_parameter", why)
             self._enter(served)
             held.callback(self._leave, served.name, begun)
             engine, params = served.engine, task.sampling or self.defaults

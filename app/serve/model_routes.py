@@ -95,7 +95,7 @@ def _tokens(generator: Generator, name: str | None, body: Any) -> list[int]:
             raise InputError("invalid_unicode", "prompt has half a surrogate pair") from None
         with generator.pool.lease(name) as served:
             return served.engine.encode(text)
-    task = body_task(body, "chat", generator.defaults)
+    task = body_task(body, "chat", generator.defaults, served=True)
     with generator.pool.lease(name) as served:
         engine = served.engine
         said = asked(task, task.opening, engine.model.chat_template, generator.defaults)

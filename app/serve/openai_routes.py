@@ -70,7 +70,7 @@ async def _answer(
     streaming, with_usage = _streaming(body)
     if isinstance(body, dict):
         body = {k: v for k, v in body.items() if k not in ("stream", "stream_options")}
-    task_of = partial(body_task, body, endpoint, generator.defaults)
+    task_of = partial(body_task, body, endpoint, generator.defaults, served=True)
     generation = await while_connected(request, generator.begin(name, task_of))
     observer.begin(request, generation)
     number = secrets.token_hex(12)

@@ -14,7 +14,12 @@ class Detokenizer:
         self._stop = stop
         self._held = ""
         self.text = ""
-        self.stopped = False
+        self.stopped_by: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has come."""
+        return self.stopped_by is not None
 
     def feed(self, piece: bytes, *, may_stop: bool = True) -> str:
         """Take one token's bytes; return the text that is now certain (maybe empty).
@@ -35,10 +40,11 @@ class Detokenizer:
             out, self._held = self._held, ""
             self.text += out
             return out
-        found = [at for at in (self._held.find(stop) for stop in self._stop) if at >= 0]
+        places = ((self._held.find(stop), stop) for stop in self._stop)
+        found = min((place for place in places if place[0] >= 0), default=None)
         if found:
-            self.stopped = True
-            out, self._held = self._held[: min(found)], ""
+            at, self.stopped_by = found
+            out, self._held = self._held[:at], ""
         else:
             keep = 0 if final else self._undecided()
             cut = len(self._held) - keep

@@ -240,6 +240,7 @@ class Sequence:
             error=error,
             top_logprobs=tuple(self.top_logprobs) if params.top_logprobs else None,
             token_bytes=self._token_bytes() if params.logprobs or params.top_logprobs else None,
+            stop=self.text.stopped_by,
         )
         self.state.record(self.index, completion)
         return completion

@@ -7,13 +7,12 @@ from typing import Any
 
 from app.batch.input.template import RowTemplate
 from app.openai.constraints import schema_constraint
-from app.openai.request import ENDPOINTS, Endpoint, body_task
+from app.openai.request import ENDPOINTS, Endpoint, body_task, priority_of
 from app.openai.task import MISSING, InputError, Task, as_unicode, shown, task_at
 from runtimes.request import Priority, SamplingParams
 
 _DEFAULT_FIELDS = ("messages", "prompt")
 _ID_FIELDS = ("custom_id", "id", "question_id")
-_PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +67,7 @@ def _priority(fields: Mapping[str, Any], name: str) -> Priority:
     value = lookup(fields, name)
     if value in (MISSING, None, ""):
         return Priority.NORMAL
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # whole numbers of a table's column that has gaps
-    priority = _PRIORITIES.get(str(value).strip().lower())
-    if priority is None:
-        known = ", ".join(one.name.lower() for one in Priority)
-        said = f"{name} must be one of {known} or 0 to 3, not {str(value)[:40]!r}"
-        raise InputError("invalid_value", said)
-    return priority
+    return priority_of(value, name)
 
 
 def task_of(row: Mapping[str, Any], field: str | None) -> Task:

@@ -8,7 +8,7 @@ from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.request import body_task
 from app.openai.response import answer_body, error_body
 from app.openai.task import InputError, Problem
-from runtimes.request import Completion, FinishReason, SamplingParams, Timings, Usage
+from runtimes.request import Completion, FinishReason, Priority, SamplingParams, Timings, Usage
 
 TIMES = Timings(0.1, 0.2, 0.3, 0.4, 0.5, 3, 2)
 
@@ -55,3 +55,43 @@ def test_an_answer_is_read_back_as_it_was_written() -> None:
         "completion_tokens": 4,
         "total_tokens": 10,
     }
+
+
+def test_a_server_takes_what_a_batch_has_by_itself() -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    for given, wanted in (("high", Priority.HIGH), (3, Priority.LOW), (None, Priority.NORMAL)):
+        body = {"messages": messages, "priority": given, "reproducible": True}
+        task = body_task(body, "chat", SamplingParams(), served=True)
+        assert (task.priority, task.reproducible) == (wanted, True)
+    for body in ({"priority": "first"}, {"reproducible": 1}):
+        with pytest.raises(InputError, match=next(iter(body))):
+            body_task({"messages": messages, **body}, "chat", SamplingParams(), served=True)
+    with pytest.raises(InputError, match="priority is not supported"):
+        body_task({"messages": messages, "priority": 1}, "chat", SamplingParams())
+
+
+def test_what_clients_send_beside_is_read_or_ignored() -> None:
+    messages = [
+        {
+            "role": "developer",
+            "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "kind"}],
+        },
+        {"role": "user", "content": "hi", "name": "Ana"},
+        {"role": "assistant", "content": None, "refusal": "No."},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "Never."}]},
+        {"role": "user", "content": "please"},
+    ]
+    body = {
+        "messages": messages,
+        "reasoning_effort": "low",
+        "verbosity": "low",
+        "prediction": {"type": "content", "content": "x"},
+        "service_tier": "auto",
+        "function_call": "none",
+        "modalities": ["text"],
+    }
+    task = body_task(body, "chat", SamplingParams())
+    assert [m["content"] for m in task.opening] == ["Be kind", "hi", "No.", "Never.", "please"]
+    for name in ("web_search_options", "audio", "function_call", "modalities"):
+        with pytest.raises(InputError, match=name):
+            body_task({"messages": messages, name: {"a": 1}}, "chat", SamplingParams())

@@ -1,0 +1,322 @@
+"""Bodies of Anthropic's Messages API: what is asked, and what is answered.
+
+Source of the format: the Messages and Count tokens pages of Anthropic's API reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from app.openai.answer import Answer
+from app.openai.constraints import schema_constraint
+from app.openai.limits import MOST_MESSAGES, MOST_TOOLS
+from app.openai.request import sampling_of
+from app.openai.task import InputError, Task, as_unicode, kind, require_object, shown
+from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta
+from app.openai.tools import Tools, checked_function, chosen
+from runtimes.chat import Message
+from runtimes.request import SamplingParams
+
+# Who asks, how it is billed, cached and where it runs; effort and thinking only hint at how to
+# answer.
+_IGNORED = frozenset(
+    "model metadata service_tier cache_control inference_geo speed thinking user_profile_id"
+    " workspace_id diagnostics".split()
+)
+_SAMPLED = ("max_tokens", "temperature", "top_k", "top_p")
+_KNOWN = frozenset(
+    {"messages", "system", "stop_sequences", "tools", "tool_choice", "output_config", *_SAMPLED}
+)
+_STOPS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "context": "model_context_window_exceeded",
+    "tool_calls": "tool_use",
+}
+
+
+def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False) -> Task:
+    """The task of a body; ``counted``: only its tokens are asked for. Raises InputError."""
+    require_object(body, "body")
+    for name, value in body.items():
+        if name not in _KNOWN | _IGNORED and value is not None:
+            raise InputError("unsupported_parameter", f"{name[:60]} is not supported")
+    if not counted and body.get("max_tokens") is None:
+        raise InputError("missing_parameter", "body has no 'max_tokens'")
+    history = [*_system(body.get("system")), *_messages(body.get("messages"))]
+    last = history[-1]
+    if last["role"] == "assistant":
+        said = "the last message is the assistant's: answers that continue one are not supported"
+        raise InputError("unsupported_parameter", f"messages: {said}")
+    turns: tuple[str, ...] = ()
+    if last["role"] == "user":
+        turns = (history.pop()["content"],)
+    return Task(tuple(history), turns, _sampling(body, defaults), tools=_tools(body))
+
+
+def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:
+    given = {name: body[name] for name in _SAMPLED if body.get(name) is not None}
+    stops = body.get("stop_sequences")
+    if stops is not None:
+        if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+            raise InputError("wrong_type", "stop_sequences must be a list of texts")
+        given["stop"] = stops
+    config = body.get("output_config") or {}
+    require_object(config, "output_config")
+    wanted = config.get("format")
+    if wanted is not None:
+        where = "output_config.format"
+        require_object(wanted, where)
+        if wanted.get("type") != "json_schema":
+            raise InputError("invalid_value", f"{where}.type must be json_schema")
+        schema_constraint(wanted.get("schema"), f"{where}.schema")
+        given["response_format"] = {"type": "json_schema", "json_schema": wanted}
+    return sampling_of(given, "chat", defaults)
+
+
+def _tools(body: Mapping[str, Any]) -> Tools | None:
+    given, choice = body.get("tools"), body.get("tool_choice") or {"type": "auto"}
+    require_object(choice, "tool_choice")
+    wanted = choice.get("type")
+    if wanted not in ("auto", "any", "tool", "none"):
+        said = f"tool_choice.type must be auto, any, tool or none, not {shown(wanted)}"
+        raise InputError("invalid_value", said)
+    if not given:
+        if wanted in ("any", "tool"):
+            raise InputError("invalid_value", "tool_choice asks for a call, and there are no tools")
+        return None
+    if not isinstance(given, list):
+        raise InputError("wrong_type", f"tools must be a list, not {kind(given)}")
+    if len(given) > MOST_TOOLS:
+        raise InputError("invalid_value", f"tools has {len(given):,} tools, above {MOST_TOOLS}")
+    functions = tuple(_function(tool, f"tools.{i}") for i, tool in enumerate(given))
+    tools = Tools(functions, parallel=choice.get("disable_parallel_tool_use") is not True)
+    if wanted == "tool":
+        return chosen(tools, {"name": choice.get("name")})
+    return chosen(tools, "required" if wanted == "any" else wanted)
+
+
+def _function(tool: Any, where: str) -> Mapping[str, Any]:
+    require_object(tool, where, "a tool")
+    if tool.get("type") not in (None, "custom"):
+        said = f"{where}.type must be custom, not {shown(tool['type'])}"
+        raise InputError("unsupported_parameter", said)
+    names = {"name": "name", "description": "description", "input_schema": "parameters"}
+    function = {own: tool[name] for name, own in names.items() if tool.get(name) is not None}
+    return checked_function(function, where, "input_schema")
+
+
+# Messages
+
+
+def _system(value: Any) -> list[Message]:
+    if value in (None, "", []):
+        return []
+    return [{"role": "system", "content": _text(value, "system")}]
+
+
+def _messages(value: Any) -> list[Message]:
+    if not isinstance(value, list) or not value:
+        raise InputError("wrong_type", "messages must be a list of messages with at least one")
+    if len(value) > MOST_MESSAGES:
+        said = f"messages has {len(value):,} messages, above {MOST_MESSAGES:,}"
+        raise InputError("invalid_value", said)
+    said_so_far: list[Message] = []
+    for number, item in enumerate(value):
+        where = f"messages.{number}"
+        require_object(item, where, "a message")
+        role, content = item.get("role"), item.get("content")
+        if role not in ("user", "assistant", "system"):
+            raise InputError("wrong_type", f"{where}.role must be user or assistant")
+        for message in _of_blocks(role, content, f"{where}.content"):
+            before = said_so_far[-1] if said_so_far else None
+            # Turns that follow each other are one.
+            if before is not None and before["role"] == message["role"] == "user":
+                text = f"{before['content']}\n\n{message['content']}"
+                said_so_far[-1] = {"role": "user", "content": text}
+            else:
+                said_so_far.append(message)
+    if not said_so_far:
+        raise InputError("empty_prompt", "messages say nothing")
+    return said_so_far
+
+
+def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
+    """The messages that one is: what tools have returned are messages of their own."""
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise InputError("wrong_type", f"{where} must be a text or a list, not {kind(content)}")
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    results: list[Message] = []
+    for number, block in enumerate(content):
+        at = f"{where}.{number}"
+        require_object(block, at, "a content block")
+        match block.get("type"), role:
+            case "text", _:
+                texts.append(_text(block.get("text"), f"{at}.text"))
+            case "tool_use", "assistant":
+                calls.append(_call(block, at))
+            case "tool_result", "user":
+                text = _text(block.get("content") or "", f"{at}.content")
+                identity = block.get("tool_use_id")
+                if not isinstance(identity, str):
+                    raise InputError("wrong_type", f"{at}.tool_use_id must be a text")
+                said = f"Error: {text}" if block.get("is_error") else text
+                results.append({"role": "tool", "content": said, "tool_call_id": identity})
+            case (("thinking" | "redacted_thinking"), "assistant"):
+                pass  # templates leave it out of earlier answers
+            case other, _:
+                said = f"{at}.type: {shown(other)} is not supported here"
+                raise InputError("unsupported_parameter", said)
+    text = "".join(texts)
+    if calls:
+        return [{"role": role, "content": text, "tool_calls": calls}]
+    if role == "user" and not text.strip():
+        if not results:
+            raise InputError("empty_prompt", f"{where} is blank")
+        return results
+    return [*results, {"role": role, "content": text}]
+
+
+def _text(value: Any, where: str) -> str:
+    if isinstance(value, list):
+        parts = []
+        for number, block in enumerate(value):
+            at = f"{where}.{number}"
+            require_object(block, at, "a content block")
+            if block.get("type") != "text":
+                said = f"{at}.type: {shown(block.get('type'))} is not supported; only text is"
+                raise InputError("unsupported_parameter", said)
+            parts.append(_text(block.get("text"), f"{at}.text"))
+        return "".join(parts)
+    if not isinstance(value, str):
+        raise InputError("wrong_type", f"{where} must be a text, not {kind(value)}")
+    return as_unicode(value, where)
+
+
+def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    identity, name, given = block.get("id"), block.get("name"), block.get("input")
+    if not isinstance(identity, str) or not isinstance(name, str):
+        raise InputError("wrong_type", f"{where} must have an id and a name")
+    require_object(given, f"{where}.input")
+    as_unicode(json.dumps([identity, name, given], ensure_ascii=False), where)
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": given}}
+
+
+# Answers
+
+
+def message_body(answer: Answer, name: str, model: str, stop: str | None) -> dict[str, Any]:
+    """The body of an answer without an error. ``stop``: the stop sequence that ended it."""
+    content: list[dict[str, Any]] = []
+    if answer.response:
+        content.append({"type": "text", "text": answer.response})
+    for call in answer.tool_calls or ():
+        function = call["function"]
+        try:
+            given = json.loads(function["arguments"])
+        except ValueError:  # cut off: nothing that may be called
+            content.append({"type": "text", "text": f"{function['name']}{function['arguments']}"})
+            continue
+        used = {"id": call["id"], "name": function["name"], "input": given}
+        content.append({"type": "tool_use", **used})
+    body = message_head(name, model, 0)
+    return {**body, "content": content, **_ended(answer, stop), "usage": _usage(answer)}
+
+
+def message_head(name: str, model: str, prompt_tokens: int) -> dict[str, Any]:
+    """A message that has just begun."""
+    return {
+        "id": f"msg_{name}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+    }
+
+
+def _ended(answer: Answer, stop: str | None) -> dict[str, Any]:
+    reason = "stop_sequence" if stop is not None else _STOPS[answer.finish_reason or "stop"]
+    return {"stop_reason": reason, "stop_sequence": stop}
+
+
+def _usage(answer: Answer) -> dict[str, int]:
+    usage = answer.usage or {}
+    cached = usage.get("cached_tokens", 0)
+    return {
+        "input_tokens": usage.get("prompt_tokens", 0) - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.get("completion_tokens", 0),
+    }
+
+
+class MessageEvents:
+    """The events of a message that is streamed, from its deltas."""
+
+    def __init__(self, name: str, model: str, prompt_tokens: int) -> None:
+        self._head = message_head(name, model, prompt_tokens)
+        self._index = -1
+        self._open: str | None = None  # the type of the block that is being said
+
+    def begin(self) -> list[dict[str, Any]]:
+        """The first ones."""
+        return [{"type": "message_start", "message": self._head}, {"type": "ping"}]
+
+    def add(self, delta: Delta) -> list[dict[str, Any]]:
+        """More of the answer."""
+        match delta:
+            case ContentDelta():
+                opened = [] if self._open == "text" else self._start({"type": "text", "text": ""})
+                return [*opened, self._delta({"type": "text_delta", "text": delta.text})]
+            case CallBegin():
+                block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
+                return self._start(block)
+            case ArgumentsDelta():
+                return [self._delta({"type": "input_json_delta", "partial_json": delta.text})]
+
+    def end(self, answer: Answer, stop: str | None) -> list[dict[str, Any]]:
+        """The last ones."""
+        told = {"type": "message_delta", "delta": _ended(answer, stop), "usage": _usage(answer)}
+        return [*self._stop(), told, {"type": "message_stop"}]
+
+    def _start(self, block: dict[str, Any]) -> list[dict[str, Any]]:
+        closed = self._stop()
+        self._index += 1
+        self._open = block["type"]
+        begun = {"type": "content_block_start", "index": self._index, "content_block": block}
+        return [*closed, begun]
+
+    def _stop(self) -> list[dict[str, Any]]:
+        if self._open is None:
+            return []
+        self._open = None
+        return [{"type": "content_block_stop", "index": self._index}]
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def error_body(status: int, message: str) -> dict[str, Any]:
+    """An error in the form of this API."""
+    found = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": found, "message": message}, "request_id": None}
