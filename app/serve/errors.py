@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
+from app.openai.anthropic_answer import error_body as anthropic_error
 from app.openai.response import error_body
 from app.openai.task import InputError, Problem
 from app.prompts import PromptTooLongError
@@ -17,6 +18,7 @@ from runtimes.errors import (
     WorkerError,
 )
 
+MESSAGES = "/v1/messages"  # Anthropic's API
 logger = logging.getLogger(__name__)
 
 
@@ -94,10 +96,13 @@ def problem_error(problem: Problem) -> HttpError:
     return HttpError(error_body(problem)[0], problem.code, problem.message)
 
 
-def error_response(error: Exception) -> JSONResponse:
-    """The whole response."""
+def error_response(error: Exception, path: str = "") -> JSONResponse:
+    """The whole response to a request of ``path``, in the form of its API."""
     found = http_error(error)
     headers = {"Retry-After": str(found.retry_s)} if found.retry_s else {}
     if found.last:
         headers["Connection"] = "close"
-    return JSONResponse(found.body(), found.status, headers)
+    body = found.body()
+    if path.startswith(MESSAGES):
+        body = anthropic_error(found.status, found.message)
+    return JSONResponse(body, found.status, headers)

@@ -1,15 +1,38 @@
 """A response that is streamed as server-sent events."""
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import anyio
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.serve.generate import Generation
+from app.openai.answer import Answer
+from app.serve.generate import Generation, error_of, while_connected
 from app.serve.observe import Observer
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+async def whole_answer(request: Request, generation: Generation, observer: Observer) -> Answer:
+    """The answer of a request that is not streamed. Raises HttpError for one with an error."""
+    try:
+        answer = await while_connected(request, generation.answer())
+    finally:
+        observer.end(generation)
+        generation.close()
+    problem = error_of(answer)
+    if problem is not None:
+        raise problem
+    return answer
+
+
+def named_event(value: Mapping[str, Any]) -> bytes:
+    """A server-sent event that is called as its ``type``."""
+    data = json.dumps(value, ensure_ascii=False)
+    return f"event: {value['type']}\ndata: {data}\n\n".encode()
 
 
 class EventStream(Response):

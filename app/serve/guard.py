@@ -42,7 +42,7 @@ class Guard:
             body = _Body(receive, MOST_FILE_BYTES if scope["path"] == _FILES else MOST_BODY_BYTES)
             body.check_length(_header(scope, b"content-length"))
         except HttpError as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope["path"])(scope, receive, send)
             return
         begun = False
 
@@ -55,7 +55,7 @@ class Guard:
             await self._app(scope, body, sending)
         except HttpError as error:  # of the body
             if not begun:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, send)
 
     def _check(self, scope: Scope, origin: str | None, allowed: str | None) -> None:
         host = _header(scope, b"host") or ""

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from app.openai.task import InputError
-from app.serve import model_routes, openai_routes
+from app.serve import messages, model_routes, openai_routes
 from app.serve.batches import routes as batch_routes
 from app.serve.batches.service import BatchService
 from app.serve.errors import HttpError, error_response
@@ -30,6 +30,7 @@ def create_app(
     app = FastAPI(title="Ingot", docs_url=None, redoc_url=None, lifespan=lifespan)
     observer = Observer(generator)
     app.include_router(openai_routes.routes(generator, observer))
+    app.include_router(messages.routes(generator, observer))
     app.include_router(model_routes.routes(generator, observer))
     if batches is not None:
         app.include_router(batch_routes.routes(batches))
@@ -42,7 +43,7 @@ def create_app(
 
 
 async def _handle(request: Request, error: Exception) -> Response:
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
@@ -50,7 +51,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
     said = f"{request.method} {request.url.path[:200]}: {error.detail}"
-    return error_response(HttpError(error.status_code, code, said))
+    return error_response(HttpError(error.status_code, code, said), request.url.path)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -58,4 +59,5 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return error_response(HttpError(400, "invalid_value", f"{where}: {first['msg']}"))
+    said = f"{where}: {first['msg']}"
+    return error_response(HttpError(400, "invalid_value", said), request.url.path)

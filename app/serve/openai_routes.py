@@ -13,8 +13,8 @@ from fastapi.responses import JSONResponse, Response
 from app.openai.answer import Answer
 from app.openai.request import Endpoint, body_task
 from app.openai.response import answer_body, delta_body
-from app.serve.errors import HttpError, error_response, http_error
-from app.serve.events import EventStream
+from app.serve.errors import HttpError, http_error
+from app.serve.events import EventStream, whole_answer
 from app.serve.generate import (
     Generation,
     Generator,
@@ -78,14 +78,7 @@ async def _answer(
         return EventStream(
             _chunks(generation, endpoint, number, with_usage=with_usage), generation, observer
         )
-    try:
-        answer = await while_connected(request, generation.answer())
-    finally:
-        observer.end(generation)
-        generation.close()
-    problem = error_of(answer)
-    if problem is not None:
-        return error_response(problem)
+    answer = await whole_answer(request, generation, observer)
     said = answer_body(answer, endpoint, number, generation.served.name)
     return JSONResponse({**said, **_context(answer, generation)})
 

@@ -1,0 +1,89 @@
+"""Anthropic's /v1/messages, and how many tokens one would have."""
+
+import secrets
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from app.openai.anthropic import messages_task
+from app.openai.anthropic_answer import MessageEvents, error_body, message_body
+from app.openai.asking import asked
+from app.serve.errors import MESSAGES, HttpError, http_error
+from app.serve.events import EventStream, named_event, whole_answer
+from app.serve.generate import (
+    Generation,
+    Generator,
+    asked_model,
+    error_of,
+    json_body,
+    while_connected,
+)
+from app.serve.observe import Observer
+from app.serve.openapi import ANY_BODY
+
+
+def routes(generator: Generator, observer: Observer) -> APIRouter:
+    """Both of them."""
+    router = APIRouter()
+
+    @router.post(MESSAGES, openapi_extra=ANY_BODY)
+    async def messages(request: Request) -> Response:
+        """A message that follows a conversation, in Anthropic's form."""
+        body = await json_body(request)
+        name, streaming = asked_model(body), False
+        if isinstance(body, dict):
+            streaming = body.pop("stream", None) or False
+            if not isinstance(streaming, bool):
+                raise HttpError(400, "wrong_type", "stream must be true or false")
+        task_of = partial(messages_task, body, generator.defaults)
+        generation = await while_connected(request, generator.begin(name, task_of))
+        observer.begin(request, generation)
+        number = secrets.token_hex(12)
+        if streaming:
+            return EventStream(_events(generation, number), generation, observer)
+        answer = await whole_answer(request, generation, observer)
+        return JSONResponse(message_body(answer, number, generation.served.name, _stop(generation)))
+
+    @router.post(f"{MESSAGES}/count_tokens", openapi_extra=ANY_BODY)
+    async def count_tokens(request: Request) -> dict[str, int]:
+        """How many tokens the prompt of such a message has."""
+        body = await json_body(request)
+        name = asked_model(body)
+        count = await to_thread.run_sync(partial(_count, generator, name, body))
+        return {"input_tokens": count}
+
+    return router
+
+
+async def _events(generation: Generation, number: str) -> AsyncIterator[bytes]:
+    events = MessageEvents(number, generation.served.name, len(generation.request.prompt))
+    for event in events.begin():
+        yield named_event(event)
+    async for _, delta in generation.deltas():
+        for event in events.add(delta):
+            yield named_event(event)
+    answer = await generation.answer()
+    problem = error_of(answer)
+    if problem is not None:
+        found = http_error(problem)
+        yield named_event(error_body(found.status, found.message))
+        return
+    for event in events.end(answer, _stop(generation)):
+        yield named_event(event)
+
+
+def _stop(generation: Generation) -> str | None:
+    """The stop sequence that ended it."""
+    return None if generation.completion is None else generation.completion.stop
+
+
+def _count(generator: Generator, name: str | None, body: Any) -> int:
+    task = messages_task(body, generator.defaults, counted=True)
+    with generator.pool.lease(name) as served:
+        engine = served.engine
+        said = asked(task, task.opening, engine.model.chat_template, generator.defaults)
+        return len(engine.encode_chat(said.messages, tools=said.tools))
