@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.openai.constraints import schema_constraint
-from app.openai.limits import MOST_MESSAGES, MOST_TOOLS
+from app.openai.limits import MOST_MESSAGES
 from app.openai.request import sampling_of
 from app.openai.task import InputError, Task, as_unicode, kind, require_object, shown
-from app.openai.tools import Tools, checked_function, chosen
+from app.openai.tools import Tools, checked_function, tools_of
 from runtimes.chat import Message
 from runtimes.request import SamplingParams
 
@@ -75,19 +75,10 @@ def _tools(body: Mapping[str, Any]) -> Tools | None:
     if wanted not in ("auto", "any", "tool", "none"):
         said = f"tool_choice.type must be auto, any, tool or none, not {shown(wanted)}"
         raise InputError("invalid_value", said)
-    if not given:
-        if wanted in ("any", "tool"):
-            raise InputError("invalid_value", "tool_choice asks for a call, and there are no tools")
-        return None
-    if not isinstance(given, list):
-        raise InputError("wrong_type", f"tools must be a list, not {kind(given)}")
-    if len(given) > MOST_TOOLS:
-        raise InputError("invalid_value", f"tools has {len(given):,} tools, above {MOST_TOOLS}")
-    functions = tuple(_function(tool, f"tools.{i}") for i, tool in enumerate(given))
-    tools = Tools(functions, parallel=choice.get("disable_parallel_tool_use") is not True)
-    if wanted == "tool":
-        return chosen(tools, {"name": choice.get("name")})
-    return chosen(tools, "required" if wanted == "any" else wanted)
+    tool_choice = {"any": "required", "tool": {"name": choice.get("name")}}.get(wanted, wanted)
+    parallel = choice.get("disable_parallel_tool_use") is not True
+    asked = {"tools": given, "tool_choice": tool_choice, "parallel_tool_calls": parallel}
+    return tools_of(asked, _function)
 
 
 def _function(tool: Any, where: str) -> Mapping[str, Any]:

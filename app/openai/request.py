@@ -21,7 +21,7 @@ from app.openai.task import (
     task_at,
     wrong_kind,
 )
-from app.openai.tools import tools_of
+from app.openai.tools import chat_function, tools_of
 from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
 
@@ -85,7 +85,7 @@ def body_task(
         raise InputError("invalid_value", said)
     task = task_at(prompt, f"body.{name}")
     sampling = sampling_of(body, endpoint, defaults)
-    tools = tools_of(body) if endpoint == "chat" else None
+    tools = tools_of(body, chat_function) if endpoint == "chat" else None
     if tools is not None:
         constraint = (sampling or defaults).constraint
         if constraint is not None and constraint.kind != "json_schema":
@@ -180,6 +180,7 @@ _NAMES: dict[Endpoint, frozenset[str]] = {
     "chat": frozenset(_BOTH | {"top_logprobs"}),
     "completions": frozenset(_BOTH - {"max_completion_tokens"} | {"best_of"}),
 }
+CHAT_NAMES = _NAMES["chat"]
 
 
 def sampling_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,11 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
-def tools_of(body: Mapping[str, Any]) -> Tools | None:
-    """What may be called for this body; None where nothing may. Raises InputError."""
+def tools_of(
+    body: Mapping[str, Any], function_of: Callable[[Any, str], Mapping[str, Any]]
+) -> Tools | None:
+    """What may be called for this body; None where nothing may. ``function_of`` reads a tool, which
+    messages about it call by the second argument. Raises InputError."""
     given, choice = body.get("tools"), body.get("tool_choice")
     parallel = body.get("parallel_tool_calls")
     if parallel is not None and not isinstance(parallel, bool):
@@ -69,17 +72,17 @@ def tools_of(body: Mapping[str, Any]) -> Tools | None:
         raise InputError("wrong_type", f"tools must be a list of tools, not {kind(given)}")
     if len(given) > MOST_TOOLS:
         raise InputError("invalid_value", f"tools has {len(given):,} tools, above {MOST_TOOLS}")
-    functions = tuple(_function(one, f"tools.{i}") for i, one in enumerate(given))
-    return chosen(Tools(functions, parallel=parallel is not False), choice)
+    functions = tuple(function_of(one, f"tools.{i}") for i, one in enumerate(given))
+    return _chosen(Tools(functions, parallel=parallel is not False), choice)
 
 
-def chosen(tools: Tools, choice: Any) -> Tools | None:
+def _chosen(tools: Tools, choice: Any) -> Tools | None:
     """The tools that ``tool_choice`` leaves. Raises InputError."""
     names = [one["name"] for one in tools.functions]
     for number, name in enumerate(names):
         if name in names[:number]:
-            where = f"tools.{number}.function.name"
-            raise InputError("invalid_value", f"{where}: another tool is called {name!r}")
+            said = f"tools.{number}: another tool is called {name!r}"
+            raise InputError("invalid_value", said)
     if choice is None or choice == "auto":
         return tools
     if choice == "none":
@@ -121,7 +124,8 @@ def _only(tools: Tools, names: Sequence[str], *, parallel: bool, required: bool)
     return Tools(left, required=required, parallel=parallel)
 
 
-def _function(tool: Any, where: str) -> Mapping[str, Any]:
+def chat_function(tool: Any, where: str) -> Mapping[str, Any]:
+    """The function of a tool as chat completions have them. Raises InputError."""
     if not isinstance(tool, Mapping):
         raise InputError("wrong_type", f"{where} must be a tool, not {kind(tool)}")
     if tool.get("type") != "function":

@@ -223,7 +223,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         ({"tools": [WEATHER, 5]}, "tools.1 must be a tool"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type must be function"),
         ({"tools": [broken(name="a b")]}, "tools.0.function.name must be 1 to 64 letters"),
-        ({"tools": [WEATHER, WEATHER]}, "tools.1.function.name: another tool is called 'weather'"),
+        ({"tools": [WEATHER, WEATHER]}, "tools.1: another tool is called 'weather'"),
         ({"tools": [broken(parameters=[])]}, "tools.0.function.parameters must be a JSON schema"),
         (
             {
