@@ -147,7 +147,7 @@ class ResponseEvents:
         index = len(self._items) - 1
         return [*events, self._event("response.output_item.done", output_index=index, item=item)]
 
-    def _piece(self, name: str, **more: Any) -> dict[str, Any]:
+    def _piece(self, name: str, /, **more: Any) -> dict[str, Any]:
         """An event about the item that is being said."""
         item = self._items[-1]
         where = {"item_id": item["id"], "output_index": len(self._items) - 1}
@@ -155,7 +155,7 @@ class ResponseEvents:
             where["content_index"] = 0
         return self._event(f"response.{name}", **where, **more)
 
-    def _event(self, name: str, **more: Any) -> dict[str, Any]:
+    def _event(self, name: str, /, **more: Any) -> dict[str, Any]:
         self._count += 1
         return {"type": name, "sequence_number": self._count - 1, **more}
 
