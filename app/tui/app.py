@@ -30,6 +30,7 @@ from app.config.writing import set_value
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, nocolor, terminal, theme
+from app.tui.in_order import InOrder, act, one_types
 from app.tui.keys import key
 from app.tui.services import Services, Start, open_services
 from app.tui.settings import problems
@@ -90,6 +91,7 @@ class IngotApp(App[None]):
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
         self._interrupted = float("-inf")
         self._pressed = self._interrupted_at = 0  # keys and pastes, all and until ctrl+c
+        self._in_order = InOrder(self)
 
     def on_load(self) -> None:
         """Keys are mapped before any screen tells of them, and the theme is there before the style
@@ -220,12 +222,17 @@ class IngotApp(App[None]):
 
     async def on_event(self, event: events.Event) -> None:
         """Count what is typed: ctrl+c means less when something came between. Nothing overtakes
-        what was typed before it."""
+        what was typed before it, and what comes behind a key goes where that key leads."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             self._pressed += 1
-            if isinstance(event, events.Key) and not event.is_printable:
-                await keys.catch_up(self, event.key)
+            await self._in_order.wait(event)
         await super().on_event(event)
+
+    async def _check_bindings(self, key: str, priority: bool = False) -> bool:
+        """Textual's; and where one does not type, each key that is bound acts at once."""
+        return await super()._check_bindings(key, priority) or (
+            priority and not one_types(self) and await act(self, key)
+        )
 
     async def action_quit(self) -> None:
         """Leave; where work would end, after asking."""

@@ -1,20 +1,16 @@
-"""Keys as users write and read them, what is wrong with a keymap, and in which order keys act."""
+"""Keys as users write and read them, and what is wrong with a keymap."""
 
-import asyncio
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import Any
 
 from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_ALIASES, Keys, _character_to_key
-from textual.screen import Screen
 
 from app.tui.together import TOGETHER
 
@@ -32,7 +28,6 @@ _NAMES = {
 }
 _TYPES = "text.cursor_left"  # what has this binding takes letters
 _LETTERS = frozenset(map(_character_to_key, map(chr, range(32, 127))))
-_AT_MOST_S = 1.0  # a widget that waits for something else does not hold up a key like ctrl+c
 _NAMED = re.compile(r"\[([a-z]+\.[a-z_]+) ([^\[\]]+)\]")
 _MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 
@@ -161,25 +156,6 @@ def declared() -> Iterator[tuple[type, list[Binding]]]:
         for _, owner in inspect.getmembers(import_module(module.name), inspect.isclass):
             if owner.__module__ == module.name and issubclass(owner, DOMNode):
                 yield owner, list(Binding.make_bindings(owner.__dict__.get("BINDINGS", [])))
-
-
-async def catch_up(app: App[Any], key: str) -> None:
-    """Wait until the focused widget has done what was typed before ``key``, if that is bound with
-    priority: such a key acts at once, while the letters before it wait in the widget's queue."""
-    widget = app.focused
-    bound = None if widget is None else app.screen.active_bindings.get(key)
-    if widget is None or bound is None or not bound.binding.priority:
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_AT_MOST_S):
-            for node in widget.ancestors_with_self:
-                # What a key makes a widget tell, such as a text to be sent, is behind the first.
-                for _ in range(2):
-                    done = asyncio.Event()
-                    if node.call_later(done.set):
-                        await done.wait()
-                if isinstance(node, Screen):
-                    return
 
 
 def _keys(text: str) -> list[str]:

@@ -10,6 +10,8 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
+from app.tui.in_order import act
+
 _WORD = re.compile(r"[^\W_]+")  # readline's: letters and digits
 _SOLID = re.compile(r"\S+")
 
@@ -45,15 +47,11 @@ class _Readline:
     """What the keys do, by where the cursor is in the whole text."""
 
     async def _on_key(self, event: events.Key) -> None:
-        """What is bound acts at once: left to bubble up to the app, it would act after the letters
-        behind it. Textual calls the handler of its own widget next."""
-        widget = cast(Widget, self)
-        bound = None if event.is_printable else widget.screen.active_bindings.get(event.key)
-        if bound is not None and bound.enabled and not bound.binding.priority:
-            # One that has nothing to do, as paging a line, is left to the screen.
-            if await widget.app.run_action(bound.binding.action, bound.node):
-                event.stop()
-                event.prevent_default()
+        """What is bound acts at once, and where that has nothing to do, as paging a line, it is
+        left to the screen. Textual calls the handler of its own widget next."""
+        if not event.is_printable and await act(cast(Widget, self).app, event.key):
+            event.stop()
+            event.prevent_default()
         elif event.key.startswith("alt+"):  # not text, though a terminal may send a letter with it
             event.prevent_default()
 
