@@ -28,8 +28,9 @@ _PAIRS = 1500  # bytes of the metadata beside the vocabulary, about
 
 
 def gguf_sizes(source: SourceModel, ftypes: Sequence[int]) -> dict[int, FileSize]:
-    """By llama.cpp's ``enum llama_ftype``. Runs in a child process. Raises ModelError for a model
-    that llama.cpp's quantizer does not understand."""
+    """By llama.cpp's ``enum llama_ftype``, without the types that it cannot give this model: one's
+    blocks may be longer than its rows. Runs in a child process. Raises ModelError for a model that
+    llama.cpp's quantizer does not understand."""
     if source.kind == "gguf":
         header = read_header(source.weights[0])
         shapes = {tensor.name: tensor.shape for tensor in header.tensors}
@@ -49,14 +50,21 @@ def _sizes(
 ) -> dict[int, FileSize]:
     """``begin`` is where the data begin in the file."""
     count = sum(math.prod(shape) for shape in shapes.values())
-    sizes = {}
+    sizes, refused = {}, None
     for ftype in ftypes:
+        try:
+            types = _types(path, ftype)
+        except ModelError as error:
+            refused = error
+            continue
         total = 0
-        for name, kind in _types(path, ftype).items():
+        for name, kind in types.items():
             weights, size = _BLOCKS[kind]
             whole = math.prod(shapes[name]) // weights * size
             total += -(-whole // _ALIGNMENT) * _ALIGNMENT
         sizes[ftype] = FileSize(begin + total, total * 8 / count)
+    if refused is not None and not sizes:
+        raise refused
     return sizes
 
 

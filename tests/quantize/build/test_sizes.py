@@ -29,13 +29,16 @@ def test_each_built_file_has_what_was_told(pebble: Path, pebble_built: Path) -> 
 
 
 def test_tensors_that_fall_back_are_counted(tmp_path: Path) -> None:
-    """Rows of 288 weights are no multiple of 256, as K-types need."""
+    """Rows of 288 weights are no multiple of 256, as K-types need; those of 128 for q1_0, which has
+    nothing to fall back to, are all that is not told."""
     sides = {"hidden_size": 288, "intermediate_size": 544, "head_dim": 72}
     source = open_source(str(make_random_model(tmp_path / "narrow", SHAPES["llama"], **sides)))
     floats = tmp_path / "narrow-f16.gguf"
     export_f16(source.folder, floats, Reference([], [], [], [], [], None), tmp_path)
     recipes = [RECIPES[name] for name in ("q4_k_m", "q2_k", "q4_0", "f16")]
-    told, again = predict_sizes(source, recipes), predict_sizes(open_source(str(floats)), recipes)
+    asked = [*recipes, RECIPES["q1_0"]]
+    told, again = predict_sizes(source, asked), predict_sizes(open_source(str(floats)), asked)
+    assert told.keys() == again.keys() == {recipe.name for recipe in recipes}
     for recipe in recipes:
         out = tmp_path / f"{recipe.name}.gguf"
         quantize_gguf(floats, out, recipe, tmp_path)
