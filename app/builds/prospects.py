@@ -59,6 +59,13 @@ class Prospect:
         return f"~{self.recipe.bits_per_weight:.1f} bits"
 
     @property
+    def kl(self) -> float | None:
+        """How far from the original: as measured, or as published of the type."""
+        if self.measured is not None and self.measured.fidelity is not None:
+            return self.measured.fidelity.kl_mean
+        return self.recipe.published_kl
+
+    @property
     def quality_text(self) -> str:
         """What is known of the distance to the original, with its source."""
         if self.measured is not None and self.measured.fidelity is not None:

@@ -32,7 +32,7 @@ class QuantizeScreen(ModeScreen):
 
     MODE = "quantize"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  (as Textual has it)
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     CSS_PATH: ClassVar[list[str]] = ["../widgets/form.tcss", "quantize.tcss"]  # type: ignore[assignment]
     HELP = """
     Makes small files of a model: GGUF for llama.cpp and ONNX for ONNX Runtime, checked and

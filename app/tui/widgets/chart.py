@@ -135,8 +135,11 @@ class Chart(Canvas):
             else:
                 cells = [plot.cell(x, y) for x, y in one.points if y == y]
                 self.set_pixels(cells, one.marker, self._style(one.color))
-        for mark in self.marks:
-            self._draw_mark(mark, plot)
+        at = [plot.cell(mark.x, mark.y) for mark in self.marks]
+        for (column, row), mark in reversed(list(zip(at, self.marks, strict=True))):
+            self.set_pixel(column, row, mark.marker, self._bold(mark))
+        for cell, mark in zip(at, self.marks, strict=True):  # none of which covers a point
+            self._draw_label(mark, cell, plot)
         if headed:
             self._draw_head()
 
@@ -203,18 +206,21 @@ class Chart(Canvas):
             before = here
         self.draw_hires_lines(parts, style=self._style(one.color))
 
-    def _draw_mark(self, mark: Mark, plot: Plot) -> None:
-        style = f"bold {self._style(mark.color)}"
-        column, row = plot.cell(mark.x, mark.y)
-        self.set_pixel(column, row, mark.marker, style)
-        width = len(mark.label)
+    def _bold(self, mark: Mark) -> str:
+        return f"bold {self._style(mark.color)}"
+
+    def _draw_label(self, mark: Mark, cell: tuple[int, int], plot: Plot) -> None:
+        """Beside the point, else above or below; nowhere if others are in all these places."""
+        (column, row), width = cell, len(mark.label)
         right, left, middle = column + 2, column - 1 - width, column - width // 2
         beside = ((right, 0), (left, 0), (right, -1), (right, 1), (left, 1), (left, -1))
         for at, down in (*beside, (middle, -1), (middle, 1)):
             line = row + down
             inside = plot.left <= at and at + width <= plot.right
-            if inside and plot.top <= line < plot.bottom and self._free(at, line, width):
-                self._write(at, line, mark.label, style)
+            # A blank between it and its neighbours.
+            first, last = max(at - 1, plot.left), min(at + width + 1, plot.right)
+            if inside and plot.top <= line < plot.bottom and self._free(first, line, last - first):
+                self._write(at, line, mark.label, self._bold(mark))
                 return
 
     def _free(self, at: int, row: int, width: int) -> bool:

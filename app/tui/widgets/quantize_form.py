@@ -18,6 +18,7 @@ from textual.widgets import Button, Input, Static
 from app.builds.settings import TARGETS, FieldError, Settings
 from app.tui.widgets.form import Check, Form, Group, path_field, text_field
 from app.tui.widgets.recipe_cards import RecipeCards
+from app.tui.widgets.recipe_chart import RecipeChart
 from quantize.disk import human
 from runtimes.errors import IngotError
 
@@ -83,6 +84,7 @@ class QuantizeForm(Form):
                 with Horizontal(classes="form-line"):
                     yield Check("Measure quality and speed", value=True, id="measure")
                     yield Check("Build again", value=False, id="fresh")
+            yield RecipeChart(id="recipe-chart")
         with Horizontal(id="quantize-foot"):
             with Vertical():
                 yield Static(id="advice", markup=False)
@@ -114,9 +116,16 @@ class QuantizeForm(Form):
         recipe = self.query_one(RecipeCards).recipe
         told = Content.assemble((recipe.name, "bold"), f"  {advice(recipe)}")
         self.query_one("#advice", Static).update(told)
+        self._draw()
+
+    def _draw(self) -> None:
+        cards = self.query_one(RecipeCards)
+        chart = self.query_one(RecipeChart)
+        chart.show_recipes(cards.prospects, cards.chosen, cards.recipe.name)
 
     def _add_up(self, wrong: str = "") -> None:
         """What the chosen recipes come to; or what is ``wrong`` and belongs to no field."""
+        self._draw()
         line, cards = self.query_one("#sum", Static), self.query_one(RecipeCards)
         line.set_class(bool(wrong), "bad")
         if wrong:

@@ -15,7 +15,7 @@ from app.builds.prospects import RUNTIMES, Prospect, Prospects, bare_prospects
 from app.builds.settings import DEFAULT_RECIPES, offered
 from quantize.recipes.recipe import PRESETS, Recipe
 
-_WIDTH = 36  # columns that a card wants, with the gap beside it
+_WIDTH = 32  # columns that a card wants, with the gap beside it
 _MARK = "✓ "
 _FITS = {True: "fits", False: "too big", None: ""}
 

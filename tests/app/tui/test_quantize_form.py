@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from app.tui.app import IngotApp
 from app.tui.widgets.form import Check
 from app.tui.widgets.quantize_form import QuantizeForm
 from app.tui.widgets.recipe_cards import RecipeCards
+from app.tui.widgets.recipe_chart import RecipeChart
 from quantize.build.workspace import Workspace
 from quantize.manifest import load_manifest
+from quantize.recipes.recipe import RECIPES
 from tests.app.tui.quantize_app import (
     card_of,
     fill,
@@ -22,6 +26,7 @@ from tests.app.tui.quantize_app import (
     sum_of,
     text_of,
 )
+from tests.app.tui.test_quantize_screen import MANIFEST as MEASURED
 from tests.support import wait_until
 
 
@@ -192,3 +197,39 @@ async def test_targets_stand_beside_the_recipes(
         screen.query_one(RecipeCards).choose(())
         await wait_until(lambda: sum_of(form).startswith("0 recipes · 1 target"))
         await wait_until(lambda: "of memory" in sum_of(form))
+
+
+async def test_a_high_screen_has_the_recipes_as_points(
+    app: IngotApp, pebble: Path, pebble_built: Path, tmp_path: Path
+) -> None:
+    """What was measured in the folder counts more than what is published of another model."""
+    built = Path(shutil.copytree(pebble_built, tmp_path / "built"))
+    said = json.loads((built / "manifest.json").read_text())
+    for file, measured in zip(
+        said["files"], json.loads(MEASURED.read_text())["files"], strict=True
+    ):
+        file["fidelity"] = measured["fidelity"]
+    (built / "manifest.json").write_text(json.dumps(said))
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await open_screen(pilot)
+        chart = screen.query_one(RecipeChart)
+
+        def marks() -> dict[str, tuple[float, float, str]]:
+            return {one.label.strip("[]"): (one.x, one.y, one.marker) for one in chart.marks}
+
+        known = RECIPES["q4_k_m"]
+        assert marks()["q4_k_m"] == (known.bits_per_weight, known.published_kl, "○")
+        assert "onnx-int4" not in marks()
+
+        screen.query_one("#out", Input).value = str(built)
+        screen.query_one("#model", Input).value = str(pebble)
+        await wait_until(lambda: "onnx-int4" in marks())
+        for entry in load_manifest(built).files:
+            assert entry.fidelity is not None
+            assert marks()[entry.recipe] == (entry.bytes / 1e6, entry.fidelity.kl_mean, "●")
+        assert {one[2] for one in marks().values()} == {"●", "○"}
+        assert chart.region.bottom <= screen.query_one("#quantize-foot").region.y
+        colors = {one.label: one.color for one in chart.marks}
+        assert colors["q8_0"] == "$text-primary" != colors["q6_k"]
+        await pilot.resize_terminal(120, 40)
+        await wait_until(lambda: not chart.display)
