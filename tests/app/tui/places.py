@@ -98,7 +98,9 @@ async def places(
         await pilot.pause()
 
     talk = await over(ChatScreen())
-    talk.transcript.welcome.query_one(".starters").display = True  # as with a model
+    welcome = talk.transcript.welcome
+    welcome.show = lambda *_: None  # whatever the engine tells it from now on
+    welcome.query_one(".starters").display = True  # as with a model
     await pilot.pause()
     yield "an empty chat", talk
     await talk.open_chat(chat)
