@@ -47,13 +47,14 @@ class QuantizeForm(Form):
     """``Foreseen`` when what the run needs is known."""
 
     HELP = """
-    Name a model and choose recipes; the line at the bottom says what the run needs. Empty fields
-    are left to quantize. **Matrix** is a text of the kind that the model is for: an importance
-    matrix is computed from it. A **target** says what a file must keep instead of how it is made:
-    kl0.02 is the smallest within that KL divergence, 1.2GB and 4.5bpw are the best of that size and
-    of so many bits a weight, fits-8GB-8192 is the best that runs in 8 GB with 8,192 tokens of
-    context. **LoRA** is an adapter that is merged first. **tab** takes the path
-    that is suggested. What is wrong stands under its field.
+    Name a model and choose recipes; the line at the bottom says what the run needs. On a high
+    screen the recipes are points as well: left is smaller, lower is closer to the original.
+    Empty fields are left to quantize. **Matrix** is a text of the kind that the model is for:
+    an importance matrix is computed from it. A **target** says what a file must keep instead of
+    how it is made: kl0.02 is the smallest within that KL divergence, 1.2GB and 4.5bpw are the
+    best of that size and of so many bits a weight, fits-8GB-8192 is the best that runs in 8 GB
+    with 8,192 tokens of context. **LoRA** is an adapter that is merged first. **tab** takes the
+    path that is suggested. What is wrong stands under its field.
     """
 
     @dataclass
