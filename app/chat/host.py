@@ -19,6 +19,7 @@ from runtimes.errors import IngotError
 
 if TYPE_CHECKING:  # what loads a model is imported when one is loaded: the app is drawn before
     from app.chat.contexts import SavedContexts
+    from app.chat.remote import RemoteEngine
     from app.models.planning import Choice
     from app.models.quality import FileQuality
     from runtimes.api import EngineApi
@@ -77,7 +78,7 @@ class EngineHost:
         self._wish = 0  # counts loads and closings: an older load than the last gives up
         self._coming: WorkerEngine | None = None
         self._loads = False
-        self._engine: WorkerEngine | None = None
+        self._engine: WorkerEngine | RemoteEngine | None = None
         self._stats: EngineStats | None = None
         self._asked = 0.0  # when figures were last asked for
         self._asking = False
@@ -158,7 +159,24 @@ class EngineHost:
                 raise LoadCancelledError(f"loading {model} was ended") from error
             raise
 
+    def _connect(self, wish: int, model: str) -> Choice:
+        """Use a model of a server."""
+        from app.chat.remote import connect
+        from app.models.planning import Choice
+        from runtimes.settings import RunnerSettings, SchedulerSettings
+
+        self._drop()
+        engine = connect(model)
+        settings = RunnerSettings(slots=engine.slots, context=engine.context)
+        choice = Choice(engine.model, settings, SchedulerSettings(), planned=True)
+        details = f"{engine.model.runtime} at {engine.where}"
+        return self._adopt(wish, engine, choice, model, engine.name, details, None, self._template)
+
     def _load(self, wish: int, model: str, options: ModelOptions, settings: PlanOptions) -> Choice:
+        from app.chat.remote import is_url
+
+        if is_url(model):
+            return self._connect(wish, model)
         from app.chat.load_settings import applied, remembered
         from app.chat.templates import read_template
         from app.models.planning import choose
@@ -184,10 +202,24 @@ class EngineHost:
         finally:
             with self._lock:
                 self._coming = None
-        # This also starts the thread, which takes time on a busy machine.
-        stats = self._fetcher.submit(engine.stats).result()
         again, label = _again(model, options, choice), label_of(choice.file)
         details, measured = details_of(choice, gpu=engine.gpu), quality_at(choice.file.path)
+        return self._adopt(wish, engine, choice, again, label, details, measured, template)
+
+    def _adopt(
+        self,
+        wish: int,
+        engine: WorkerEngine | RemoteEngine,
+        choice: Choice,
+        again: str,
+        label: str,
+        details: str,
+        measured: FileQuality | None,
+        template: str | None,
+    ) -> Choice:
+        """Take a loaded engine. Raises LoadCancelledError where it is not wanted any more."""
+        # This also starts the thread, which takes time on a busy machine.
+        stats = self._fetcher.submit(engine.stats).result()
         with self._lock:
             if wish == self._wish:
                 self._stats, self._asked = stats, time.monotonic()
@@ -198,7 +230,7 @@ class EngineHost:
                 self._loads = False
                 return choice
         engine.close()
-        raise LoadCancelledError(f"loading {model} was ended")
+        raise LoadCancelledError(f"loading {again} was ended")
 
     def _continue(self, wish: int) -> None:
         """Raises LoadCancelledError when this load is not wanted any more."""
@@ -264,7 +296,7 @@ class EngineHost:
         stats = self.stats()
         return None if stats is None else max(0, _read(stats) - since)
 
-    def _fetch(self, engine: WorkerEngine) -> None:
+    def _fetch(self, engine: EngineApi) -> None:
         stats = None
         try:
             stats = engine.stats()

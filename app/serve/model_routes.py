@@ -1,6 +1,7 @@
 """What the server has: /v1/models, /v1/tokenize, and how it is: /health, /ready, /metrics."""
 
 import time
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,11 @@ from app.serve.generate import Generator, asked_model, json_body
 from app.serve.observe import Observer
 from app.serve.openapi import json_body as json_schema
 
+# What is told of a loaded file.
+_META = tuple(
+    "name architecture quantization nbytes context_length layers heads kv_heads head_dim vocab_size"
+    " sliding_window chat_template".split()
+)
 _TEXT = json_schema({"type": "object", "properties": {"prompt": {"type": "string"}}})
 
 
@@ -42,6 +48,7 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
                 "file": file.path.name,
                 "context": engine.context,
                 "slots": engine.slots,
+                "meta": {name: getattr(file, name) for name in _META},
             }
         return said
 
@@ -56,6 +63,11 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         if name not in pool.names():
             raise HttpError(404, "model_not_found", f"there is no model {name[:80]!r} here")
         return about(name)
+
+    @router.get("/v1/stats")
+    async def stats() -> dict[str, Any]:
+        """The figures of the loaded models' engines."""
+        return {"models": await generator.in_thread(partial(_stats, generator))}
 
     @router.post("/v1/tokenize", openapi_extra=_TEXT)
     async def tokenize(request: Request) -> Response:
@@ -84,6 +96,11 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+def _stats(generator: Generator) -> dict[str, Any]:
+    loaded = generator.pool.loaded().items()
+    return {name: asdict(served.engine.stats()) for name, served in loaded}
 
 
 def _tokens(generator: Generator, name: str | None, body: Any) -> list[int]:

@@ -44,6 +44,14 @@ def chat(
             " gemma.",
         ),
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Talk with a model of an `ingot serve`; MODEL is its name there, without it the"
+            " first. The variable INGOT_API_KEY is the key.",
+        ),
+    ] = None,
     no_mouse: Annotated[
         bool,
         typer.Option("--no-mouse", help="Do not capture the mouse: the terminal can select text."),
@@ -69,6 +77,8 @@ def chat(
         raise RequestError("--system needs the chat template, which --raw leaves out")
     if raw and chat_template is not None:
         raise RequestError("--raw leaves the chat template out; leave --chat-template out as well")
+    if url is not None:
+        model = at_server(url, model, chat_template)
     template = None
     if chat_template is not None:
         from app.chat.templates import read_template
@@ -101,6 +111,18 @@ def chat(
         gc.enable()
     if code:
         raise typer.Exit(code)
+
+
+def at_server(url: str, name: str | None, template: str | None) -> str:
+    """MODEL as `EngineHost` takes it. Raises RequestError for what is no address of a server."""
+    from app.chat.remote import is_url
+    from runtimes.errors import RequestError
+
+    if not is_url(url):
+        raise RequestError(f"--url must begin with http:// or https://, not {url[:60]!r}")
+    if template is not None:
+        raise RequestError("--url: a server uses its model's template; leave --chat-template out")
+    return url if name is None else f"{url}#{name}"
 
 
 def _serve(port: int) -> None:

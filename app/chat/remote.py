@@ -1,0 +1,363 @@
+"""A model of an `ingot serve` as an engine: `ingot chat --url`. Tokens go there and come back, so
+that everything of the chat holds as with a model of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from runtimes.api import EngineApi
+from runtimes.chat import Message
+from runtimes.engine.metrics import EngineStats, Percentiles
+from runtimes.errors import IngotError, ModelError, RequestError, WorkerError
+from runtimes.models.modelfile import ModelFile
+from runtimes.request import (
+    Chunk,
+    Completion,
+    FinishReason,
+    Request,
+    SamplingParams,
+    Timings,
+    Usage,
+)
+from runtimes.stream import Stream
+
+log = logging.getLogger(__name__)
+
+KEY = "INGOT_API_KEY"
+_CONNECT_S = 10.0
+_ANSWER_S = 3600.0  # until the next piece: others may be before it
+_SCHEMES = ("http://", "https://")
+_DEFAULTS = SamplingParams()
+
+
+def is_url(model: str) -> bool:
+    """Whether a MODEL is one of a server: its address, with #NAME behind it for another model than
+    the first."""
+    return model.startswith(_SCHEMES)
+
+
+class RemoteEngine(EngineApi):
+    """Made by ``connect``. What needs the keys and values of the server is not offered."""
+
+    gpu = False
+    pid = None
+
+    def __init__(self, server: _Server, name: str, about: Mapping[str, Any]) -> None:
+        meta = about["meta"]
+        known = {field.name for field in dataclasses.fields(ModelFile)}
+        said = {key: value for key, value in meta.items() if key in known}
+        self._server, self.name = server, name
+        self._model = ModelFile(path=Path(about["file"]), runtime=about["runtime"], **said)
+        self._context, self._slots = int(about["context"]), int(about["slots"])
+        self._running: dict[str, http.client.HTTPConnection] = {}
+        self._cancelled: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def where(self) -> str:
+        """The server, for people."""
+        return self._server.netloc
+
+    @property
+    def model(self) -> ModelFile:
+        """The server's file; its path is its name there."""
+        return self._model
+
+    @property
+    def context(self) -> int:
+        """See ``EngineApi.context``."""
+        return self._context
+
+    @property
+    def slots(self) -> int:
+        """Of the server, for all who ask it."""
+        return self._slots
+
+    @property
+    def vocab_size(self) -> int:
+        """See ``EngineApi.vocab_size``."""
+        return self._model.vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """See ``EngineApi.encode``. Raises RequestError, or WorkerError where nobody answers."""
+        return self._tokens({"prompt": text})
+
+    def encode_chat(self, messages: Sequence[Message], template: str | None = None) -> list[int]:
+        """See ``EngineApi.encode_chat``; the template is the server's."""
+        if template is not None:
+            raise RequestError("a server uses the template of its model: leave --chat-template out")
+        return self._tokens({"messages": [dict(message) for message in messages]})
+
+    def submit(self, request: Request) -> Stream:
+        """See ``EngineApi.submit``."""
+        stream = Stream(request.id, self.cancel)
+        target = self._answer
+        threading.Thread(target=target, args=(request, stream), name="ingot-remote").start()
+        return stream
+
+    def cancel(self, request_id: str) -> None:
+        """Close the request's connection: the server ends it then."""
+        with self._lock:
+            connection = self._running.get(request_id)
+            if connection is None:
+                return
+            self._cancelled.add(request_id)
+        _shut(connection)
+
+    def stats(self) -> EngineStats:
+        """Of the server's engine. Raises as ``encode``."""
+        said = dict(self._server.get("/v1/stats")["models"].get(self.name) or {})
+        if not said:
+            raise WorkerError(f"{self.where} has unloaded {self.name}")
+        for name in ("ttft_s", "tpot_s"):
+            bins = tuple((end, count) for end, count in said[name].pop("bins"))
+            said[name] = Percentiles(**said[name], bins=bins)
+        known = {field.name for field in dataclasses.fields(EngineStats)}
+        return EngineStats(**{key: value for key, value in said.items() if key in known})
+
+    def trim(self) -> int:
+        """Nothing: others use the server's cache."""
+        return 0
+
+    def save_session(self, tokens: Sequence[int], path: Path) -> int:
+        """Raises RequestError: the server saves by itself."""
+        raise RequestError("a server saves what prompts begin with by itself")
+
+    def load_session(self, path: Path) -> list[int]:
+        """Raises RequestError."""
+        raise RequestError("a server saves what prompts begin with by itself")
+
+    def close(self, *, drain: bool = False) -> None:
+        """End what was asked; the server runs on."""
+        with self._lock:
+            running = list(self._running)
+        for request_id in running:
+            self.cancel(request_id)
+
+    def _tokens(self, body: dict[str, Any]) -> list[int]:
+        ids: list[int] = self._server.post("/v1/tokenize", {"model": self.name, **body})["tokens"]
+        return ids
+
+    def _answer(self, request: Request, stream: Stream) -> None:
+        parts = _Parts(request)
+        try:
+            self._read(request, stream, parts)
+        except Exception as error:
+            with self._lock:
+                cancelled = request.id in self._cancelled
+            if cancelled:
+                parts.reason, parts.error = FinishReason.CANCELLED, None
+            else:
+                log.info("a request to %s failed: %s", self.where, error)
+                told = str(error) if isinstance(error, IngotError) else self._server.lost(error)
+                parts.reason, parts.error = FinishReason.ERROR, told
+        finally:
+            with self._lock:
+                self._running.pop(request.id, None)
+                self._cancelled.discard(request.id)
+            stream.finish(parts.completion())
+
+    def _read(self, request: Request, stream: Stream, parts: _Parts) -> None:
+        connection = self._server.connect()
+        with self._lock:
+            self._running[request.id] = connection
+        try:
+            for event in self._server.events(
+                "/v1/completions", _body(self.name, request), connection
+            ):
+                chunk = parts.take(event)
+                if chunk is not None:
+                    stream.put(chunk)
+        finally:
+            connection.close()
+
+
+def connect(model: str) -> RemoteEngine:
+    """The model of a server that ``model`` names, see ``is_url``; it is loaded there if need be.
+    INGOT_API_KEY is the key. Blocks.
+
+    Raises ModelError for a server that does not answer, is none of Ingot's, or has no such model.
+    """
+    address, _, name = model.partition("#")
+    try:
+        server = _Server(address)
+        names = [one["id"] for one in server.get("/v1/models")["data"]]
+        if name and name not in names:
+            raise ModelError(f"{address} has no model {name!r}; it has {', '.join(names)}")
+        name = name or names[0]
+        # This loads it.
+        server.post("/v1/tokenize", {"model": name, "prompt": "."})
+        about = server.get(f"/v1/models/{quote(name)}")
+        return RemoteEngine(server, name, about)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ModelError(f"{address} is no server of Ingot: {error!r}"[:300]) from error
+    except (RequestError, WorkerError) as error:
+        raise ModelError(str(error)) from error
+
+
+class _Server:
+    """Requests to one address."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self.netloc = parts.netloc
+        self._secure = parts.scheme == "https"
+        # The address may be the base URL that other clients are given.
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(KEY):
+            self._headers["Authorization"] = f"Bearer {key}"
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Raises WorkerError."""
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self.netloc, timeout=_CONNECT_S)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise WorkerError(self.lost(error)) from error
+        connection.sock.settimeout(_ANSWER_S)
+        return connection
+
+    def get(self, path: str) -> Any:
+        return self._json("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._json("POST", path, body)
+
+    def lost(self, error: Exception) -> str:
+        return f"{self.netloc} does not answer: {error or type(error).__name__}"
+
+    def events(
+        self, path: str, body: dict[str, Any], connection: http.client.HTTPConnection
+    ) -> Iterator[Any]:
+        """Each event's JSON until the last. Raises as ``_json``."""
+        connection.request("POST", self._path + path, json.dumps(body), self._headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise _error(response.status, response.read())
+        for line in response:
+            data = line.strip().removeprefix(b"data: ")
+            if data == b"[DONE]":
+                return
+            if data:
+                yield json.loads(data)
+        raise WorkerError(f"{self.netloc} has ended the answer before its end")
+
+    def _json(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        connection = self.connect()
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, self._path + path, data, self._headers)
+            response = connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise WorkerError(self.lost(error)) from error
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise _error(response.status, text)
+        return json.loads(text)
+
+
+class _Parts:
+    """What has come of an answer."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._text, self._ids = "", list[int]()
+        self._usage = Usage(len(request.prompt), 0)
+        self._timings: dict[str, float] = {}
+        self.reason, self.error = FinishReason.ERROR, None  # type: tuple[FinishReason, str | None]
+
+    def take(self, event: dict[str, Any]) -> Chunk | None:
+        """The piece that an event brings. Raises WorkerError for an error."""
+        if "error" in event:
+            raise WorkerError(event["error"]["message"])
+        if usage := event.get("usage"):
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+            self._usage = Usage(usage["prompt_tokens"], usage["completion_tokens"], cached)
+            self._timings = event.get("timings") or {}
+        for choice in event["choices"]:
+            if choice["finish_reason"] is not None:
+                self.reason = FinishReason(choice["finish_reason"])
+            ids = tuple(choice.get("token_ids") or ())
+            self._text += choice["text"]
+            self._ids += ids
+            if choice["text"] or ids:
+                return Chunk(choice["text"], ids)
+        return None
+
+    def completion(self) -> Completion:
+        usage = self._usage
+        if not usage.completion_tokens:
+            usage = dataclasses.replace(usage, completion_tokens=len(self._ids))
+        names = ("queue_s", "prefill_s", "ttft_s", "decode_s", "total_s")
+        seconds = {name: self._timings.get(name) or 0.0 for name in names}
+        timings = Timings(
+            **seconds,  # type: ignore[arg-type]
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+        )
+        return Completion(
+            self._request.id,
+            self._text,
+            tuple(self._ids),
+            self.reason,
+            usage,
+            timings,
+            error=self.error,
+        )
+
+
+def _body(name: str, request: Request) -> dict[str, Any]:
+    params = request.params
+    changed = {
+        field.name: value
+        for field in dataclasses.fields(params)
+        if (value := getattr(params, field.name)) != getattr(_DEFAULTS, field.name)
+    }
+    # The server's defaults may be others.
+    said = {"temperature": params.temperature, "max_tokens": params.max_tokens, **changed}
+    if params.stop:
+        said["stop"] = list(params.stop)
+    return {
+        **said,
+        "model": name,
+        "prompt": request.prompt,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
+
+
+def _error(status: int, text: bytes) -> IngotError:
+    try:
+        message = json.loads(text)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = f"the server answers with status {status}"
+    if status in (401, 403):
+        return RequestError(f"{message} ({KEY} is the key)" if status == 401 else message)
+    return WorkerError(message) if status >= 500 else RequestError(message)
+
+
+def _shut(connection: http.client.HTTPConnection) -> None:
+    """From another thread than the one that reads: it finds the end then."""
+    import socket
+
+    sock = connection.sock
+    if sock is not None:
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("the connection was closed already")

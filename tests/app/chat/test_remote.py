@@ -1,0 +1,106 @@
+"""A server's model as an engine of the chat."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.chat.host import EngineHost, HostState
+from app.chat.remote import KEY, connect
+from app.models.resolve import load_engine
+from runtimes.errors import ModelError, RequestError
+from runtimes.models.modelfile import ModelFile
+from runtimes.request import FinishReason, Request, SamplingParams
+from runtimes.settings import RunnerSettings
+from tests.app import endless
+from tests.app.serve.conftest import running
+from tests.support import until
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def address(gguf_file, onnx_folder):
+    with running({"pebble": gguf_file, "other": onnx_folder}, slots=2) as server:
+        yield server.address
+
+
+def test_tokens_and_answers_are_those_of_the_file(address, gguf_file):
+    engine = connect(address)
+    with load_engine(ModelFile.read(gguf_file), RunnerSettings(slots=1)) as own:
+        ids = own.encode_chat(QUESTION)
+        assert engine.encode_chat(QUESTION) == ids
+        assert engine.encode("One, two") == own.encode("One, two")
+        wanted = own.submit(Request(ids, SamplingParams(max_tokens=20))).result(60)
+    stream = engine.submit(Request(ids, SamplingParams(max_tokens=20)))
+    chunks = list(stream)
+    found = stream.result(60)
+    assert "".join(chunk.text for chunk in chunks) == found.text == wanted.text
+    assert found.token_ids[: len(wanted.text)] == wanted.token_ids[: len(found.token_ids)]
+    assert found.finish_reason is wanted.finish_reason is FinishReason.STOP
+    assert found.usage.prompt_tokens == len(ids)
+    assert found.timings.ttft_s > 0
+    assert engine.model.context_length == 1024
+    assert engine.vocab_size == own.vocab_size
+
+
+def test_another_model_by_its_name(address):
+    assert connect(f"{address}/v1#other").model.runtime == "onnx"
+    with pytest.raises(ModelError, match="it has pebble, other"):
+        connect(f"{address}#nope")
+
+
+def test_figures_are_the_servers(address):
+    engine = connect(address)
+    engine.submit(Request(engine.encode_chat(QUESTION), SamplingParams(max_tokens=5))).result(60)
+    stats = engine.stats()
+    assert stats.slots == 2
+    assert stats.completion_tokens > 0
+    assert stats.ttft_s.bins
+
+
+def test_an_answer_can_be_stopped(endless_gguf):
+    with running({"pebble": endless_gguf}, slots=1) as server:
+        engine = connect(server.address)
+        params = SamplingParams(max_tokens=endless.CONTEXT - 1024, frequency_penalty=-2.0)
+        ids = engine.encode_chat([{"role": "user", "content": "Tell me a story."}])
+        stream = engine.submit(Request(ids, params))
+        next(iter(stream))
+        stream.cancel()
+        found = stream.result(60)
+        assert found.finish_reason is FinishReason.CANCELLED
+        assert found.text
+        until(lambda: engine.stats().running == 0)
+
+
+def test_what_is_no_server_is_said(address, monkeypatch):
+    with pytest.raises(ModelError, match="does not answer"):
+        connect("http://127.0.0.1:9")
+    with pytest.raises(ModelError, match="status 404|Not Found"):
+        connect(f"{address}/nowhere")
+
+
+def test_the_key_comes_from_the_environment(gguf_file, monkeypatch):
+    with running({"pebble": gguf_file}, slots=1, api_key="s3cret") as server:
+        monkeypatch.delenv(KEY, raising=False)
+        with pytest.raises(ModelError, match="a key is needed"):
+            connect(server.address)
+        monkeypatch.setenv(KEY, "s3cret")
+        assert connect(server.address).slots == 1
+
+
+def test_the_host_takes_it_as_a_model(address):
+    host = EngineHost()
+    host.load(f"{address}#pebble")
+    try:
+        assert host.state is HostState.READY
+        assert host.label == "pebble"
+        assert "127.0.0.1" in host.details
+        assert host.memory() is None
+        assert host.stats().slots == 2
+    finally:
+        host.close()
+
+
+def test_a_template_of_ones_own_is_refused(address):
+    with pytest.raises(RequestError, match="--chat-template"):
+        connect(address).encode_chat(QUESTION, "{{ messages }}")
