@@ -1,4 +1,4 @@
-"""A `llama-server` process on the loopback interface, and requests to it."""
+"""A `llama-server` or an `ingot serve` on the loopback interface, and the same requests to both."""
 
 import json
 import re
@@ -8,6 +8,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 from app.bench.harness import tail, tool_arguments
 from runtimes.errors import IngotError
+from runtimes.machine.processes import child_environment, python
 from runtimes.settings import RunnerSettings
 
 _HOST = "127.0.0.1"
@@ -25,27 +27,43 @@ _WARM_UP = [7] * 8
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
-class LlamaServer:
-    """Started with its defaults but for what ``settings`` say; ended on leaving, whatever happens.
+class Server(ABC):
+    """A server's process; ended on leaving, whatever happens.
 
     Raises IngotError with its last lines when it does not come up.
     """
 
-    def __init__(self, program: Path, model: Path, settings: RunnerSettings) -> None:
+    name: str  # for people
+    _path: str  # of completions
+
+    def __init__(self, command: Sequence[str], rows: int) -> None:
+        """``command`` is told where to listen."""
         with socket.socket() as probe:
             probe.bind((_HOST, 0))
             port = probe.getsockname()[1]
-        self._url, self._rows = f"http://{_HOST}:{port}", settings.slots
+        self._url, self._rows = f"http://{_HOST}:{port}", rows
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        command = tool_arguments(program, model, settings)
-        command += ["-np", str(settings.slots), "--host", _HOST, "--port", str(port)]
+        command = [*command, "--host", _HOST, "--port", str(port)]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                env=child_environment(),
             )
         except OSError as error:
             self._log.close()
-            raise IngotError(f"{program} cannot be started: {error}") from error
+            raise IngotError(f"{command[0]} cannot be started: {error}") from error
+
+    @abstractmethod
+    def _body(self, prompt: list[int], tokens: int) -> dict[str, Any]:
+        """A request for so many greedy tokens. Token ids, so that all compute the same; everything
+        else is the server's default."""
+
+    @abstractmethod
+    def _made(self, answer: Any) -> int:
+        """How many tokens an answer has."""
 
     def __enter__(self) -> Self:
         """Wait until it is ready."""
@@ -71,10 +89,6 @@ class LlamaServer:
                 self._process.wait()
         self._log.close()
 
-    def slots(self) -> dict[str, Any]:
-        """What it says of its slots: ``slots``, ``context`` of each, ``unified_kv``."""
-        return parse_slots(self._said())
-
     def seconds(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
         """How long so many greedy tokens of each prompt take it, after a warm-up, two requests a
         slot at a time. Raises IngotError when it made others."""
@@ -83,7 +97,7 @@ class LlamaServer:
         made = self.complete(prompts, tokens, 2 * self._rows)
         seconds = time.perf_counter() - begin
         if made != tokens * len(prompts):
-            raise IngotError(f"llama-server made {made} tokens instead of {tokens * len(prompts)}")
+            raise IngotError(f"{self.name} made {made} tokens instead of {tokens * len(prompts)}")
         return seconds
 
     def complete(self, prompts: Sequence[Sequence[int]], tokens: int, clients: int) -> int:
@@ -91,12 +105,10 @@ class LlamaServer:
 
         Returns how many tokens it made. Raises IngotError for an answer that is not a completion.
         """
-        # Token ids, so that both sides compute the same; everything else is the server's default.
-        asked = {"n_predict": tokens, "temperature": 0, "ignore_eos": True}
-        bodies = [{"prompt": list(prompt), **asked} for prompt in prompts]
+        bodies = [self._body(list(prompt), tokens) for prompt in prompts]
         with ThreadPoolExecutor(clients) as pool:
-            answers = pool.map(lambda body: self._ask("/completion", body), bodies)
-            return sum(int(answer["tokens_predicted"]) for answer in answers)
+            answers = pool.map(lambda body: self._ask(self._path, body), bodies)
+            return sum(map(self._made, answers))
 
     def _ask(self, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -106,26 +118,72 @@ class LlamaServer:
                 return json.load(it)
         except urllib.error.HTTPError as error:
             said = error.read()[:300]
-            raise IngotError(f"llama-server answered {error.code}: {said!r}") from error
+            raise IngotError(f"{self.name} answered {error.code}: {said!r}") from error
 
     def _wait_until_ready(self) -> None:
         limit = time.monotonic() + _START_S
         while time.monotonic() < limit:
             code = self._process.poll()
             if code is not None:
-                raise IngotError(f"llama-server ended with exit code {code}:\n{tail(self._said())}")
+                said = f"{self.name} ended with exit code {code}"
+                raise IngotError(f"{said}:\n{tail(self._said())}")
             try:
                 self._ask("/health")
             except (OSError, IngotError):
                 time.sleep(0.05)  # it loads, and says 503 while it does
             else:
                 return
-        raise IngotError(f"llama-server was not ready in {_START_S:.0f} s:\n{tail(self._said())}")
+        raise IngotError(f"{self.name} was not ready in {_START_S:.0f} s:\n{tail(self._said())}")
 
     def _said(self) -> str:
         self._log.flush()
         self._log.seek(0)
         return self._log.read()
+
+
+class LlamaServer(Server):
+    """With its defaults but for what ``settings`` say."""
+
+    name, _path = "llama-server", "/completion"
+
+    def __init__(self, program: Path, model: Path, settings: RunnerSettings) -> None:
+        command = [*tool_arguments(program, model, settings), "-np", str(settings.slots)]
+        super().__init__(command, settings.slots)
+
+    def slots(self) -> dict[str, Any]:
+        """What it says of its slots: ``slots``, ``context`` of each, ``unified_kv``."""
+        return parse_slots(self._said())
+
+    def _body(self, prompt: list[int], tokens: int) -> dict[str, Any]:
+        return {"prompt": prompt, "n_predict": tokens, "temperature": 0, "ignore_eos": True}
+
+    def _made(self, answer: Any) -> int:
+        return int(answer["tokens_predicted"])
+
+
+class IngotServer(Server):
+    """`ingot serve`, with its defaults but for what ``settings`` say."""
+
+    name, _path = "ingot serve", "/v1/completions"
+
+    def __init__(self, model: Path, settings: RunnerSettings) -> None:
+        command = python("-m", "app", "serve", str(model), "--slots", str(settings.slots))
+        command += ["--context", str(settings.context), "--batch-tokens", str(settings.batch)]
+        if settings.threads is not None:
+            command += ["--threads", str(settings.threads)]
+        self._data = tempfile.TemporaryDirectory(prefix="ingot-bench-")
+        super().__init__([*command, "--data", self._data.name, "--saved-mb", "0"], settings.slots)
+
+    def close(self) -> None:
+        """End the process, and take its folder away."""
+        super().close()
+        self._data.cleanup()
+
+    def _body(self, prompt: list[int], tokens: int) -> dict[str, Any]:
+        return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+
+    def _made(self, answer: Any) -> int:
+        return int(answer["usage"]["completion_tokens"])
 
 
 def parse_slots(log: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""The same prompts to the same end: the engine against `llama-server` of the same llama.cpp.
+"""The same prompts to the same end: the engine, alone and behind `ingot serve`, against
+`llama-server` of the same llama.cpp.
 
 The engine runs in a worker process, as for every front end.
 Everybody starts afresh each round, so that no round finds the prompts of the one before in a cache.
-The server gets token ids and answers over the loopback interface, two requests a slot at a time.
+Servers get token ids and answer over the loopback interface, two requests a slot at a time.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.harness import (
+    DEFAULT,
     LAYOUTS,
     BenchOptions,
     Result,
@@ -19,12 +21,12 @@ from app.bench.harness import (
     in_turn,
     require_tool,
 )
-from app.bench.llama_server import LlamaServer
+from app.bench.llama_server import IngotServer, LlamaServer
 from app.bench.prompts import bench_prompts
 from app.bench.work import greedy, loaded, timed_run
 from runtimes.settings import RunnerSettings, SchedulerSettings
 
-_SERVER = "llama-server"
+_SERVER, _SERVE = LlamaServer.name, IngotServer.name
 # A batch: nobody watches a row, so that prompts may go in without bounds.
 _UNBOUNDED = SchedulerSettings(max_stall_s=None)
 
@@ -50,10 +52,19 @@ def server(path: Path, options: BenchOptions) -> Result:
     sides: dict[str, Callable[[int], float]] = {
         name: partial(ours, options.settings(need, unified=kvu)) for name, kvu in LAYOUTS.items()
     }
-    seconds = in_turn({**sides, _SERVER: theirs}, options.repeats)
+
+    def served(_: int) -> float:
+        with IngotServer(path, split) as own:
+            return own.seconds(prompts, options.decode_tokens)
+
+    seconds = in_turn({**sides, _SERVE: served, _SERVER: theirs}, options.repeats)
     made = options.decode_tokens * len(prompts)
     tps = {side: Samples(made / took for took in samples) for side, samples in seconds.items()}
     ratios, verdict = against({name: tps[name] for name in LAYOUTS}, {_SERVER: tps[_SERVER]})
+    over_http = {
+        "serve_to_llama_server": (tps[_SERVE] / tps[_SERVER]).median,
+        "serve_to_engine": (tps[_SERVE] / tps[DEFAULT]).median,
+    }
     prompt_tokens = sum(map(len, prompts))
     figures = {
         "slots": options.rows,
@@ -65,7 +76,9 @@ def server(path: Path, options: BenchOptions) -> Result:
         "clients": 2 * options.rows,
         "llama_server_slots": said,
         "ingot_seconds": {name: seconds[name] for name in LAYOUTS},
+        "ingot_serve_seconds": seconds[_SERVE],
         "llama_server_seconds": seconds[_SERVER],
+        **over_http,
         **ratios,
     }
     lines = [
@@ -73,7 +86,11 @@ def server(path: Path, options: BenchOptions) -> Result:
         f"generated, {options.rows} slots of {split.context}: seconds end to end"
     ]
     for name, taken in seconds.items():
-        side = f"{_SERVER} (it says: {said})" if name == _SERVER else f"ingot, {name}"
+        side = {_SERVER: f"{_SERVER} (it says: {said})", _SERVE: _SERVE}.get(name, f"ingot, {name}")
         samples, speed = Samples(taken), f"{tps[name]:.1f} generated tok/s"
         lines.append(f"  {side}: {samples:.2f} s, {speed} ({samples.spread('.2f')} s)")
+    lines.append(
+        f"  {_SERVE} has {over_http['serve_to_llama_server']:.3f} of {_SERVER}'s tok/s, and"
+        f" {over_http['serve_to_engine']:.3f} of the engine's alone"
+    )
     return Result(figures, [*lines, verdict])

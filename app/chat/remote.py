@@ -304,7 +304,7 @@ class _Parts:
         names = ("queue_s", "prefill_s", "ttft_s", "decode_s", "total_s")
         seconds = {name: self._timings.get(name) or 0.0 for name in names}
         timings = Timings(
-            **seconds,  # type: ignore[arg-type]
+            **seconds,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
