@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
 import sys
@@ -146,14 +147,22 @@ class _Connection(H11Protocol):
 
 
 def _log_requests(*, as_json: bool) -> None:
-    """A line each on stderr: as JSON it has nothing before it, for people the time."""
+    """A line on stderr for each request, and for what happens to models and batches."""
+    level = logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        logging.Formatter("%(message)s" if as_json else "%(asctime)s  %(message)s", "%H:%M:%S")
-    )
-    access.handlers = [handler]
-    access.propagate = False
-    access.setLevel(logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.INFO)
+    plain = logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S")
+    handler.setFormatter(_JsonLines() if as_json else plain)
+    for one in (access, logging.getLogger("app.serve")):
+        one.handlers, one.propagate = [handler], False
+        one.setLevel(level)
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        if record.name == access.name:
+            return record.getMessage()
+        said = {"time": round(record.created, 3), "level": record.levelname}
+        return json.dumps({**said, "message": super().format(record)})
 
 
 def _allow_connections() -> None:

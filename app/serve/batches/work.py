@@ -214,6 +214,11 @@ class Work:
     def _finish(self, batch: Batch, change: Callable[[Batch], Batch]) -> None:
         after = self._batches.change(batch.id, change)
         self._waits.end(batch.id)
+        rows = after.counts
+        logger.info(
+            "%s for %s is %s: %d of %d rows, %d failed",
+            *(after.id, after.model, after.status, rows.completed, rows.total, rows.failed),
+        )
         if after.ended:
             self._known.pop(batch.id, None)
             self._batches.clear(after)
