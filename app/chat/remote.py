@@ -91,11 +91,17 @@ class RemoteEngine(EngineApi):
         """See ``EngineApi.encode``. Raises RequestError, or WorkerError where nobody answers."""
         return self._tokens({"prompt": text})
 
-    def encode_chat(self, messages: Sequence[Message], template: str | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
         """See ``EngineApi.encode_chat``; the template is the server's."""
         if template is not None:
             raise RequestError("a server uses the template of its model: leave --chat-template out")
-        return self._tokens({"messages": [dict(message) for message in messages]})
+        said = {"messages": [dict(message) for message in messages]}
+        return self._tokens({**said, "tools": list(tools)} if tools else said)
 
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``."""
