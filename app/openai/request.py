@@ -55,7 +55,7 @@ def body_task(
     body: Any, endpoint: Endpoint, defaults: SamplingParams, *, served: bool = False
 ) -> Task:
     """The task of a request's ``body``, its parameters on top of ``defaults``. ``served``: it came
-    by itself, not in a batch.
+    by itself, not in a batch; its prompt may be tokens then.
 
     Raises InputError naming what is missing, wrong or not supported.
     """
@@ -73,6 +73,8 @@ def body_task(
     if endpoint == "completions":
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
             prompt = prompt[0]
+        if served and _are_ids(prompt):
+            return Task(sampling=sampling_of(body, endpoint, defaults), raw=True, ids=tuple(prompt))
         if not isinstance(prompt, str):
             raise InputError(
                 "unsupported_parameter",
@@ -112,6 +114,10 @@ def priority_of(value: Any, name: str) -> Priority:
         said = f"{name} must be one of {known} or 0 to 3, not {str(value)[:40]!r}"
         raise InputError("invalid_value", said)
     return priority
+
+
+def _are_ids(prompt: Any) -> bool:
+    return isinstance(prompt, list) and len(prompt) > 0 and all(type(one) is int for one in prompt)
 
 
 # Sampling parameters

@@ -55,6 +55,7 @@ class Task:
     raw: bool = False  # a single turn that goes in without the chat template
     tools: Tools | None = None  # what the answer may call
     reproducible: bool = False  # only an engine that always computes alike may answer
+    ids: tuple[int, ...] = ()  # the prompt as tokens, in place of history and turns
 
     @property
     def opening(self) -> list[Message]:

@@ -148,7 +148,9 @@ class Generator:
             held.callback(self._leave, served.name, begun)
             engine, params = served.engine, task.sampling or self.defaults
             said = asked(task, task.opening, engine.model.chat_template, params)
-            ids = encode(engine, PromptStyle(raw=task.raw), said.messages, said.tools)
+            ids = list(task.ids)
+            if not ids:
+                ids = encode(engine, PromptStyle(raw=task.raw), said.messages, said.tools)
             request = Request(ids, said.params, task.priority)
             if self.prefixes is not None:
                 self.prefixes.before(served, ids)

@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from app.serve.openapi import body_of
 
 _IDS = {"chat": "chatcmpl", "completions": "cmpl"}
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
+_OWN = ("stream", "stream_options", "return_token_ids")  # read here
 _STREAM = {"stream": {"type": "boolean"}}
 
 
@@ -68,18 +70,25 @@ async def _answer(
         body = await json_body(request)
     name = asked_model(body)
     streaming, with_usage = _streaming(body)
+    with_ids = False
     if isinstance(body, dict):
-        body = {k: v for k, v in body.items() if k not in ("stream", "stream_options")}
+        with_ids = endpoint == "completions" and body.get("return_token_ids") is True
+        body = {k: v for k, v in body.items() if k not in _OWN}
     task_of = partial(body_task, body, endpoint, generator.defaults, served=True)
     generation = await while_connected(request, generator.begin(name, task_of))
     observer.begin(request, generation)
     number = secrets.token_hex(12)
     if streaming:
         return EventStream(
-            _chunks(generation, endpoint, number, with_usage=with_usage), generation, observer
+            _chunks(generation, endpoint, number, with_usage=with_usage, with_ids=with_ids),
+            generation,
+            observer,
         )
     answer = await whole_answer(request, generation, observer)
     said = answer_body(answer, endpoint, number, generation.served.name)
+    if with_ids and generation.completion is not None:
+        for choice, sample in zip(said["choices"], generation.completion.choices, strict=True):
+            choice["token_ids"] = sample.token_ids
     return JSONResponse({**said, **_context(answer, generation)})
 
 
@@ -101,7 +110,12 @@ def _streaming(body: Any) -> tuple[bool, bool]:
 
 
 async def _chunks(
-    generation: Generation, endpoint: Endpoint, number: str, *, with_usage: bool
+    generation: Generation,
+    endpoint: Endpoint,
+    number: str,
+    *,
+    with_usage: bool,
+    with_ids: bool,
 ) -> AsyncIterator[bytes]:
     """The events: pieces of text, how each sample ended, counts and times."""
     chat = endpoint == "chat"
@@ -118,9 +132,15 @@ async def _chunks(
     if chat:
         for index in range(generation.request.params.n):
             yield event(_piece(index, {"role": "assistant", "content": ""}))
-    async for index, delta in generation.deltas():
-        said = delta_body(delta)
-        yield event(_piece(index, said if chat else said["content"]))
+    told: Counter[int] = Counter()  # tokens of each sample
+    if with_ids:
+        async for chunk in generation.pieces():
+            told[chunk.index] += len(chunk.token_ids)
+            yield event({**_piece(chunk.index, chunk.text), "token_ids": chunk.token_ids})
+    else:
+        async for index, delta in generation.deltas():
+            said = delta_body(delta)
+            yield event(_piece(index, said if chat else said["content"]))
     answer = await generation.answer()
     problem = error_of(answer)
     if problem is not None:
@@ -129,7 +149,11 @@ async def _chunks(
     body = answer_body(answer, endpoint, number, common["model"])
     for choice in body["choices"]:
         ended = _piece(choice["index"], {} if chat else "", choice["finish_reason"])
-        yield event({**ended, "logprobs": choice["logprobs"]})
+        ended["logprobs"] = choice["logprobs"]
+        if with_ids and generation.completion is not None:  # those that ended it have no text
+            sample = generation.completion.choices[choice["index"]]
+            ended["token_ids"] = sample.token_ids[told[choice["index"]] :]
+        yield event(ended)
     if with_usage:
         yield event(usage=body["usage"], timings=body["timings"], **_context(answer, generation))
     yield b"data: [DONE]\n\n"

@@ -138,3 +138,23 @@ def test_what_is_wrong_is_said(client, body, status, said):
     error = answer.json()["error"]
     assert said in error["message"]
     assert error["code"]
+
+
+def test_a_prompt_may_be_tokens_and_they_come_back(client, server, model):
+    text = "One, two, three,"
+    asked = {"model": model, "max_tokens": 6}
+    ids = client._client.post(
+        f"{server.address}/v1/tokenize", json={"model": model, "prompt": text}
+    )
+    tokens = ids.json()["tokens"]
+    whole = client.completions.create(prompt=text, **asked).choices[0].text
+    more = {"return_token_ids": True}
+    found = client.completions.create(prompt=tokens, extra_body=more, **asked).choices[0]
+    assert found.text == whole
+    streamed = list(client.completions.create(prompt=tokens, extra_body=more, stream=True, **asked))
+    assert "".join(one.choices[0].text for one in streamed) == whole
+    assert [n for one in streamed for n in one.choices[0].token_ids] == found.token_ids
+    for wrong in ([10**6], [-1], [1, True], [[1]]):
+        with pytest.raises(APIStatusError) as refused:
+            client.completions.create(prompt=wrong, **asked)
+        assert refused.value.status_code == 400
