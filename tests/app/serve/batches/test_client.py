@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -66,6 +67,30 @@ def test_completions(client):
     answers = lines_of(client, batch.output_file_id)
     assert [one["custom_id"] for one in answers] == ["Paris", "Rome"]
     assert [len(one["response"]["body"]["choices"]) for one in answers] == [2, 2]
+
+
+def test_rows_may_have_tools_and_schemas(client):
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "boolean"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "add", "parameters": schema}}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    lines = [
+        line(0, tools=[tool], tool_choice="required", max_tokens=60),
+        line(1, response_format=form, max_tokens=60),
+    ]
+    batch = ended(client, begin(client, lines))
+    assert batch.status == "completed"
+    called, formed = (
+        one["response"]["body"]["choices"][0] for one in lines_of(client, batch.output_file_id)
+    )
+    [call] = called["message"]["tool_calls"]
+    assert call["function"]["name"] == "add"
+    assert isinstance(json.loads(call["function"]["arguments"])["n"], bool)
+    assert isinstance(json.loads(formed["message"]["content"])["n"], bool)
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "ä\\..\\b", 'say "hi"', "a\nb"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 from collections import Counter
 
 import httpx2
@@ -11,6 +12,7 @@ import pytest
 from openai import APIStatusError
 
 from tests.app.serve.batches.conftest import begin, ended, line
+from tests.support import until
 
 COMPLETION = {
     "custom_id": "c",
@@ -165,6 +167,16 @@ def test_an_upload_that_is_none_leaves_nothing(server, kind, body, status):
     assert found.status_code == status, found.text
     left = Counter(path.name for path in folder.iterdir()) - before
     assert sum(left.values()) == (status == 200), left
+
+
+def test_an_upload_that_is_broken_off_leaves_nothing(server):
+    folder = server.batches.files.folder
+    before = set(folder.iterdir())
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
+        connection.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + PURPOSE + FILE)
+        until(lambda: set(folder.iterdir()) - before)
+    until(lambda: set(folder.iterdir()) == before)
 
 
 def test_only_the_input_of_a_batch_is_uploaded(client):
