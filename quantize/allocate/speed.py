@@ -16,7 +16,7 @@ from runtimes.machine.installed import versions
 from runtimes.paths import cache_dir
 from runtimes.planner.measure import Workload, measure_speed
 
-_METHOD = 1  # raised when another time would be measured
+_METHOD = 2  # raised when another time would be measured
 
 Shape = tuple[int, int]  # the length of a row, and rows
 Seconds = Mapping[tuple[str, Shape, int], float]  # of a product, by type, shape, and inputs' rows
@@ -72,8 +72,10 @@ def step_times(
     except (OSError, ValueError):
         path = timing.reference()
         with progress.stage("timing matrix products on this machine"):
-            call = partial(_time, timing.kernels, shapes, kinds, rows, model_bytes, path)
-            found = run_child(call, "timing matrix products", work, progress)
+            # Not in one process: threads that products leave behind make a step take twice as long.
+            step = run_child(partial(_step, path, rows), "timing a step", work, progress)
+            call = partial(_products, timing.kernels, shapes, kinds, rows, model_bytes)
+            found = {"step": step, "products": run_child(call, "timing", work, progress)}
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps(found))
     products = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
@@ -84,18 +86,18 @@ def step_times(
     return replace(times, rest=max(found["step"] - reference, 0.0))
 
 
-def _time(
+def _products(
     kernels: Callable[[list[Shape], list[str], tuple[int], int], Seconds],
     shapes: list[Shape],
     kinds: list[str],
     rows: int,
     model_bytes: int,
-    path: Path,
-) -> dict[str, object]:
+) -> list[list[object]]:
     """Runs in a child process."""
     seconds = kernels(shapes, kinds, (rows,), model_bytes)
-    speed = measure_speed(path, Workload(rows=(rows,), sample_s=1.0))
-    return {
-        "products": [[kind, *shape, s] for (kind, shape, _), s in seconds.items()],
-        "step": rows / speed.decode_tps[rows],
-    }
+    return [[kind, *shape, s] for (kind, shape, _), s in seconds.items()]
+
+
+def _step(path: Path, rows: int) -> float:
+    """Runs in a child process."""
+    return rows / measure_speed(path, Workload(rows=(rows,), sample_s=1.0)).decode_tps[rows]

@@ -1,0 +1,39 @@
+"""Times of a step: what products take, what a step takes beside them, and both once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quantize.allocate.speed import Timing, step_times
+from quantize.allocate.table import Choice, Table, Unit
+from quantize.gguf.kernels import kernel_seconds
+from quantize.progress.console import Reporter
+from runtimes.models.gguf import read_header
+from tests.support import own_home
+
+
+def _never() -> Path:
+    raise AssertionError("what is known is not timed again")
+
+
+def test_a_step_is_its_products_and_what_the_reference_takes_beside_them(
+    pebble_built: Path, tmp_path: Path
+):
+    path = pebble_built / "pebble-q8_0.gguf"
+    tensors = [tensor for tensor in read_header(path).tensors if len(tensor.shape) > 1]
+    choices = tuple(Choice(kind, 1, 0.0) for kind in ("q8_0", "q4_0"))
+    units = tuple(Unit(t.name, 1, t.shape[1], t.shape[0], choices) for t in tensors)
+    table, whole = Table(units, 1, ""), {unit.name: "q8_0" for unit in units}
+    with own_home(tmp_path / "home"):
+        timing = Timing(kernel_seconds, "llama-cpp-python", lambda: path, whole)
+        times = step_times(table, timing, 1, path.stat().st_size, tmp_path, Reporter())
+        again = Timing(kernel_seconds, "llama-cpp-python", _never, whole)
+        assert step_times(table, again, 1, path.stat().st_size, tmp_path, Reporter()) == times
+    assert times.rest >= 0
+    for kind in ("q8_0", "q4_0"):
+        seconds = [times.of(unit, unit.choice(kind)) for unit in units]
+        assert min(s for s in seconds if s) > 0
+        step = times.step(table, dict.fromkeys(whole, kind))
+        assert step == pytest.approx(times.rest + sum(seconds))
