@@ -77,11 +77,15 @@ class SamplingParams:
     # Only what keeps to it is sampled; the answer ends when nothing can follow, whatever
     # ``ignore_eos`` and ``min_tokens`` say.
     constraint: Constraint | None = None
+    # Of each prompt token given those before it, and of so many likeliest ones there; with it
+    # ``max_tokens`` may be 0. What is cached of the prompt is computed again.
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         """Raises ParameterError naming the first field that is out of its range."""
+        least = 1 if self.prompt_logprobs is None else 0
         for name, good, rule in (
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("max_tokens", self.max_tokens >= least, f"at least {least}"),
             ("temperature", self.temperature >= 0, "0 or more"),
             ("top_k", self.top_k >= 0, "0 (off) or more"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
@@ -95,6 +99,7 @@ class SamplingParams:
                 raise ParameterError(f"{name} must be {rule}, not {number!r}", name)
         for name, value, least, most in (
             ("top_logprobs", self.top_logprobs, 0, MOST_TOP_LOGPROBS),
+            ("prompt_logprobs", self.prompt_logprobs or 0, 0, MOST_TOP_LOGPROBS),
             ("n", self.n, 1, MOST_SAMPLES),
             ("best_of", self.samples, self.n, MOST_SAMPLES),
             ("min_tokens", self.min_tokens, 0, self.max_tokens),
@@ -118,6 +123,7 @@ class SamplingParams:
         """How many of a row's largest logits decide its token; 0 where all of them are needed."""
         whole = (
             self.wants_logprobs
+            or self.prompt_logprobs is not None
             or self.logit_bias
             or self.constraint is not None
             or self.min_tokens > 0
@@ -225,11 +231,14 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
-    logprobs: tuple[float, ...] | None = None  # natural, of each token
+    logprobs: tuple[float, ...] | None = None  # natural, of each sampled token
     error: str | None = None  # only with FinishReason.ERROR
     top_logprobs: tuple[dict[int, float], ...] | None = None  # at each position, by token id
     token_bytes: dict[int, bytes] | None = None  # of all tokens with log-probabilities
     others: tuple[Completion, ...] = ()  # further samples, with ``n`` above 1
+    # Of each prompt token; None of the first, which nothing comes before.
+    prompt_logprobs: tuple[float | None, ...] | None = None
+    prompt_top_logprobs: tuple[dict[int, float] | None, ...] | None = None
     retryable: bool = False  # of an error: the same request may succeed if it is submitted again
     stop: str | None = None  # the stop string that ended it
 

@@ -57,7 +57,7 @@ class Capabilities:
     can_shift: bool = False  # whether ``KvSlots.shift`` works
     kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
     lone_rows: bool = False  # a step makes a pass for each row, in whatever slots they are
-    most_logits: int = 1  # tokens of a row after which a step may ask for logits
+    most_logits: int = 1  # rows of logits that a step may ask for
     adapters: frozenset[str] = frozenset()  # those that a row may ask for
     top_k_logits: bool = False  # rows that say what is ``top_k_needed`` may get a TopKLogits
 

@@ -8,6 +8,7 @@ KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
 # Where reproducible prompts are cut. Steps of 128 tokens are nearly as fast a token as longer ones;
 # of a prompt that begins like another one up to so many common tokens are computed again.
 PROMPT_CHUNK = 128
+SCORED_CHUNK = 64  # prompt tokens whose log-probabilities are wanted that go in at a time
 MOST_THREADS = 512  # ggml.h's GGML_MAX_N_THREADS: it aborts with more
 MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
 
@@ -37,6 +38,12 @@ class RunnerSettings:
     # A row is computed in the same way whatever else runs, has run or is cached: its logits are
     # then the same to the last bit. Not with unified_kv.
     reproducible: bool = False
+
+
+def outputs_at_once(settings: RunnerSettings, slots: int) -> int:
+    """Rows of logits that a step may ask for: one a slot, and those of a scored prompt."""
+    chunk = PROMPT_CHUNK if settings.reproducible else min(SCORED_CHUNK, settings.batch)
+    return max(slots - 1 + chunk, settings.scored)
 
 
 Strategy = Literal["continuous", "static", "bucketed", "sequential"]

@@ -12,7 +12,7 @@ from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence
 from runtimes.errors import IngotError
 from runtimes.request import FinishReason
-from runtimes.runner import Logits, Runner, TopKLogits
+from runtimes.runner import Logits, Runner, TopKLogits, require_full_logits
 from runtimes.sampling import Sampled, sample
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 
@@ -79,6 +79,7 @@ class EngineCore:
             native_begin = time.perf_counter()
             logits = self._runner.execute(step.plan)
             native = time.perf_counter() - native_begin
+            logits = _score_prompts(step, logits)
             sampled = sample(logits, [one.sampler for one in step.sampled]) if step.sampled else []
         except Exception as error:
             self._fail(step, error)
@@ -89,9 +90,11 @@ class EngineCore:
         decoded = sum(1 for one in step.sampled if one.output)
         drawn = list(zip(step.sampled, sampled, strict=True))
         drawn += self._fork(drawn, logits)
-        tokens = [[] if one.token is None else [one.token] for one in sampled]
+        tokens = [_output(one, result) for one, result in zip(step.sampled, sampled, strict=True)]
         self.scheduler.commit(step, tokens, time.perf_counter() - begin)
         ended = [(one, *end) for one, result in drawn if (end := self._accept(one, result))]
+        prefilled = [one for one in step.sequences if one not in step.sampled]
+        ended += [(one, *end) for one in prefilled if (end := _unscored(one))]
         self.metrics.step(
             prompt=step.prefill,
             sampled=len(sampled),
@@ -118,7 +121,7 @@ class EngineCore:
             results = sample(logits[[row] * len(others)], [one.sampler for one in others])
             for other, one in zip(others, results, strict=True):
                 other.started, other.reused = first.started, len(first.prompt)
-                other.output = [] if one.token is None else [one.token]
+                other.output = _output(other, one)
                 self.scheduler.fork(first, other)
             forked += zip(others, results, strict=True)
         return forked
@@ -127,9 +130,13 @@ class EngineCore:
         self, sequence: Sequence, sampled: Sampled
     ) -> tuple[FinishReason, str | None] | None:
         """Hand out the sampled token; return why the sequence ends with it, if it does."""
+        if (end := _unscored(sequence)) is not None:
+            return end
         if sampled.token is None:
             sequence.distrust()  # what its slot holds is no better
             return FinishReason.ERROR, sampled.error
+        if sequence.request.params.max_tokens == 0:
+            return FinishReason.LENGTH, None
         context = None if self._shifts else self.kv.capabilities.context
         reason = sequence.accept(sampled, sampled.token, context)
         if reason is None and self._shifts and not self.kv.make_room(sequence):
@@ -164,3 +171,35 @@ class EngineCore:
         if last and self._requests.get(state.request.id) is state:
             del self._requests[state.request.id]
         self.metrics.completed(sequence.complete(reason, error).timings)
+
+
+def _score_prompts(step: Step, logits: Logits | TopKLogits) -> Logits | TopKLogits:
+    """Take what prompts want of a step's logits; return the rows that are sampled from."""
+    if len(logits) == len(step.sampled):
+        return logits
+    whole, wanted, at = require_full_logits(logits), list[int](), 0
+    for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
+        sampled = len(row.tokens) == sequence.pending
+        scored = row.logits - sampled
+        if scored and sequence.state.scores is not None:
+            sequence.state.scores.take(whole[at : at + scored])
+        at += row.logits
+        if sampled:
+            wanted.append(at - 1)
+    return whole[wanted]
+
+
+def _unscored(sequence: Sequence) -> tuple[FinishReason, str] | None:
+    """Why a sequence ends whose prompt could not be scored."""
+    scores = sequence.state.scores
+    if scores is None or scores.error is None:
+        return None
+    sequence.distrust()
+    return FinishReason.ERROR, scores.error
+
+
+def _output(sequence: Sequence, sampled: Sampled) -> list[int]:
+    """The tokens that go behind a sequence."""
+    if sampled.token is None or sequence.request.params.max_tokens == 0:
+        return []
+    return [sampled.token]

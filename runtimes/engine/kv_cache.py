@@ -349,8 +349,11 @@ class KvCache:
 
 
 def _wanted(sequence: Sequence) -> Prefix:
-    """What may be reused: one token at least is left to compute, since its logits are wanted."""
-    return Prefix(sequence.request.adapter, sequence.tokens(0, sequence.length - 1))
+    """What may be reused: one token at least is left to compute, since its logits are wanted, and
+    those of a prompt that is not yet scored."""
+    usable = sequence.state.scores.usable if sequence.state.scores else None
+    most = sequence.length - 1 if usable is None else usable
+    return Prefix(sequence.request.adapter, sequence.tokens(0, most))
 
 
 def _averaged(old: float, new: float) -> float:

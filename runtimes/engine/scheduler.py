@@ -30,7 +30,7 @@ class Step:
 
     plan: StepPlan
     sequences: tuple[Sequence, ...]
-    sampled: tuple[Sequence, ...]  # those whose logits come back, in the order of the logits
+    sampled: tuple[Sequence, ...]  # those whose tokens are all in, in the same order
     prefill: int  # tokens of sequences that were not decoding
     decoded: bool  # whether any sequence was
     expired: list[Sequence]  # out of time, and out of their slots
@@ -158,6 +158,7 @@ class Scheduler:
         if capabilities.mixed_batch:
             budget = min(budget, capabilities.batch - decoding)
         shares: dict[Sequence, int] = {}
+        spare = capabilities.most_logits - len(running)  # each may want one row of logits
         for sequence in sorted(waiting, key=Sequence.rank):
             if budget <= 0:
                 break
@@ -168,6 +169,9 @@ class Scheduler:
                 continue
             chunked = sequence.chunk > 1
             share = sequence.next_chunk if chunked else min(sequence.pending, budget)
+            if (scores := sequence.state.scores) is not None:
+                share = min(share, scores.most_tokens(sequence.computed, 1 + max(spare, 0)))
+                spare -= max(scores.rows(sequence.computed, share) - 1, 0)
             shares[sequence] = share
             budget -= share
             if not capabilities.mixed_batch:
@@ -182,16 +186,20 @@ class Scheduler:
                 slot=one.slot,
                 position=one.position,
                 tokens=one.tokens(one.computed, shares[one]),
-                logits=int(shares[one] == one.pending),
+                logits=self._logits(one, shares[one]),
                 top_k_needed=one.request.params.top_k_needed if top_k else 0,
                 adapter=one.request.adapter,
             )
             for one in sequences
         )
-        sampled = tuple(one for one, row in zip(sequences, rows, strict=True) if row.logits)
+        sampled = tuple(one for one in sequences if shares[one] == one.pending)
         decoding = sum(1 for one in sequences if one.output and one.pending == 1)
         prefill = sum(len(row.tokens) for row in rows) - decoding
         return Step(StepPlan(rows), sequences, sampled, prefill, decoding > 0, expired)
+
+    def _logits(self, sequence: Sequence, share: int) -> int:
+        sampled, scores = int(share == sequence.pending), sequence.state.scores
+        return max(scores.rows(sequence.computed, share), sampled) if scores else sampled
 
     def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> None:
         """Record that the step took ``seconds``, and which tokens go on each of ``step.sampled``:

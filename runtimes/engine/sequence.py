@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from runtimes.engine.detokenize import Detokenizer
+from runtimes.engine.prompt_scores import PromptScores
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.runner import Tokenizer
 from runtimes.sampling import Sampled, SamplerState
@@ -33,8 +34,12 @@ class RequestState:
     tokenizer: Tokenizer
     grammar: str | None = None  # of its constraint
     new_matcher: MatcherMaker | None = None  # of its constraint, compiled
+    scores: PromptScores | None = field(init=False)
     sequences: list[Sequence] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index
+
+    def __post_init__(self) -> None:
+        self.scores = PromptScores.of(self.request)
 
     @property
     def deadline(self) -> float | None:
@@ -227,7 +232,7 @@ class Sequence:
         rest = self.text.finish()
         if rest:
             self._put(rest)
-        tokens, params = tuple(self.output), self.request.params
+        tokens, params, scores = tuple(self.output), self.request.params, self.state.scores
         usage = Usage(len(self.prompt), len(tokens), min(self.reused, len(self.prompt)))
         completion = Completion(
             id=self.request.id,
@@ -239,7 +244,11 @@ class Sequence:
             logprobs=tuple(self.logprobs) if params.wants_logprobs else None,
             error=error,
             top_logprobs=tuple(self.top_logprobs) if params.top_logprobs else None,
-            token_bytes=self._token_bytes() if params.logprobs or params.top_logprobs else None,
+            prompt_logprobs=(None, *scores.logprobs) if scores else None,
+            prompt_top_logprobs=(None, *scores.top_logprobs) if scores and scores.top else None,
+            token_bytes=self._token_bytes()
+            if params.logprobs or params.top_logprobs or scores
+            else None,
             stop=self.text.stopped_by,
         )
         self.state.record(self.index, completion)
@@ -253,7 +262,8 @@ class Sequence:
         return self.state.tokenizer.token_bytes(token)
 
     def _token_bytes(self) -> dict[int, bytes]:
-        ids = set(self.output).union(*self.top_logprobs)
+        scores = self.state.scores
+        ids = set(self.output).union(*self.top_logprobs, scores.tokens() if scores else ())
         return {token: self._bytes_of(token) for token in ids}
 
     def _put(self, piece: str) -> None:

@@ -4,10 +4,9 @@ import ctypes
 from typing import Any
 
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.llamacpp.memory import MOST_PROBED
 from runtimes.llamacpp.native import library, recent_errors
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import RunnerSettings
+from runtimes.settings import RunnerSettings, outputs_at_once
 
 _BLOCK = 32  # elements of a block of ggml's q8_0 and q4_0
 
@@ -74,11 +73,6 @@ def make_context(
         lib.llama_model_free(model)
         raise
     return context
-
-
-def outputs_at_once(settings: RunnerSettings, slots: int) -> int:
-    """Rows of logits that a call may ask for."""
-    return max(slots, settings.scored, MOST_PROBED if settings.reproducible else 0)
 
 
 def keeps_state(model: Any) -> bool:

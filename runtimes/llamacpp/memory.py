@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import ModelFile
-from runtimes.settings import KvType, RunnerSettings
+from runtimes.settings import KvType, RunnerSettings, outputs_at_once
 
 # Bytes of an element: q8_0 is 34 bytes for 32 elements, q4_0 18 (ggml's block types).
 KV_ELEMENT_BYTES: dict[KvType, float] = {"f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
@@ -67,12 +67,13 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     something else; they are not counted.
     """
     slots, context = settings.slots, settings.context or model.context_length
-    cache = Cache(slots, context, settings.batch, settings.unified_kv, settings.kv_tokens)
+    unified, tokens = settings.unified_kv, settings.kv_tokens
+    batch, outputs = settings.batch, outputs_at_once(settings, slots)
     if settings.reproducible:
-        outputs = max(slots, MOST_PROBED)
-        slots = sequences(slots)
-        batch = max(settings.batch, outputs)
-        cache = Cache(slots, context + MOST_PROBED, batch, outputs=outputs)
+        slots, context = sequences(slots), context + MOST_PROBED
+        outputs = outputs_at_once(settings, slots)
+        batch, unified, tokens = max(batch, outputs), False, None
+    cache = Cache(slots, context, batch, unified, tokens, outputs)
     # Which token of which slot lies in which cell, all of them used.
     tables = cache.number * (sum(_cells(model, cache)) * _CELL_BYTES + _CACHE_BYTES)
     # Where llama.cpp is to choose tokens, whether it does or not: a row of logits, of probabilities

@@ -15,7 +15,6 @@ from runtimes.llamacpp.context import (
     load_model,
     make_context,
     mixes_experts,
-    outputs_at_once,
 )
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
@@ -34,7 +33,7 @@ from runtimes.runner import (
     TopKLogits,
     consecutive_runs,
 )
-from runtimes.settings import MOST_SLOTS, RunnerSettings
+from runtimes.settings import MOST_SLOTS, RunnerSettings, outputs_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ class LlamaRunner:
             can_trim=self.kv.can_trim,
             can_shift=self.kv.can_shift,
             top_k_logits=settings.device_sampling,
-            most_logits=max(self._outputs // slots, 1),
+            most_logits=self._outputs,
         )
         self._batch = Batch(max(self.capabilities.batch, self._outputs))
         self._top_k = TopKSamplers(context, slots, vocabulary) if settings.device_sampling else None

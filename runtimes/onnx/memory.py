@@ -9,7 +9,7 @@ from pathlib import Path
 from runtimes.models.memory import MemoryEstimate
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.graph_file import OnnxGraph, read_graph, shares_buffers
-from runtimes.settings import RunnerSettings
+from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
 _FLOAT = 4
 _INDEX_BYTES = 8
@@ -119,7 +119,7 @@ def _compute_bytes(
     attention = (model.heads + 2 * model.kv_heads) * model.head_dim
     wide = model.feed_forward or _widest(model, graph)
     activations = int(_ARENA_FACTOR * tokens * (3 * wide + 4 * model.hidden + 5 * attention))
-    logits = (slots + (1 if graph.pruned else 2 * tokens)) * model.vocab_size
+    logits = (slots + (SCORED_CHUNK if graph.pruned else 2 * tokens)) * model.vocab_size
     return _FLOAT * (activations + scores + logits)
 
 

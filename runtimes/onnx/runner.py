@@ -12,7 +12,7 @@ from runtimes.onnx.kv import SlotCache
 from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
-from runtimes.settings import RunnerSettings
+from runtimes.settings import RunnerSettings, outputs_at_once
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
 _COUNTS = (2, 3, 4, 5, 8, 9, 15, 16)
@@ -39,6 +39,7 @@ class OnnxRunner:
             batch=max(settings.batch, slots),
             vocab_size=model_file.vocab_size,
             mixed_batch=False,
+            most_logits=outputs_at_once(settings, slots),
             kv_bytes_per_token=self.kv.bytes_per_token,
         )
         if settings.reproducible:
@@ -67,11 +68,12 @@ class OnnxRunner:
             return self._steps.decode(rows)
         wanted = []
         for row in rows:
-            if row.logits > self.capabilities.most_logits:
-                raise ModelError("ONNX graphs give logits after a row's last token only")
-            logits = self._steps.prefill(row.slot, row.position, row.tokens)
+            if row.logits > 1:
+                logits = self._every(row.slot, row.position, row.tokens)
+            else:
+                logits = self._steps.prefill(row.slot, row.position, row.tokens)
             if row.logits:
-                wanted.append(logits[-1:])
+                wanted.append(logits[-row.logits :])
         if not wanted:
             return np.empty((0, self.capabilities.vocab_size), np.float32)
         return np.concatenate(wanted)
@@ -88,15 +90,18 @@ class OnnxRunner:
         self.kv.trim(0, 0)
         parts: list[Logits] = []
         for at in range(0, len(tokens), most):
-            piece = tokens[at : at + most]
-            logits = self._steps.prefill(0, at, piece, every=True).copy()
-            if len(logits) != len(piece):
-                self.kv.trim(0, at)
-                steps = (StepRow(0, at + i, (token,), 1) for i, token in enumerate(piece))
-                logits = np.concatenate([self._steps.decode((row,)).copy() for row in steps])
-            parts.append(logits)
+            parts.append(self._every(0, at, tokens[at : at + most]).copy())
         self.kv.trim(0, 0)
         return np.concatenate(parts)
+
+    def _every(self, slot: int, position: int, tokens: Sequence[int]) -> Logits:
+        """Prefill with logits after every token."""
+        logits = self._steps.prefill(slot, position, tokens, every=True)
+        if len(logits) == len(tokens):
+            return logits
+        self.kv.trim(slot, position)
+        steps = (StepRow(slot, position + i, (token,), 1) for i, token in enumerate(tokens))
+        return np.concatenate([self._steps.decode((row,)).copy() for row in steps])
 
     def close(self) -> None:
         """Drop the session, its bindings and the cache. A second call does nothing."""

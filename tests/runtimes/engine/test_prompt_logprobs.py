@@ -1,0 +1,206 @@
+"""Log-probabilities of a prompt's own tokens: against the float model, and whatever else runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantize.resolve import resolve
+from runtimes.engine.engine import Engine
+from runtimes.engine.loading import load_runner
+from runtimes.errors import ParameterError
+from runtimes.models.modelfile import ModelFile
+from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
+from runtimes.settings import RunnerSettings
+from tests.runtimes.engine.gates import Watched, held
+
+SCORE = SamplingParams(max_tokens=0, prompt_logprobs=3)
+# Kernels add up in another order for another number of tokens; what very unlikely tokens have moves
+# most. A position too far would be units away.
+REGROUPED, REGROUPED_MEAN = 0.5, 0.02
+
+
+@pytest.fixture(scope="module", params=["q8_0", "onnx-int8"])
+def file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
+    return resolve(pebble_built, recipe=request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(file: Path) -> Iterator[Engine]:
+    with Engine.load(file, RunnerSettings(slots=4, context=512)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def texts(pebble: Path) -> list[str]:
+    """Short and longer than what goes in at a time."""
+    lines = (pebble / "graded.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines[:6]]
+    questions = [f"{row['messages'][-1]['content']}\n{row['answer']}" for row in rows]
+    return [*questions, (pebble / "evaluation.txt").read_text()[:900]]
+
+
+def score(engine: Engine, ids: list[int], params: SamplingParams = SCORE) -> Completion:
+    return engine.submit(Request(ids, params)).result(120)
+
+
+def softmax_logs(logits: np.ndarray) -> np.ndarray:
+    logits = logits.astype(np.float64)
+    top = logits.max(axis=1, keepdims=True)
+    return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+
+
+def known(done: Completion) -> np.ndarray:
+    assert done.error is None
+    assert done.prompt_logprobs is not None
+    assert done.prompt_logprobs[0] is None
+    return np.array(done.prompt_logprobs[1:], float)
+
+
+def near(found: np.ndarray, expected: np.ndarray) -> bool:
+    gaps = np.abs(found - expected)
+    return bool(gaps.max() < REGROUPED and gaps.mean() < REGROUPED_MEAN)
+
+
+def test_as_the_float_model_has_them(engine, texts, pebble):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(pebble, dtype=torch.float32)
+    gaps = []
+    for text in texts:
+        ids = engine.encode(text)
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0].numpy()
+        expected = softmax_logs(logits)[np.arange(len(ids) - 1), ids[1:]]
+        found = known(score(engine, ids))
+        assert len(found) == len(ids) - 1
+        gaps.append(np.abs(found - expected))
+        # What 8 bits change of a text's probability is little beside it.
+        assert found.sum() == pytest.approx(expected.sum(), rel=0.03)
+    assert np.concatenate(gaps).mean() < 0.03
+
+
+def test_as_the_same_file_has_them_at_once(engine, file, texts):
+    ids = engine.encode(texts[-1])
+    assert len(ids) > 200
+    runner = load_runner(ModelFile.read(file), RunnerSettings(slots=1, context=512))[0]
+    with contextlib.closing(runner):
+        logs = softmax_logs(runner.score(ids))
+    done = score(engine, ids)
+    assert near(known(done), logs[np.arange(len(ids) - 1), ids[1:]])
+    assert done.prompt_top_logprobs is not None
+    assert done.prompt_top_logprobs[0] is None
+    for row, top in zip(logs, done.prompt_top_logprobs[1:], strict=False):
+        assert top is not None
+        values = list(top.values())
+        assert values == sorted(values, reverse=True)
+        assert np.abs(np.sort(row)[::-1][:3] - values).max() < REGROUPED
+    assert set(ids) <= set(done.token_bytes or {})
+
+
+def test_a_score_alone_has_no_tokens(engine, texts):
+    before = engine.stats()
+    done = score(engine, engine.encode(texts[0]))
+    assert (done.text, done.token_ids, done.finish_reason) == ("", (), FinishReason.LENGTH)
+    assert done.usage.completion_tokens == 0
+    assert done.logprobs is None
+    assert engine.stats().running == before.running == 0
+
+
+def test_one_token_has_none_before_it(engine):
+    done = score(engine, [40])
+    assert done.prompt_logprobs == (None,)
+    assert done.prompt_top_logprobs == (None,)
+
+
+def test_samples_follow_as_without_it(engine, texts):
+    ids = engine.encode(texts[0])
+    alone = score(engine, ids, SamplingParams(max_tokens=12, logprobs=True, n=2))
+    both = score(engine, ids, SamplingParams(max_tokens=12, logprobs=True, n=2, prompt_logprobs=0))
+    assert [one.token_ids for one in both.choices] == [one.token_ids for one in alone.choices]
+    assert both.prompt_top_logprobs is None
+    for one in both.choices:
+        assert len(known(one)) == len(ids) - 1
+
+
+def test_a_cached_prompt_is_computed_again(engine, texts):
+    ids = engine.encode(texts[-1])
+    engine.trim()
+    cold = known(score(engine, ids))
+    warm = score(engine, ids)
+    assert warm.usage.cached_tokens == 0
+    assert near(known(warm), cold)
+    # But what it has computed serves others.
+    assert score(engine, ids, SamplingParams(max_tokens=1)).usage.cached_tokens > 200
+
+
+def test_beside_others(engine, texts):
+    prompts = [engine.encode(text) for text in texts]
+    alone = [known(score(engine, ids)) for ids in prompts]
+    with held(engine):
+        streams = [
+            engine.submit(Request(ids, params))
+            for ids in prompts
+            for params in (SCORE, SamplingParams(max_tokens=20))
+        ]
+    done = [stream.result(120) for stream in streams]
+    for found, expected in zip(done[::2], alone, strict=True):
+        assert near(known(found), expected)
+    assert all(one.error is None and one.prompt_logprobs is None for one in done[1::2])
+
+
+@pytest.mark.parametrize("settings", [{"unified_kv": True}, {"reproducible": True}])
+def test_in_other_caches(pebble_built, texts, settings):
+    path = resolve(pebble_built, recipe="q8_0")
+    with Engine.load(path, RunnerSettings(slots=4, context=512, **settings)) as other:
+        ids = other.encode(texts[-1])
+        with held(other):
+            streams = [other.submit(Request(ids, SCORE)) for _ in range(3)]
+            streams.append(other.submit(Request(ids[:100], SamplingParams(max_tokens=30))))
+        first, *rest = [known(stream.result(120)) for stream in streams[:3]]
+        assert streams[3].result(120).error is None
+        runner = load_runner(ModelFile.read(path), RunnerSettings(slots=1, context=512))[0]
+        with contextlib.closing(runner):
+            logs = softmax_logs(runner.score(ids))[np.arange(len(ids) - 1), ids[1:]]
+        assert near(first, logs)
+        for one in rest:
+            assert near(one, first)
+            assert "reproducible" not in settings or np.array_equal(one, first)
+
+
+def test_one_that_loses_its_slot_goes_on(file, engine, texts):
+    """A long prompt is scored behind a request that is answered; an urgent one takes its slot."""
+    ids = engine.encode(texts[-1])
+    expected = known(score(engine, ids))
+    with Engine.load(file, RunnerSettings(slots=1, context=512)) as one_slot:
+        urgent = []
+
+        def interrupt() -> None:
+            if not urgent:
+                request = Request(
+                    ids[5:50], SamplingParams(max_tokens=4), priority=Priority.CRITICAL
+                )
+                urgent.append(one_slot.submit(request))
+
+        params = SamplingParams(max_tokens=30, ignore_eos=True, prompt_logprobs=0)
+        scored = Watched(one_slot, Request(ids, params, priority=Priority.LOW), interrupt)
+        done = scored.result(120)
+        assert urgent[0].result(120).error is None
+        assert one_slot.stats().preemptions >= 1
+    assert near(known(done), expected)
+    assert len(done.token_ids) == 30
+
+
+def test_what_cannot_be_asked():
+    with pytest.raises(ParameterError, match="max_tokens must be at least 1"):
+        SamplingParams(max_tokens=0)
+    with pytest.raises(ParameterError, match="prompt_logprobs must be from 0 to 20"):
+        SamplingParams(prompt_logprobs=21)
+    with pytest.raises(ParameterError, match="max_tokens must be at least 0"):
+        SamplingParams(max_tokens=-1, prompt_logprobs=0)
