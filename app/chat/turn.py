@@ -1,6 +1,6 @@
 """``Turn``: one answer from the question to what is stored of it.
 
-Nothing here waits but ``start`` and ``close``. A screen calls ``poll`` about ten times a second; if
+Nothing here waits but ``start`` and ``close``. A screen calls ``poll`` several times a second; if
 it does not, the answer comes all the same, and is complete at the next call.
 """
 
@@ -155,6 +155,13 @@ class Turn:
     def stopping(self) -> bool:
         """Whether it was asked to end, and has not yet."""
         return self._stop_asked and self._last is None
+
+    @property
+    def due(self) -> bool:
+        """Whether ``poll`` would tell of the first piece, of the last one, or that it is stored."""
+        if self._completion is not None:
+            return self._last is None and self._journal.ended
+        return self._stream.done or (self.meter.first is None and self._stream.first_at is not None)
 
     def stop(self) -> None:
         """Ask the engine to end the answer; what has come is kept. ``poll`` tells when it is so."""

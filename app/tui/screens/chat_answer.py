@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,37 +25,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TICK_S = 0.1
+_TICK_S = 0.05
+_LOOK_S = 0.1  # while no answer is written
 _WITHOUT_MODEL = {
     HostState.LOADING: "loading the model",
     HostState.EMPTY: "no model ([chat.models ctrl+t])",
     HostState.FAILED: "the model did not load ([chat.models ctrl+t])",
 }
-_MOST_OFTEN_S = 0.12
-_LEAST_OFTEN_S = 0.5
-_SHARE = 0.10  # of one core
+_MOST_OFTEN_S = 0.125
+_LEAST_OFTEN_S = 0.33
+_SHARE = 0.03  # of one core
 _FIGURES_S = 0.5  # those that one reads change no more often: each is drawn in a place of its own
 
 
 class Pace:
-    """How often to show what has come: less often where showing it takes much of the processor,
-    since an engine there uses every core. ``interval`` says how long to wait."""
+    """How often to show what has come: an engine uses every core, and waits for each of them, so
+    that it loses what showing takes. ``interval`` says how long to wait between two showings."""
 
-    def __init__(self) -> None:
-        self.interval = _MOST_OFTEN_S  # seconds between two showings, now
-        self._last = float("-inf")
-        self._used: float | None = None
+    def __init__(self, used: Callable[[], float] = time.thread_time) -> None:
+        """``used``: seconds that this thread has had of a core."""
+        self.interval = _LEAST_OFTEN_S  # the first ones take most
+        self._used = used
+        self._last: float | None = None
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Around a showing. Painting comes after it and is counted when the next one begins."""
-        used, now = time.thread_time(), time.monotonic()
-        if self._used is not None and now > self._last:
-            cost = used - self._used
-            wanted = min(_LEAST_OFTEN_S, max(_MOST_OFTEN_S, cost / _SHARE))
-            self.interval += (wanted - self.interval) / 4  # one slow frame changes little
-        self._used, self._last = used, now
-        yield
+    def showing(self) -> None:
+        """One begins. Painting comes after it, and is counted when the next one begins."""
+        used = self._used()
+        if self._last is not None:
+            wanted = min(_LEAST_OFTEN_S, max(_MOST_OFTEN_S, (used - self._last) / _SHARE))
+            self.interval += (wanted - self.interval) / 4  # one slow picture changes little
+        self._last = used
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +196,18 @@ class AnswerController:
                 if self.turn is None:
                     self._screen.show_status()
                 else:
-                    with self._pace.measured():
-                        await self._take(self.turn.poll())
-                await asyncio.sleep(_TICK_S if self.turn is None else self._pace.interval)
+                    self._pace.showing()
+                    await self._take(self.turn.poll())
+                await self._wait()
             self._screen.show_status()
         finally:
             self._watching = False
+
+    async def _wait(self) -> None:
+        """Until it is time to look again; the first piece and the end are shown as they come."""
+        until = time.monotonic() + (_LOOK_S if self.turn is None else self._pace.interval)
+        while (left := until - time.monotonic()) > 0 and not (self.turn and self.turn.due):
+            await asyncio.sleep(min(left, _TICK_S))
 
     async def _take(self, progress: Progress) -> None:
         """Show what has come."""
