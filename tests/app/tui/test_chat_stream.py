@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from itertools import pairwise
@@ -21,7 +22,9 @@ from app.config.settings import Config
 from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
 from app.tui.measure import RecordedHost, differs, tokens
+from app.tui.screens import chat_answer
 from app.tui.screens.chat import ChatScreen
+from app.tui.screens.chat_answer import Pace
 from app.tui.services import Services, Start
 from app.tui.widgets import message_view
 from app.tui.widgets.frame import AppFooter
@@ -95,6 +98,38 @@ async def test_what_was_fed_is_what_is_shown(home: Any, kind: str):
         assert differs(view, given) == 0
         assert screen.transcript.following
         await wait_until(lambda: at_end(screen.transcript))
+
+
+@pytest.mark.parametrize(("cost_s", "interval_s"), [(0.001, 0.125), (0.006, 0.2), (0.05, 0.33)])
+def test_showing_takes_a_small_share_of_a_core(cost_s: float, interval_s: float):
+    used = itertools.count(0.0, cost_s)
+    pace = Pace(lambda: next(used))
+    for _ in range(30):
+        pace.showing()
+    assert pace.interval == pytest.approx(interval_s, abs=0.001)
+
+
+async def test_the_first_piece_and_the_end_wait_for_no_picture(
+    home: Any, monkeypatch: pytest.MonkeyPatch
+):
+    for bound in ("_MOST_OFTEN_S", "_LEAST_OFTEN_S"):
+        monkeypatch.setattr(chat_answer, bound, 3600.0)
+    app, engine = recorded(home, ["One, ", "two, ", "three."])
+    async with app.run_test() as pilot:
+        screen = await shown(app)
+        await screen.send("Go")
+        await wait_until(lambda: screen.turn is not None)
+        engine.may = 1
+        await wait_until(lambda: texts(screen)[-1] == "One, ")
+        engine.may = 3
+        await answered(screen, 2)
+        await pilot.pause()
+        assert texts(screen)[-1] == "One, two, three."
+
+
+def texts(screen: ChatScreen) -> list[str]:
+    """Of the messages that are shown."""
+    return [view.body.text for view in screen.transcript.views]
 
 
 async def test_while_an_answer_grows_only_what_changes_is_drawn(
