@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 from runtimes.errors import RequestError
 from runtimes.request import Constraint, Request, SamplingParams
@@ -95,7 +96,8 @@ def _grammar(constraint: Constraint) -> str:
     if constraint.kind == "json_schema":
         if wrong := _wrong_schema(source):
             raise ValueError(wrong)
-        return str(LLMatcher.grammar_from_json_schema(source, defaults=_JSON_OPTIONS))
+        schema = quoted_refs(json.loads(source))
+        return str(LLMatcher.grammar_from_json_schema(schema, defaults=_JSON_OPTIONS))
     if constraint.kind == "regex":
         return str(LLMatcher.grammar_from_regex(source))
     if constraint.kind == "grammar":
@@ -109,6 +111,22 @@ def _grammar(constraint: Constraint) -> str:
         raise ValueError("a choice must not be empty")
     texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     return str(LLMatcher.grammar_from_lark(f"start: {texts}"))
+
+
+def quoted_refs(schema: Any) -> Any:
+    """``schema``, its references as URIs have to be written: Pydantic and others leave letters like
+    ö as they are, and llguidance wants them quoted."""
+    if isinstance(schema, list):
+        return [quoted_refs(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    quoted = {
+        key: value if key in ("enum", "const") else quoted_refs(value)
+        for key, value in schema.items()
+    }
+    if isinstance(reference := quoted.get("$ref"), str):
+        quoted["$ref"] = quote(reference, safe=_OF_URIS)
+    return quoted
 
 
 def _wrong_schema(source: str) -> str | None:
@@ -129,6 +147,7 @@ def _wrong_schema(source: str) -> str | None:
     return None
 
 
+_OF_URIS = "#/?:@!$&'()*+,;=-._~%"  # RFC 3986: what may stand in one as it is
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _OF_NAMES = ("properties", "patternProperties", "$defs", "definitions")  # schemas by name
 _OF_SCHEMAS = ("items", "prefixItems", "additionalProperties", "allOf", "anyOf", "oneOf")

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.openai.tool_forms import ToolForm
 from app.openai.tools import Tools
-from runtimes.checks import JSON_WHITESPACE
+from runtimes.checks import JSON_WHITESPACE, quoted_refs
 from runtimes.request import Constraint
 
 
@@ -50,4 +50,5 @@ def _text(literal: str) -> str:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": JSON_WHITESPACE}})
+    spaces = {"x-guidance": {"whitespace_pattern": JSON_WHITESPACE}}
+    return "%json " + json.dumps({**quoted_refs(schema), **spaces})

@@ -86,6 +86,14 @@ def test_each_kind_holds_at_any_temperature(engine):
         }[constraint.kind](done.text), (constraint.kind, done.text)
 
 
+def test_a_reference_may_have_any_letters(engine):
+    node = {"type": "object", "properties": {"größe": {"type": "integer", "maximum": 9}}}
+    node |= {"required": ["größe"], "additionalProperties": False}
+    schema = {"$defs": {"Höhe 名": node}, "$ref": "#/$defs/Höhe 名"}
+    done = ask(engine, Constraint("json_schema", json.dumps(schema)), temperature=2.0, seed=1)
+    assert list(json.loads(done.result(60).text)) == ["größe"]
+
+
 def test_rows_without_a_constraint_are_not_touched(engine):
     question = prompt(engine, "What is the capital of France?")
     alone = engine.generate([question], SamplingParams(max_tokens=24))[0]
