@@ -17,6 +17,7 @@ from textual.binding import BindingType
 from textual.events import ScreenResume
 from textual.screen import Screen
 
+from app.tui.compositor import SteadyCompositor
 from app.tui.keys import key
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class Styled(Screen[Result]):
 
     look: tuple[str, dict[str, str]] | None = None  # what it was styled by, see ``IngotApp.look``
     _leave: Callable[[], None] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._compositor = SteadyCompositor()
 
     def begin(self) -> None:
         """Before anything is composed."""

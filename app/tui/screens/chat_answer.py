@@ -225,7 +225,8 @@ class AnswerController:
         if self.writes_here and self._screen.is_current:
             view = self._screen.transcript.view_of(progress.message.id)
             if view is not None:
-                await view.stream(progress.message, progress.text, progress.tokens)
+                with self._screen.app.batch_update():  # else it is drawn before all of it is there
+                    await view.stream(progress.message, progress.text, progress.tokens)
                 if not progress.done:
                     view.wait_for(self._reading())
                     if tells:
