@@ -155,25 +155,34 @@ def _token_logprobs(choice: Completion) -> TokenLogprobs | None:
     texts, logprobs = choice.token_bytes, choice.logprobs
     if texts is None or logprobs is None:
         return None
-    tops: Sequence[dict[int, float]] = choice.top_logprobs or [{} for _ in logprobs]
     count = len(logprobs)
     # The token that ended the answer is no part of its text.
     if choice.finish_reason is FinishReason.STOP and count and not texts[choice.token_ids[-1]]:
         count -= 1
-    rows = zip(choice.token_ids[:count], logprobs, tops, strict=False)
+    return logprob_entries(choice.token_ids[:count], logprobs, choice.top_logprobs, texts)
+
+
+def logprob_entries(
+    tokens: Sequence[int],
+    logprobs: Sequence[float | None],
+    tops: Sequence[dict[int, float] | None] | None,
+    texts: Mapping[int, bytes],
+) -> TokenLogprobs:
+    """An entry for each token that has a log-probability; the first of a prompt has null."""
+    rows = zip(tokens, logprobs, tops or [{} for _ in logprobs], strict=False)
     return [
         {
             **_entry(texts[token], logprob),
-            "top_logprobs": [_entry(texts[other], value) for other, value in top.items()],
+            "top_logprobs": [_entry(texts[other], value) for other, value in (top or {}).items()],
         }
         for token, logprob, top in rows
     ]
 
 
-def _entry(piece: bytes, logprob: float) -> dict[str, Any]:
+def _entry(piece: bytes, logprob: float | None) -> dict[str, Any]:
     return {
         "token": piece.decode("utf-8", errors="replace"),
         "bytes": list(piece),
         # A token that a bias has banned has no finite value; JSON has no infinity.
-        "logprob": round(max(logprob, -9999.0), 6),
+        "logprob": None if logprob is None else round(max(logprob, -9999.0), 6),
     }

@@ -3,6 +3,8 @@
 Source of the format: the chat completion, completion and error objects of OpenAI's API reference.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from app.openai.answer import Answer, Choice, TokenLogprobs
@@ -65,7 +67,10 @@ def delta_body(delta: Delta) -> dict[str, Any]:
 
 def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:
     tokens, reason = choice.get("logprobs"), choice["finish_reason"]
-    said: dict[str, Any] = {"text": choice["text"], "logprobs": _text_logprobs(tokens)}
+    said: dict[str, Any] = {
+        "text": choice["text"],
+        "logprobs": _text_logprobs(choice["text"], tokens),
+    }
     if chat:
         calls = choice.get("tool_calls")
         message: dict[str, Any] = {"role": "assistant", "content": choice["text"], "refusal": None}
@@ -79,18 +84,42 @@ def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:
     return {"index": index, **said, "finish_reason": "length" if reason == "context" else reason}
 
 
-def _text_logprobs(tokens: TokenLogprobs | None) -> dict[str, Any] | None:
+def _text_logprobs(text: str, tokens: TokenLogprobs | None) -> dict[str, Any] | None:
     if tokens is None:
         return None
-    offsets, end = [], 0
-    for token in tokens:
-        offsets.append(end)
-        end += len(token["token"])
     return {
         "tokens": [token["token"] for token in tokens],
         "token_logprobs": [token["logprob"] for token in tokens],
         "top_logprobs": [
-            {top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in tokens
+            None if token["logprob"] is None else _by_text([*token["top_logprobs"], token])
+            for token in tokens
         ],
-        "text_offset": offsets,
+        "text_offset": _offsets(text, [bytes(token["bytes"]) for token in tokens]),
     }
+
+
+def _by_text(tokens: TokenLogprobs) -> dict[str, float]:
+    """Of several tokens of one text, such as parts of characters, the likeliest, which is first."""
+    found: dict[str, float] = {}
+    for token in tokens:
+        found.setdefault(token["token"], token["logprob"])
+    return found
+
+
+def _offsets(text: str, pieces: Sequence[bytes]) -> list[int]:
+    """At which character of ``text`` each of its tokens begins. Control tokens have no piece, and
+    the text may have theirs, or lack the space that a tokenizer puts before it."""
+    data = text.encode("utf-8", errors="replace")
+    starts, at = list(accumulate((byte & 0xC0 != 0x80 for byte in data), initial=0)), 0
+    offsets = []
+    for piece in pieces:
+        end = at
+        for one in (piece, piece[1:]) if at == 0 and piece.startswith(b" ") else (piece,):
+            found = data.find(one, at) if one else -1
+            if found >= 0:
+                at, end = found, found + len(one)
+                break
+        inside = at < len(data) and data[at] & 0xC0 == 0x80  # the middle of a character
+        offsets.append(starts[at] - inside)
+        at = end
+    return offsets

@@ -16,6 +16,7 @@ from starlette.requests import Request as HttpRequest
 
 from app.openai.answer import Answer, answer_of, failure_of
 from app.openai.asking import Asked, asked
+from app.openai.completions import echoed
 from app.openai.task import Problem, Task
 from app.openai.tool_parser import ContentDelta, Delta
 from app.prompts import PromptStyle, encode
@@ -76,7 +77,11 @@ class Generation:
         completion = self.completion = await self.stream
         code = _PROBLEMS.get(completion.finish_reason)
         if code is None:
-            return answer_of([completion], self.asked.parser)
+            answer = answer_of([completion], self.asked.parser)
+            if self.request.params.prompt_logprobs is None:
+                return answer
+            text = str(self.asked.messages[0]["content"]) if self.asked.messages else None
+            return echoed(answer, text, self.request, completion)
         if completion.retryable:
             code = "worker_crash"
         said = completion.error or f"the answer was ended: {completion.finish_reason}"
@@ -123,20 +128,23 @@ class Generator:
             self._limiter = CapacityLimiter(_THREADS)
         return await to_thread.run_sync(work, limiter=self._limiter)
 
-    async def begin(self, name: str | None, task_of: Callable[[], Task]) -> Generation:
+    async def begin(
+        self, name: str | None, task_of: Callable[[], Task], *, beside: bool = False
+    ) -> Generation:
         """Submit the task that ``task_of`` reads, on another thread, to the model of this name.
+        ``beside``: it belongs to a request that has its place already.
 
         Raises InputError, IngotError, or HttpError: 429 where too many wait already.
         """
         # Not to be abandoned: what it has begun has to be ended.
-        work = asyncio.ensure_future(self.in_thread(partial(self._begin, name, task_of)))
+        work = asyncio.ensure_future(self.in_thread(partial(self._begin, name, task_of, beside)))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             work.add_done_callback(_close_result)
             raise
 
-    def _begin(self, name: str | None, task_of: Callable[[], Task]) -> Generation:
+    def _begin(self, name: str | None, task_of: Callable[[], Task], beside: bool) -> Generation:
         begun = time.monotonic()
         with ExitStack() as held:
             task = task_of()  # what is wrong with it is told without loading anything
@@ -144,7 +152,7 @@ class Generator:
             if task.reproducible and not served.choice.settings.reproducible:
                 why = f"reproducible: {served.name} is not served with --reproducible"
                 raise HttpError(400, "unsupported_parameter", why)
-            self._enter(served)
+            self._enter(served, beside=beside)
             held.callback(self._leave, served.name, begun)
             engine, params = served.engine, task.sampling or self.defaults
             said = asked(task, task.opening, engine.model.chat_template, params)
@@ -166,10 +174,10 @@ class Generator:
 
         return note
 
-    def _enter(self, served: Served) -> None:
+    def _enter(self, served: Served, *, beside: bool) -> None:
         with self._lock:
             running = self._running.get(served.name, 0)
-            if running >= served.engine.slots + self._queue:
+            if running >= served.engine.slots + self._queue and not beside:
                 seconds = self._seconds.get(served.name, 1.0)
                 wait = max(1, min(60, round(seconds * self._queue / served.engine.slots)))
                 said = f"{running} requests run or wait already"

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from app.openai.answer import Answer
+from app.openai.completions import completion_tasks
 from app.openai.request import Endpoint, body_task
 from app.openai.response import answer_body, delta_body
 from app.serve.errors import HttpError, http_error
@@ -26,10 +27,12 @@ from app.serve.generate import (
 )
 from app.serve.observe import Observer
 from app.serve.openapi import body_of
+from app.serve.several import answer_several
 
 _IDS = {"chat": "chatcmpl", "completions": "cmpl"}
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
 _OWN = ("stream", "stream_options", "return_token_ids")  # read here
+_ECHO = {"echo": {"type": "boolean"}}
 _STREAM = {"stream": {"type": "boolean"}}
 
 
@@ -42,7 +45,7 @@ def routes(generator: Generator, observer: Observer) -> APIRouter:
         """A message that follows a conversation."""
         return await _answer(request, generator, observer, "chat")
 
-    @router.post("/v1/completions", openapi_extra=body_of("completions", **_STREAM))
+    @router.post("/v1/completions", openapi_extra=body_of("completions", **_STREAM, **_ECHO))
     async def completions(request: Request) -> Response:
         """A text that continues a text."""
         return await _answer(request, generator, observer, "completions")
@@ -75,6 +78,13 @@ async def _answer(
         with_ids = endpoint == "completions" and body.get("return_token_ids") is True
         body = {k: v for k, v in body.items() if k not in _OWN}
     task_of = partial(body_task, body, endpoint, generator.defaults, served=True)
+    if endpoint == "completions":
+        tasks = await generator.in_thread(partial(completion_tasks, body, generator.defaults))
+        if streaming and (len(tasks) > 1 or body.get("echo")):
+            raise HttpError(400, "invalid_value", "several prompts and echo cannot be streamed")
+        if len(tasks) > 1:
+            return await answer_several(request, generator, observer, name, tasks)
+        task_of = partial(next, iter(tasks))
     generation = await while_connected(request, generator.begin(name, task_of))
     observer.begin(request, generation)
     number = secrets.token_hex(12)

@@ -28,7 +28,7 @@ def body_of(endpoint: Endpoint, **more: Any) -> dict[str, Any]:
     own = {
         item.name: {"type": _TYPES[str(item.type)]}
         for item in fields(SamplingParams)
-        if str(item.type) in _TYPES
+        if str(item.type) in _TYPES and item.name != "prompt_logprobs"  # which ``echo`` gives
     }
     stop = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     known = {**prompt, "model": {"type": "string"}, **own, "stop": stop, **more}

@@ -1,0 +1,90 @@
+"""What only /v1/completions has: several prompts in a body, and prompts that are said again before
+their answers (``echo``), with the log-probabilities of their own tokens."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.openai.answer import Answer, Choice, TokenLogprobs, logprob_entries
+from app.openai.limits import MOST_PROMPTS
+from app.openai.request import body_task
+from app.openai.task import InputError, Task, kind, require_object
+from runtimes.request import MOST_TOP_LOGPROBS, Completion, Request, SamplingParams
+
+
+def completion_tasks(body: Any, defaults: SamplingParams) -> list[Task]:
+    """A task for each prompt of a ``body``. Raises InputError."""
+    require_object(body, "body")
+    prompts = body.get("prompt")
+    several = isinstance(prompts, list) and bool(prompts) and not _is_number(prompts[0])
+    if several and len(prompts) > MOST_PROMPTS:
+        said = f"prompt has {len(prompts):,} prompts, above {MOST_PROMPTS}"
+        raise InputError("invalid_value", said)
+    echo = body.get("echo")
+    if echo is not None and not isinstance(echo, bool):
+        raise InputError("wrong_type", f"echo must be true or false, not {kind(echo)}")
+    if echo:
+        defaults = replace(defaults, prompt_logprobs=_top(body))
+    rest = {name: value for name, value in body.items() if name != "echo"}
+    return [
+        _task({**rest, "prompt": one}, defaults, f"prompt.{number}" if several else "prompt")
+        for number, one in enumerate(prompts if several else [prompts])
+    ]
+
+
+def _task(body: Mapping[str, Any], defaults: SamplingParams, where: str) -> Task:
+    prompt = body["prompt"]
+    if isinstance(prompt, list) and not (prompt and all(map(_is_number, prompt))):
+        raise InputError("wrong_type", f"{where} must be a text or a list of token ids")
+    task = body_task(body, "completions", defaults, served=True)
+    return replace(task, sampling=task.sampling or defaults)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _top(body: Mapping[str, Any]) -> int:
+    """How many likeliest tokens an echoed prompt has; a wrong number is refused where the answer's
+    own are read."""
+    top = body.get("logprobs")
+    known = isinstance(top, int) and not isinstance(top, bool) and 0 <= top <= MOST_TOP_LOGPROBS
+    return int(top) if known and top else 0
+
+
+def echoed(answer: Answer, text: str | None, request: Request, completion: Completion) -> Answer:
+    """The answer with the prompt before it: ``text``, or that of its tokens."""
+    pieces, scores = completion.token_bytes or {}, completion.prompt_logprobs or ()
+    if text is None:
+        said = b"".join(pieces.get(token, b"") for token in request.prompt)
+        text = said.decode("utf-8", errors="replace")
+    prompt = logprob_entries(request.prompt, scores, completion.prompt_top_logprobs, pieces)
+    made = answer.choices or [_only(answer)]
+    choices = [
+        _with_prompt(choice, text, prompt if request.params.logprobs else None, sample)
+        for choice, sample in zip(made, completion.choices, strict=True)
+    ]
+    first = choices[0]
+    return replace(
+        answer,
+        response=first["text"],
+        logprobs=first.get("logprobs"),
+        choices=choices if answer.choices else None,
+    )
+
+
+def _only(answer: Answer) -> Choice:
+    return {"text": answer.response or "", "finish_reason": answer.finish_reason or ""}
+
+
+def _with_prompt(
+    choice: Choice, text: str, prompt: TokenLogprobs | None, sample: Completion
+) -> Choice:
+    whole: Choice = {"text": text + choice["text"], "finish_reason": choice["finish_reason"]}
+    if prompt is not None:
+        # All of the answer's tokens, also the one that ended it: who sums up the prompt's leaves
+        # out as many as were asked for.
+        pieces, found = sample.token_bytes or {}, sample.logprobs or ()
+        own = logprob_entries(sample.token_ids, found, sample.top_logprobs, pieces)
+        whole["logprobs"] = [*prompt, *own]
+    return whole
