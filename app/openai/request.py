@@ -70,12 +70,13 @@ def body_task(
     prompt = body.get(name)
     if prompt is None:
         raise InputError("missing_parameter", f"body has no {name!r}")
+    ids: tuple[int, ...] = ()
     if endpoint == "completions":
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
             prompt = prompt[0]
         if served and _are_ids(prompt):
-            return Task(sampling=sampling_of(body, endpoint, defaults), raw=True, ids=tuple(prompt))
-        if not isinstance(prompt, str):
+            ids = tuple(prompt)
+        elif not isinstance(prompt, str):
             raise InputError(
                 "unsupported_parameter",
                 "prompt must be a text: lists of prompts and token ids are not supported",
@@ -85,7 +86,7 @@ def body_task(
     elif len(prompt) > MOST_MESSAGES:
         said = f"messages has {len(prompt):,} messages, above {MOST_MESSAGES:,}"
         raise InputError("invalid_value", said)
-    task = task_at(prompt, f"body.{name}")
+    task = Task() if ids else task_at(prompt, f"body.{name}")
     sampling = sampling_of(body, endpoint, defaults)
     tools = tools_of(body, chat_function) if endpoint == "chat" else None
     if tools is not None:
@@ -101,6 +102,7 @@ def body_task(
         raw=endpoint == "completions",
         tools=tools,
         reproducible=reproducible is not None and _boolean(reproducible, "reproducible"),
+        ids=ids,
     )
 
 
