@@ -13,6 +13,7 @@ _MARK = "▶"
 _STYLE = "bold reverse"
 _LEAST_WIDTH = 38  # of a pane beside others
 _LEAST_HEIGHT = 9  # below that the panes scroll
+_CORNERS = 8  # columns of a border that its words leave free
 _TALL = 30  # lines of a terminal, from which on the speed is large
 _STATES = {SideState.DONE: "$text-success", SideState.FAILED: "$text-error"}
 
@@ -48,9 +49,8 @@ class ComparePane(Vertical):
     def __init__(self, label: str, number: int = 0, about: str = "") -> None:
         super().__init__(classes=f"pane -hue-{number % HUES + 1}")
         self.border_title, self._about = label, about
-        self.border_subtitle = about
         self.hue = f"$hue-{number % HUES + 1}"
-        self.state = ""
+        self.state, self._colour = "", ""
         self._shown: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -87,9 +87,8 @@ class ComparePane(Vertical):
         self.border_title = f"{side.label} (base)" if first else side.label
         at_work = side.state in (SideState.LOADING, SideState.ANSWERING)
         self.state = f"{side.state} ..." if at_work else str(side.state)
-        colour = _STATES.get(side.state, "$text-warning")
-        about = f"{self._about} · " if self._about else ""
-        self.border_subtitle = Content.assemble(about, (self.state, colour)).markup
+        self._colour = _STATES.get(side.state, "$text-warning")
+        self.on_resize()
         self.set_class(side.state is SideState.FAILED, "-failed")
         self.query_one(Speed).show(side.figures.decode_tps, *speeds)
         self.query_one(".figures", Static).update(" · ".join(figures_of(side, speed=False)))
@@ -98,6 +97,14 @@ class ComparePane(Vertical):
         if side.state.ended and (not before or before[0] is not side.state):
             place = parting.places[0 if first else 1] if parting is not None else 0
             self.call_after_refresh(self._go_to, place, len(side.text))
+
+    def on_resize(self) -> None:
+        """In the border stands the state, and before it what there is room for of the file."""
+        known = self._about.split(" · ") if self._about else []
+        while len(" · ".join([*known, self.state])) > self.outer_size.width - _CORNERS and known:
+            del known[0]
+        about = " · ".join([*known, ""] if self.state else known)
+        self.border_subtitle = Content.assemble(about, (self.state, self._colour)).markup
 
     def _draw(self, answer: Content) -> None:
         """Replace the answer; who reads its end stays there."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.events import MouseScrollDown
 from textual.widgets import Digits, Input, ProgressBar, Static
 
@@ -358,3 +359,18 @@ async def test_panes_scroll_in_step_and_large_figures_need_room(bare: Any) -> No
         await pilot.resize_terminal(80, 24)
         await wait_until(lambda: not any(digits.display for digits in screen.query(Digits)))
         assert len({pane.region.y for pane in panes(screen)}) == 1
+
+
+async def test_the_state_is_whole_where_there_is_no_room_for_the_rest(bare: Any) -> None:
+    side = replace(frozen().sides[0], state=SideState.DONE)
+    async with bare.run_test(size=(80, 24)) as pilot:
+        pane = ComparePane("m", 0, "5.9 MB · 9.0 bits · KL 0.0003")
+        await bare.screen.mount(pane)
+        pane.show(side, None, first=True, fastest=None, base=None)
+        said = []
+        for width in (60, 39, 20):
+            pane.styles.width = width
+            await pilot.pause()
+            said.append(Content.from_markup(str(pane.border_subtitle)).plain)
+        whole = "5.9 MB · 9.0 bits · KL 0.0003 · done"
+        assert said == [whole, "9.0 bits · KL 0.0003 · done", "done"]
