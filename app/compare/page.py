@@ -75,12 +75,12 @@ def notes(results: Results) -> list[str]:
 
 
 def votes_line(votes: Votes, results: Results) -> str:
-    """Such as "q4 against q8: preferred 3 of 10 times (95%: 11% to 60%), 2 ties, 1 skipped"."""
+    """Such as "q4 against q8: preferred 3 of 10 times (95%: 11% to 60%), 2 tied, 1 skipped"."""
     decided = votes.wins + votes.losses
     names = f"{results.files[votes.file].label} against {results.files[0].label}"
     return (
         f"{names}: preferred {votes.wins:,} of {decided:,} times (95%: {votes.low:.0%} to"
-        f" {votes.high:.0%}), {votes.ties:,} ties, {votes.skipped:,} skipped"
+        f" {votes.high:.0%}), {votes.ties:,} tied, {votes.skipped:,} skipped"
     )
 
 

@@ -7,9 +7,9 @@ of labels *drawn from the model itself* (J. Martens, "New insights and perspecti
 gradient method", JMLR 21, 2020). Of H the diagonal is taken, a window of text at a time:
 F = sum over the windows of G^2, with G the gradient of the window's summed log-likelihood.
 
-One layer's weights, gradients and F are held in single precision, no more. The hidden states
-between the layers lie on the disk, with the gradients at the input of the last layer that is done:
-a sweep that was killed resumes below it.
+One layer's weights, gradients and F are held in single precision, no more. Hidden states between
+the layers and gradients at the input of the last layer that is done lie on the disk: a sweep that
+was killed resumes below it.
 """
 
 import contextlib
@@ -43,9 +43,8 @@ class Matrix:
     """One tensor of weights, with its name in GGUF.
 
     ``weight`` and ``fisher`` are [matrices, out, in]; an ordinary tensor is one matrix, a layer's
-    experts are many. ``activations`` has, by the length of a block, the divergence in nats,
-    summed over the tokens, of inputs that are rounded to 8 bits: what kernels for quantized weights
-    add.
+    experts are many. ``activations`` has, by the length of a block, the divergence in nats, summed
+    over the tokens, of inputs rounded to 8 bits: what kernels for quantized weights add.
     """
 
     name: str
@@ -65,8 +64,7 @@ def sweep(
     rate: Rate,
     finished: Callable[[int], None],
 ) -> None:
-    """Hand every matrix of ``network``, in single precision, to ``rate``: the output's first, then
-    layer by layer downwards.
+    """Hand every matrix of ``network``, in single precision, to ``rate``, from the output down.
 
     ``windows`` are ids, all of one length. ``finished`` is called with the number of parts that are
     done; what it has been called with is given as ``done`` by the run that resumes in ``folder``.

@@ -10,6 +10,8 @@ from app.cli.options import Reproducible
 from app.options import MODEL_HELP, ModelOptions, PlanOptions
 from app.serve.options import ServeOptions, ServeSampling
 
+_NEEDED = {"fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
+
 
 @with_groups
 def serve(
@@ -33,7 +35,7 @@ def serve(
     try:
         from app.serve.server import serve as run
     except ImportError as error:
-        if error.name not in ("fastapi", "uvicorn", "prometheus_client", "starlette"):
+        if error.name not in _NEEDED:
             raise
         raise RequestError("`ingot serve` needs FastAPI: `pip install 'ingot[serve]'`") from None
     from app.models.planning import choose

@@ -13,6 +13,7 @@ from app.openai.task import as_unicode, kind, shown
 from app.serve.batches.files import StoredFile
 from app.serve.batches.record import Batch
 from app.serve.batches.service import BatchService
+from app.serve.batches.upload import receive
 from app.serve.errors import HttpError
 from app.serve.generate import json_body
 from app.serve.openapi import ANY_BODY
@@ -48,8 +49,6 @@ def routes(service: BatchService) -> APIRouter:
     @router.post("/v1/files", openapi_extra=_UPLOAD)
     async def create_file(request: Request) -> dict[str, Any]:
         """Upload the input of a batch."""
-        from app.serve.batches.upload import receive  # python-multipart, for this alone
-
         return (await receive(request, files)).as_json()
 
     @router.get("/v1/files")
