@@ -43,13 +43,20 @@ def check_room(request: Request, context: int) -> None:
         )
 
 
+def check_tokens(tokens: list[int], vocab_size: int) -> None:
+    """Raises RequestError where there are none, or none such."""
+    if not tokens:
+        raise RequestError("the prompt has no tokens")
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
+        raise RequestError(f"the prompt has a token id outside 0..{vocab_size - 1}")
+
+
 def check_request(request: Request, context: int, vocab_size: int) -> str | None:
     """The grammar of its constraint, if it has one. Raises RequestError for a request that an
     engine of this size cannot serve.
     """
     check_room(request, context)
-    if min(request.prompt) < 0 or max(request.prompt) >= vocab_size:
-        raise RequestError(f"the prompt has a token id outside 0..{vocab_size - 1}")
+    check_tokens(request.prompt, vocab_size)
     return check_params(request.params, vocab_size)
 
 

@@ -180,5 +180,9 @@ class Runner(Protocol):
     def score(self, tokens: Sequence[int]) -> Logits:
         """Logits after every position: [len(tokens), vocab_size]. Empties slot 0."""
 
+    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """The text's embedding, of length 1. Touches no slot. Raises ModelError, RequestError where
+        the file gives none, or OutOfMemoryError."""
+
     def close(self) -> None:
         """Free native memory. A second call does nothing."""

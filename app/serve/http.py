@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from app.openai.task import InputError
-from app.serve import messages, model_routes, openai_routes, responses
+from app.serve import embeddings, messages, model_routes, openai_routes, responses
 from app.serve.batches import routes as batch_routes
 from app.serve.batches.service import BatchService
 from app.serve.errors import HttpError, error_response
@@ -32,6 +32,7 @@ def create_app(
     app.include_router(openai_routes.routes(generator, observer))
     app.include_router(messages.routes(generator, observer))
     app.include_router(responses.routes(generator, observer))
+    app.include_router(embeddings.routes(generator))
     app.include_router(model_routes.routes(generator, observer))
     if batches is not None:
         app.include_router(batch_routes.routes(batches))

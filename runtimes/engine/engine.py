@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from runtimes.api import EngineApi
 from runtimes.chat import Message, encode_chat
-from runtimes.checks import check_request, check_room
+from runtimes.checks import check_request, check_room, check_tokens
 from runtimes.engine.core import EngineCore
 from runtimes.engine.loading import load_runner
 from runtimes.engine.metrics import EngineStats, ratio
@@ -181,6 +181,17 @@ class Engine(EngineApi):
             compiling=compiling,
             **self._core.metrics.figures(),
         )
+
+    def embed(self, tokens: Sequence[int]) -> list[float]:
+        """The embedding of a text's tokens, of length 1, between two steps. Raises RequestError
+        where the file gives none or the tokens do not fit the context."""
+        ids = list(tokens)
+        check_tokens(ids, self.vocab_size)
+        if len(ids) > self.context:
+            said = f"the text has {len(ids):,} tokens; the context holds {self.context:,}"
+            raise RequestError(said)
+        found: list[float] = self._call(lambda: self._runner.embed(ids)).tolist()
+        return found
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""

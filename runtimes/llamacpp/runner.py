@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.context import (
@@ -16,6 +17,7 @@ from runtimes.llamacpp.context import (
     make_context,
     mixes_experts,
 )
+from runtimes.llamacpp.embedding import Embedder
 from runtimes.llamacpp.kv import SlotCache
 from runtimes.llamacpp.memory import KV_ELEMENT_BYTES, MOST_PROBED, sequences
 from runtimes.llamacpp.native import Batch, library, recent_errors
@@ -100,6 +102,8 @@ class LlamaRunner:
             top_k_logits=settings.device_sampling,
             most_logits=self._outputs,
         )
+        self._embedder: Embedder | None = None
+        self._embedding = model, model_file.architecture, context_length, settings
         self._batch = Batch(max(self.capabilities.batch, self._outputs))
         self._top_k = TopKSamplers(context, slots, vocabulary) if settings.device_sampling else None
         # Unused slots that a step may run along to stay in one pass. A recurrent state cannot
@@ -211,9 +215,18 @@ class LlamaRunner:
         self._decode()
         return self._logits(len(tokens)).copy()
 
+    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """See ``Runner.embed``."""
+        if self._embedder is None:
+            self._embedder = Embedder(*self._embedding)
+        return self._embedder.embed(tokens)
+
     def close(self) -> None:
-        """Free context and model."""
+        """Free contexts and model."""
         self._views.clear()
+        if self._embedder is not None:
+            self._embedder.close()
+            self._embedder = None
         self._finalizer()
 
     def _decode(self) -> None:

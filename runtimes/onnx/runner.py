@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
-from runtimes.errors import ModelError
+from runtimes.errors import ModelError, RequestError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph import load_graph
 from runtimes.onnx.kv import SlotCache
@@ -102,6 +103,10 @@ class OnnxRunner:
         self.kv.trim(slot, position)
         steps = (StepRow(slot, position + i, (token,), 1) for i, token in enumerate(tokens))
         return np.concatenate([self._steps.decode((row,)).copy() for row in steps])
+
+    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """See ``Runner.embed``: graphs give logits and no hidden states."""
+        raise RequestError("an ONNX graph gives no embeddings: serve the model's GGUF file")
 
     def close(self) -> None:
         """Drop the session, its bindings and the cache. A second call does nothing."""
