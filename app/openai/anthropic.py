@@ -11,7 +11,7 @@ from typing import Any
 
 from app.openai.constraints import schema_constraint
 from app.openai.limits import MOST_MESSAGES
-from app.openai.request import sampling_of
+from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, sampling_of
 from app.openai.task import InputError, Task, as_unicode, kind, require_object, shown
 from app.openai.tools import Tools, checked_function, tools_of
 from runtimes.chat import Message
@@ -23,9 +23,21 @@ _IGNORED = frozenset(
     "model metadata service_tier cache_control inference_geo speed thinking user_profile_id"
     " workspace_id diagnostics".split()
 )
-_SAMPLED = ("max_tokens", "temperature", "top_k", "top_p")
+# A message is one, without log-probabilities; the rest may be said as elsewhere.
+_SAMPLED = CHAT_NAMES - set(
+    "max_completion_tokens response_format n stop logprobs top_logprobs".split()
+)
 _KNOWN = frozenset(
-    {"messages", "system", "stop_sequences", "tools", "tool_choice", "output_config", *_SAMPLED}
+    {
+        "messages",
+        "system",
+        "stop_sequences",
+        "tools",
+        "tool_choice",
+        "output_config",
+        *_SAMPLED,
+        *OF_SERVERS,
+    }
 )
 
 
@@ -45,7 +57,8 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
     turns: tuple[str, ...] = ()
     if last["role"] == "user":
         turns = (history.pop()["content"],)
-    return Task(tuple(history), turns, _sampling(body, defaults), tools=_tools(body))
+    task = Task(tuple(history), turns, _sampling(body, defaults), tools=_tools(body))
+    return as_served(task, body)
 
 
 def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:

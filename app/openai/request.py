@@ -44,7 +44,7 @@ _IDLE: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
 }
-_OF_SERVERS = {"priority", "reproducible"}  # a batch has its own
+OF_SERVERS = frozenset({"priority", "reproducible"})  # a batch has its own
 _TOOLS = {"tools", "tool_choice", "parallel_tool_calls"}
 _PRIORITIES = {name: one for one in Priority for name in (one.name.lower(), str(int(one)))}
 _MOST_INT = 2**31 - 1
@@ -62,7 +62,7 @@ def body_task(
     require_object(body, "body")
     name = _PROMPT[endpoint]
     known = _NAMES[endpoint] | _IGNORED | {name} | (_TOOLS if endpoint == "chat" else set())
-    known |= _OF_SERVERS if served else set()
+    known |= OF_SERVERS if served else set()
     for other, value in body.items():
         if other not in known and value is not None and value not in _IDLE.get(other, ()):
             said = f"{other}: {shown(value)}" if other in _IDLE else other[:60]
@@ -93,17 +93,25 @@ def body_task(
         constraint = (sampling or defaults).constraint
         if constraint is not None and constraint.kind != "json_schema":
             raise InputError("invalid_value", "tools need an answer that is a text or JSON")
-    priority, reproducible = body.get("priority"), body.get("reproducible")
-    return Task(
+    task = Task(
         task.history,
         task.turns,
         sampling,
-        Priority.NORMAL if priority is None else priority_of(priority, "priority"),
         raw=endpoint == "completions",
         tools=tools,
-        reproducible=reproducible is not None and _boolean(reproducible, "reproducible"),
         ids=ids,
     )
+    return as_served(task, body) if served else task
+
+
+def as_served(task: Task, body: Mapping[str, Any]) -> Task:
+    """With what only a server's body may say (``OF_SERVERS``). Raises InputError."""
+    priority, reproducible = body.get("priority"), body.get("reproducible")
+    if priority is not None:
+        task = replace(task, priority=priority_of(priority, "priority"))
+    if reproducible is not None:
+        task = replace(task, reproducible=_boolean(reproducible, "reproducible"))
+    return task
 
 
 def priority_of(value: Any, name: str) -> Priority:

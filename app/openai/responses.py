@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.limits import MOST_MESSAGES
-from app.openai.request import CHAT_NAMES, sampling_of
+from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, sampling_of
 from app.openai.task import InputError, Task, as_unicode, kind, require_object, shown, task_at
 from app.openai.tools import checked_function, tools_of
 from runtimes.request import SamplingParams
@@ -27,6 +27,7 @@ _KNOWN = frozenset(
 _OTHER_NAMES = frozenset({"max_tokens", "max_completion_tokens", "response_format", "n"})
 _SAMPLED = CHAT_NAMES - _OTHER_NAMES
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_NAMES = _KNOWN | _IGNORED | _SAMPLED | OF_SERVERS
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -34,7 +35,7 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     """The task of a body. Raises InputError."""
     require_object(body, "body")
     for name, value in body.items():
-        if value is None or name in _KNOWN | _IGNORED | _SAMPLED or value in _IDLE.get(name, ()):
+        if value is None or name in _NAMES or value in _IDLE.get(name, ()):
             continue
         why = "answers are not stored here" if name == "previous_response_id" else ""
         said = f"{name[:60]} is not supported" + (f": {why}" if why else "")
@@ -51,7 +52,8 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     if instructions is not None:
         history = ({"role": "system", "content": _text(instructions, "instructions")}, *history)
     tools = tools_of(body, _function)
-    return replace(task, history=history, sampling=_sampling(body, defaults), tools=tools)
+    task = replace(task, history=history, sampling=_sampling(body, defaults), tools=tools)
+    return as_served(task, body)
 
 
 def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:

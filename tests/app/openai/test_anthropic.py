@@ -13,7 +13,7 @@ from app.openai.anthropic import messages_task
 from app.openai.anthropic_answer import MessageEvents, message_body
 from app.openai.task import InputError
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta
-from runtimes.request import SamplingParams
+from runtimes.request import Priority, SamplingParams
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13, "cached_tokens": 5}
 WEATHER = {"name": "weather", "input_schema": {"type": "object", "properties": {"a": {}}}}
@@ -57,6 +57,8 @@ def test_a_conversation_with_tools() -> None:
         system=[{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}],
         stop_sequences=["END"],
         top_k=4,
+        seed=7,
+        priority="low",
         tools=[WEATHER],
         tool_choice={"type": "any", "disable_parallel_tool_use": True},
     )
@@ -72,7 +74,8 @@ def test_a_conversation_with_tools() -> None:
         {"role": "tool", "content": "sunny", "tool_call_id": "t1"},
         {"role": "user", "content": "And now?"},
     ]
-    assert found.sampling == SamplingParams(max_tokens=5, top_k=4, stop=("END",))
+    assert found.sampling == SamplingParams(max_tokens=5, top_k=4, seed=7, stop=("END",))
+    assert found.priority is Priority.LOW
     assert found.tools is not None
     assert (found.tools.required, found.tools.parallel) == (True, False)
     assert found.tools.functions[0]["parameters"] == WEATHER["input_schema"]
