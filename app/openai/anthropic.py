@@ -11,7 +11,7 @@ from typing import Any
 
 from app.openai.constraints import schema_constraint
 from app.openai.limits import MOST_MESSAGES
-from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, sampling_of
+from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
 from app.openai.task import InputError, Task, as_unicode, kind, require_object, shown
 from app.openai.tools import Tools, checked_function, tools_of
 from runtimes.chat import Message
@@ -27,25 +27,15 @@ _IGNORED = frozenset(
 _SAMPLED = CHAT_NAMES - set(
     "max_completion_tokens response_format n stop logprobs top_logprobs".split()
 )
-_KNOWN = frozenset(
-    {
-        "messages",
-        "system",
-        "stop_sequences",
-        "tools",
-        "tool_choice",
-        "output_config",
-        *_SAMPLED,
-        *OF_SERVERS,
-    }
-)
+_KNOWN = frozenset("messages system stop_sequences tools tool_choice output_config".split())
+_NAMES = _KNOWN | _IGNORED | _SAMPLED | OF_SERVERS
 
 
 def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False) -> Task:
     """The task of a body; ``counted``: only its tokens are asked for. Raises InputError."""
     require_object(body, "body")
     for name, value in body.items():
-        if name not in _KNOWN | _IGNORED and value is not None:
+        if name not in _NAMES and value is not None:
             raise InputError("unsupported_parameter", f"{name[:60]} is not supported")
     if not counted and body.get("max_tokens") is None:
         raise InputError("missing_parameter", "body has no 'max_tokens'")
@@ -57,7 +47,9 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
     turns: tuple[str, ...] = ()
     if last["role"] == "user":
         turns = (history.pop()["content"],)
-    task = Task(tuple(history), turns, _sampling(body, defaults), tools=_tools(body))
+    tools, sampling = _tools(body), _sampling(body, defaults)
+    check_together(tools, sampling or defaults)
+    task = Task(tuple(history), turns, sampling, tools=tools)
     return as_served(task, body)
 
 

@@ -21,7 +21,7 @@ from app.openai.task import (
     task_at,
     wrong_kind,
 )
-from app.openai.tools import chat_function, tools_of
+from app.openai.tools import Tools, chat_function, tools_of
 from runtimes.errors import RequestError
 from runtimes.request import Priority, SamplingParams
 
@@ -89,10 +89,7 @@ def body_task(
     task = Task() if ids else task_at(prompt, f"body.{name}")
     sampling = sampling_of(body, endpoint, defaults)
     tools = tools_of(body, chat_function) if endpoint == "chat" else None
-    if tools is not None:
-        constraint = (sampling or defaults).constraint
-        if constraint is not None and constraint.kind != "json_schema":
-            raise InputError("invalid_value", "tools need an answer that is a text or JSON")
+    check_together(tools, sampling or defaults)
     task = Task(
         task.history,
         task.turns,
@@ -102,6 +99,13 @@ def body_task(
         ids=ids,
     )
     return as_served(task, body) if served else task
+
+
+def check_together(tools: Tools | None, sampling: SamplingParams) -> None:
+    """Raises InputError for an answer that can be no call beside its constraint."""
+    constraint = sampling.constraint
+    if tools is not None and constraint is not None and constraint.kind != "json_schema":
+        raise InputError("invalid_value", "tools need an answer that is a text or JSON")
 
 
 def as_served(task: Task, body: Mapping[str, Any]) -> Task:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.openai.limits import MOST_MESSAGES
-from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, sampling_of
+from app.openai.request import CHAT_NAMES, OF_SERVERS, as_served, check_together, sampling_of
 from app.openai.task import InputError, Task, as_unicode, kind, require_object, shown, task_at
 from app.openai.tools import checked_function, tools_of
 from runtimes.request import SamplingParams
@@ -52,7 +52,9 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     if instructions is not None:
         history = ({"role": "system", "content": _text(instructions, "instructions")}, *history)
     tools = tools_of(body, _function)
-    task = replace(task, history=history, sampling=_sampling(body, defaults), tools=tools)
+    sampling = _sampling(body, defaults)
+    check_together(tools, sampling or defaults)
+    task = replace(task, history=history, sampling=sampling, tools=tools)
     return as_served(task, body)
 
 

@@ -101,6 +101,7 @@ def test_a_conversation_with_tools() -> None:
         ({"mcp_servers": [1]}, "mcp_servers is not supported"),
         ({"temperature": -1}, "temperature"),
         ({"stop_sequences": "x"}, "stop_sequences"),
+        ({"tools": [WEATHER], "structured_outputs": {"regex": "a"}}, "tools need an answer"),
         ({"system": 5}, "system must be a text"),
     ],
 )  # fmt: skip

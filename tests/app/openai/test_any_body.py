@@ -34,7 +34,8 @@ VALUES = some.recursive(
 FIELDS = some.sampled_from(
     "messages input prompt tools tool_choice parallel_tool_calls stop stop_sequences system"
     " instructions text output_config response_format max_tokens max_output_tokens logprobs"
-    " top_logprobs priority reproducible include metadata n best_of logit_bias".split()
+    " structured_outputs top_logprobs priority reproducible include metadata n best_of"
+    " logit_bias".split()
 )
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "time"}}]}
 WHOLE: dict[str, Any] = {
@@ -54,6 +55,8 @@ def check(read: Any) -> None:
 @settings(max_examples=300)
 @given(some.dictionaries(FIELDS, VALUES, max_size=3), some.booleans())
 def test_any_body(fields: dict[str, Any], whole: bool) -> None:
+    if "structured_outputs" in fields:
+        fields["structured_outputs"] = {"choice": ["x"]}
     defaults = SamplingParams()
     chat = {**WHOLE, **fields} if whole else {"messages": [USER], **fields}
     check(lambda: body_task(chat, "chat", defaults, served=True))
