@@ -10,6 +10,7 @@ import pytest
 
 from app.batch.settings import JobSettings, comparable, differences, row_key
 from app.openai.task import Task
+from app.openai.tools import Tools
 from runtimes.request import Priority, SamplingParams
 
 BASE = JobSettings("pebble-q8_0.gguf", "llamacpp", "aa", SamplingParams())
@@ -96,3 +97,18 @@ def test_a_parameter_that_an_older_journal_does_not_know_changes_nothing() -> No
     changed = dataclasses.replace(BASE, sampling=SamplingParams(min_tokens=2))
     assert differences(older, changed) == ["sampling.min_tokens: 0 -> 2"]
     assert comparable(older) == comparable(BASE.as_json()) != comparable(changed.as_json())
+
+
+def test_tools_and_their_calls_are_part_of_the_question() -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    said = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": ""})
+    called = (said[0], {**said[1], "tool_calls": [call]})
+    functions = ({"name": "f"}, {"name": "g"})
+    tasks = [
+        Task(said, ("go on",)),
+        Task(called, ("go on",)),
+        Task(said, ("go on",), tools=Tools(functions[:1])),
+        Task(said, ("go on",), tools=Tools(functions)),
+        Task(said, ("go on",), tools=Tools(functions, required=True)),
+    ]
+    assert len({row_key(b"settings", task) for task in tasks}) == len(tasks)
