@@ -105,7 +105,7 @@ def test_votes_are_kept_and_go_on(tmp_path: Path) -> None:
     assert again.next == again.pairs[2]
     assert list(again.votes.values()) == [Vote.TIE, Vote.SKIP]
     page = as_markdown(with_votes(stories(3), again))
-    assert "1 ties, " in page
+    assert "1 tied, " in page
     other = stories(3)
     changed = [row(n, Told(f"new {n}"), Told(f"b {n}"), Told(f"c {n}")) for n in range(3)]
     assert Ballot(results(changed), path).done == 0  # these are other answers

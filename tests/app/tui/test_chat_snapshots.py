@@ -16,6 +16,7 @@ from app.tui.app import IngotApp
 from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
+from app.tui.widgets.markdown import AnswerMarkdown
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -31,7 +32,7 @@ def made(home: Any) -> IngotApp:
 
 
 async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
-    """The gauge as it is given from now on; code highlighted."""
+    """The gauge as it is given from now on; Markdown there, and code highlighted."""
     if screen.sender.pause is not None:
         screen.sender.pause.stop()
     screen.box.show_context(figures)
@@ -39,6 +40,10 @@ async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
     for view in screen.transcript.views:
         for block in getattr(view.body, "code_blocks", []):
             await wait_until(lambda block=block: block.line_content(0).spans)
+    for page in screen.query(AnswerMarkdown):  # which is read in a thread
+        await wait_until(
+            lambda page=page: page.children or not (page._initial_markdown or page.source)
+        )
     bar, sizes = screen.transcript.vertical_scrollbar, [0.0, 1.0]
     while sizes[-1] != sizes[-2]:  # what grew a moment ago has been laid out
         await asyncio.sleep(0.1)

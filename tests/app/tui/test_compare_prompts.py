@@ -252,7 +252,7 @@ async def test_votes_are_counted_right_though_sides_are_swapped(
                 better = text(screen, "#blind-left .answer").startswith("better")
                 await vote(*(("right", "right") if better else ("left", "left")))
         assert text(screen, "#blind-votes").startswith("two against one: preferred 9 of 10 times")
-        assert "1 ties, 1 skipped" in text(screen, "#blind-votes")
+        assert "1 tied, 1 skipped" in text(screen, "#blind-votes")
         (votes,) = ballot.count()
         assert (votes.wins, votes.losses, votes.ties, votes.skipped) == (9, 1, 1, 1)
         assert not any(button.region for button in screen.query(Button))
