@@ -101,6 +101,8 @@ class Transcript(Steady, VerticalScroll, can_focus=True):
     def on_resize(self) -> None:
         self._unfold()
         self.welcome.fit(self.size.height)
+        if self.following and not self._kept_whole:
+            self.scroll_y = self.max_scroll_y  # Textual 8.2.8 follows by the height of before
 
     async def sync(self, entries: Sequence[Entry]) -> None:
         """Show this path: messages that stay keep their widgets."""
