@@ -68,7 +68,7 @@ def test_a_tool_is_used_and_its_result_read(client, model):
         "max_tokens": 200,
         "tools": [WEATHER],
         "tool_choice": {"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
-        "extra_body": {"temperature": 1},
+        "extra_body": {"temperature": 0},
     }
     answer = client.messages.create(messages=QUESTION, **asked)
     assert answer.stop_reason == "tool_use"

@@ -73,7 +73,7 @@ def test_a_function_is_called_and_its_result_read(client, model):
     asked = {
         "model": model,
         "tools": [WEATHER],
-        "temperature": 1,
+        "temperature": 0,
         "max_output_tokens": 200,
         "parallel_tool_calls": False,
     }

@@ -25,7 +25,13 @@ WEATHER = {
     },
 }
 TIME = {"type": "function", "function": {"name": "time"}}
-ASKED = {"messages": [QUESTION], "tools": [WEATHER, TIME], "temperature": 1, "max_tokens": 150}
+ASKED = {
+    "messages": [QUESTION],
+    "tools": [WEATHER, TIME],
+    "parallel_tool_calls": False,  # a toy that may go on calling does so
+    "temperature": 0,
+    "max_tokens": 150,
+}
 ONE = {"type": "function", "function": {"name": "weather"}}
 
 

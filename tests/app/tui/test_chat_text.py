@@ -12,7 +12,6 @@ from rich.cells import cell_len
 
 from app.chat.figures import StatusFigures
 from app.chat.store.records import Message, Role, State
-from app.tui.screens.chat_answer import Pace
 from app.tui.widgets.message_foot import Fact, facts_of, fitting
 from app.tui.widgets.message_view import state_text
 from app.tui.widgets.prompt import PromptHistory
@@ -175,25 +174,6 @@ def test_earlier_prompts_are_walked_through_and_what_was_typed_comes_back():
     assert history.step("typed", older=False) is None
     assert history.step("typed", older=True) == "new"
     assert history.step("new, changed", older=True) == "new", "a changed one counts as typed"
-
-
-def test_showing_gets_rarer_where_it_costs_much(monkeypatch: pytest.MonkeyPatch):
-    clock = {"wall": 0.0, "cpu": 0.0}
-    monkeypatch.setattr("app.tui.screens.chat_answer.time.monotonic", lambda: clock["wall"])
-    monkeypatch.setattr("app.tui.screens.chat_answer.time.thread_time", lambda: clock["cpu"])
-
-    def shows(cost: float) -> float:
-        pace, count, begin = Pace(), 0, clock["wall"]
-        while clock["wall"] - begin < 30:
-            clock["wall"] += pace.interval
-            count += 1
-            with pace.measured():
-                clock["cpu"] += cost
-        return count / 30
-
-    assert shows(0.005) == pytest.approx(1 / 0.12, abs=0.5)
-    assert shows(0.03) * 0.03 < 0.13, "about a tenth of a core"
-    assert shows(0.5) >= 1.9, "at least twice a second"
 
 
 def test_a_message_or_one_of_its_blocks_of_code_is_copied():
