@@ -71,21 +71,36 @@ class EngineApi(Protocol):
     def stats(self) -> EngineStats:
         """A snapshot of the figures."""
 
+    @property
+    def adapters(self) -> frozenset[str]:
+        """The names that ``Request.adapter`` may have."""
+
+    def load_adapter(self, name: str, path: Path) -> None:
+        """Load a LoRA adapter, a GGUF file, beside the model; requests go on meanwhile.
+
+        Raises RequestError for a name that is taken or is none, where there are 8, or where the
+        engine takes none, and ModelError for a file that does not fit the model.
+        """
+
+    def unload_adapter(self, name: str) -> None:
+        """Free an adapter; RequestError while requests use it, or when there is none."""
+
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
 
-    def save_session(self, tokens: Sequence[int], path: Path) -> int:
-        """Write the keys and values of the longest known prefix of ``tokens`` to ``path``.
+    def save_session(self, tokens: Sequence[int], path: Path, adapter: str | None = None) -> int:
+        """Write the keys and values of the longest known prefix of ``tokens``, as ``adapter`` makes
+        them, to ``path``.
 
         Returns its length. Raises RequestError when nothing of it is cached, or when it must be cut
         out of a longer text and no slot is free for that.
         """
 
-    def load_session(self, path: Path) -> list[int]:
-        """Put a saved prefix into the cache; return its tokens.
+    def load_session(self, path: Path, adapter: str | None = None) -> list[int]:
+        """Put a saved prefix into the cache, for requests with ``adapter``; return its tokens.
 
-        Raises ModelError when the file is damaged or of another model, RequestError when the
-        cache's budget is too small for it.
+        Raises ModelError when the file is damaged or of another model or adapter, RequestError when
+        the cache's budget is too small for it.
         """
 
     def close(self, *, drain: bool = False) -> None:

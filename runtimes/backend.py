@@ -44,6 +44,7 @@ class Backend(ABC):
     folder: tuple[str, ...] = ()
     # The fields of RunnerSettings that mean something to it, of those that do not to every runtime.
     knows: frozenset[str] = frozenset()
+    embeds: bool = False  # whether its files give embeddings
     # Whether steps read copies of the weights, and the file itself only while it is loaded.
     copies_weights: bool = False
 
@@ -70,6 +71,10 @@ class Backend(ABC):
     @abstractmethod
     def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
         """Load the model. Raises ModelError, OutOfMemoryError or RuntimeMissingError."""
+
+    def adapter_problem(self, model: ModelFile, path: Path) -> str | None:
+        """Why ``path`` is no adapter of ``model``, where that is seen without loading either."""
+        return None
 
     @abstractmethod
     def kernels(self) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from runtimes.runner import Tokenizer
 
 Message = Mapping[str, Any]
+
+# What models think stands between such tags.
+THINKING = ("think", "thinking", "reasoning")
+# At the end of a prompt whose template begins the answer with a thought.
+THOUGHT_BEGUN = re.compile(rf"(<(?:{'|'.join(THINKING)})>)\s*$", re.IGNORECASE)
 
 
 @lru_cache(maxsize=8)
@@ -82,16 +88,69 @@ def render_chat(
         raise RequestError(f"the chat template refuses this conversation: {error}") from error
 
 
+def characters(said: object) -> int:
+    """Of all the texts in messages, or in what else JSON can say; roles do not count."""
+    match said:
+        case str():
+            return len(said)
+        case Mapping():
+            return sum(characters(value) for key, value in said.items() if key != "role")
+        case list() | tuple():
+            return sum(map(characters, said))
+    return 0
+
+
 def encode_chat(
     tokenizer: Tokenizer,
     template: str | None,
     messages: Sequence[Message],
     tools: Sequence[Message] | None = None,
 ) -> list[int]:
-    """Ids of a rendered conversation; raises RequestError. ``tools``: see ``render_chat``.
+    """Ids of a rendered conversation; raises RequestError. ``tools``: see ``render_chat``. The text
+    of a last message of the assistant is what the answer begins with: it stands behind the
+    template's prompt for an answer.
 
     No BOS is added beyond the template's own, as ``apply_chat_template`` of transformers does it.
     """
+    text = _rendered(tokenizer, template, messages, tools)
+    return tokenizer.encode(text, add_special=False, parse_special=True)
+
+
+def encode_continuation(
+    tokenizer: Tokenizer,
+    template: str | None,
+    context: str | Sequence[Message],
+    continuation: str,
+) -> tuple[list[int], int]:
+    """Ids of a text, or of a conversation by the template, with what follows it, and where that
+    begins: as lm-evaluation-harness does it. Both are encoded as one text; the first so many tokens
+    are the context's as it has by itself, and white space at its end belongs to what follows.
+
+    Raises RequestError, also where nothing would be left that follows.
+    """
+    plain = isinstance(context, str)
+    text = context if isinstance(context, str) else _rendered(tokenizer, template, context)
+    before = text.rstrip()
+    first = len(tokenizer.encode(before, add_special=plain, parse_special=True))
+    ids = tokenizer.encode(text + continuation, add_special=plain, parse_special=True)
+    if not 0 < first < len(ids):
+        raise RequestError(
+            f"{continuation[:40]!r} has no token of its own behind the prompt: begin it with a"
+            " space"
+        )
+    return ids, first
+
+
+def _rendered(
+    tokenizer: Tokenizer,
+    template: str | None,
+    messages: Sequence[Message],
+    tools: Sequence[Message] | None = None,
+) -> str:
+    begun = ""
+    if messages and messages[-1].get("role") == "assistant":
+        *messages, last = messages
+        begun = str(last["content"])
     text = render_chat(
         template,
         messages,
@@ -99,4 +158,9 @@ def encode_chat(
         eos_token=tokenizer.eos_token,
         tools=tools,
     )
-    return tokenizer.encode(text, add_special=False, parse_special=True)
+    if begun and THOUGHT_BEGUN.search(text):
+        raise RequestError(
+            "the last message is the assistant's, and the model's chat template has it think before"
+            " it answers: such an answer cannot be begun"
+        )
+    return text + begun

@@ -7,18 +7,37 @@ Lark.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from runtimes.errors import RequestError
 from runtimes.request import Constraint, Request, SamplingParams
+from runtimes.settings import MOST_ADAPTERS
 
 # Between two parts of a JSON text: a space, or a new line with its indentation. JSON allows any
 # number of them, and a small model may never stop.
 JSON_WHITESPACE = r" |\n {0,16}"
 _JSON_OPTIONS: Any = {"whitespace_pattern": JSON_WHITESPACE}
+
+
+_ADAPTER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+def check_adapter(name: str, path: Path, loaded: Collection[str]) -> None:
+    """Raise RequestError where no adapter at ``path`` can be called ``name`` beside others."""
+    if not _ADAPTER_NAME.fullmatch(name):
+        raise RequestError(
+            f"an adapter cannot be called {name!r}: up to 64 letters, digits, and . - _"
+        )
+    if name in loaded:
+        raise RequestError(f"there is an adapter {name!r} already: unload it first")
+    if len(loaded) >= MOST_ADAPTERS:
+        raise RequestError(f"{MOST_ADAPTERS} adapters are loaded, and that is the most")
+    if not path.is_file():
+        raise RequestError(f"there is no file {path} (quantize --adapter makes one of a folder)")
 
 
 def check_params(params: SamplingParams, vocab_size: int) -> str | None:
@@ -35,8 +54,14 @@ def check_params(params: SamplingParams, vocab_size: int) -> str | None:
 
 
 def check_room(request: Request, context: int) -> None:
-    """Raises RequestError for a prompt that leaves no room for a token in ``context``."""
-    if len(request.prompt) >= context:
+    """Raises RequestError for a prompt that leaves no room for a token in ``context``, or for a
+    text to embed that does not fit it."""
+    if request.embed:
+        if len(request.prompt) > context:
+            raise RequestError(
+                f"the text has {len(request.prompt):,} tokens; the context holds {context:,}"
+            )
+    elif len(request.prompt) >= context:
         raise RequestError(
             f"the prompt has {len(request.prompt):,} tokens; the context holds {context:,} and one "
             "must be left for the answer"

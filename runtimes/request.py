@@ -151,6 +151,10 @@ class Request:
     timeout_s: float | None = None  # from submission; then it ends with what it has (DEADLINE)
     id: str = field(default_factory=lambda: f"req-{next(_ids)}")
     adapter: str | None = None  # what changes the weights for it; refused where it is not loaded
+    # With ``prompt_logprobs``: the first token that has one. What is cached of those before it is
+    # not computed again.
+    scored_from: int = 1
+    embed: bool = False  # the prompt's embedding is wanted, and no token
 
     def __post_init__(self) -> None:
         """Raises RequestError for an empty prompt."""
@@ -158,6 +162,10 @@ class Request:
             raise RequestError("the prompt has no tokens")
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise RequestError(f"timeout_s must be above 0, not {self.timeout_s!r}")
+        if not 1 <= self.scored_from <= max(1, len(self.prompt) - 1):
+            raise RequestError(
+                f"scored_from is {self.scored_from}: no token follows, or none leads"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,9 @@ class Timings:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    forced_tokens: int = 0  # of the answer, that its constraint left no choice about
+    proposed_tokens: int = 0  # guessed, and computed together with the token before
+    accepted_tokens: int = 0  # of these, the ones that were sampled then
 
     @property
     def tpot_s(self) -> float | None:
@@ -236,11 +247,12 @@ class Completion:
     top_logprobs: tuple[dict[int, float], ...] | None = None  # at each position, by token id
     token_bytes: dict[int, bytes] | None = None  # of all tokens with log-probabilities
     others: tuple[Completion, ...] = ()  # further samples, with ``n`` above 1
-    # Of each prompt token; None of the first, which nothing comes before.
+    # Of each prompt token; None of those before ``scored_from``.
     prompt_logprobs: tuple[float | None, ...] | None = None
     prompt_top_logprobs: tuple[dict[int, float] | None, ...] | None = None
     retryable: bool = False  # of an error: the same request may succeed if it is submitted again
     stop: str | None = None  # the stop string that ended it
+    embedding: tuple[float, ...] | None = None  # of length 1; where it is wanted
 
     @property
     def choices(self) -> tuple[Completion, ...]:

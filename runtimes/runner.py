@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -58,7 +59,9 @@ class Capabilities:
     kv_tokens: int | None = None  # that all slots may hold together; None: each its own context
     lone_rows: bool = False  # a step makes a pass for each row, in whatever slots they are
     most_logits: int = 1  # rows of logits that a step may ask for
-    adapters: frozenset[str] = frozenset()  # those that a row may ask for
+    # False where logits after each of a row's tokens take a pass for each.
+    every_logits: bool = True
+    adapters_apart: bool = False  # a step makes a pass for each adapter of its rows
     top_k_logits: bool = False  # rows that say what is ``top_k_needed`` may get a TopKLogits
 
 
@@ -71,7 +74,7 @@ class StepRow:
     tokens: Sequence[int]
     logits: int  # after how many of its last tokens logits are wanted
     top_k_needed: int = 0  # how many of the largest logits will do; 0: all of them
-    adapter: str | None = None  # what changes the weights for this row
+    adapter: str | None = None  # what changes the weights for this row; one that is loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,20 @@ class KvSlots(Protocol):
         """
 
 
+class AdapterSlots(Protocol):
+    """LoRA adapters that rows may ask for by name."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Those that are loaded."""
+
+    def load(self, name: str, path: Path) -> None:
+        """Load one under a name that is free. Raises ModelError for a file that does not fit."""
+
+    def unload(self, name: str) -> None:
+        """Free one that no further row will ask for."""
+
+
 class Runner(Protocol):
     """Executes steps over KV slots. Owned by one thread; not thread-safe."""
 
@@ -164,6 +181,10 @@ class Runner(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
+
+    @property
+    def adapters(self) -> AdapterSlots | None:
+        """The adapters; None where there can be none."""
 
     @property
     def graphs_reused(self) -> int | None:

@@ -10,6 +10,7 @@ KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
 PROMPT_CHUNK = 128
 SCORED_CHUNK = 64  # prompt tokens whose log-probabilities are wanted that go in at a time
 MOST_THREADS = 512  # ggml.h's GGML_MAX_N_THREADS: it aborts with more
+MOST_ADAPTERS = 8  # that may be loaded beside a model
 MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
 
 
@@ -62,6 +63,9 @@ class SchedulerSettings:
     batch_timeout_s: float = 0.05  # how long strategies other than continuous wait for a batch
     preempt: bool = True
     prefix_cache: bool = True
+    # Several tokens of a row may go in at once: what its constraint forces, and guesses, where they
+    # pay. The answers are the same, but for near-ties: logits are computed in other company.
+    speculation: bool = False
     # Of keys and values that are kept for later prompts beside the slots; None: an eighth of the
     # free memory, 2 GiB at most.
     prefix_bytes: int | None = None

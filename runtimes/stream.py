@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from functools import partial
 
@@ -62,9 +63,8 @@ class Stream:
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         """Like iterating, on the running event loop, which is not held up."""
-        loop, ready = asyncio.get_running_loop(), asyncio.Event()
-
-        self._notify = notify = partial(_call_on, loop, ready.set)
+        ready = asyncio.Event()
+        self._notify = notify = partial(_calls_here().add, ready.set)
         try:
             ended = False
             while not ended:
@@ -80,15 +80,17 @@ class Stream:
 
     def __await__(self) -> Generator[object, None, Completion]:
         """The completion, without keeping the event loop."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
+        if not self.done:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            calls = _calls_here()
 
-        def finish(completion: Completion) -> None:
-            if not future.done():
-                future.set_result(completion)
+            def finish() -> None:
+                if not future.done():
+                    future.set_result(None)
 
-        self.add_done_callback(partial(_call_on, loop, finish))
-        return future.__await__()
+            self.add_done_callback(lambda _: calls.add(finish))
+            yield from future
+        return self.result(0)
 
     def result(self, timeout: float | None = None) -> Completion:
         """Wait for the end; raises TimeoutError after ``timeout`` seconds."""
@@ -104,7 +106,8 @@ class Stream:
 
     def cancel(self) -> None:
         """Ask the engine to stop; what was generated so far comes back as the result."""
-        self._cancel(self.id)
+        if not self.done:
+            self._cancel(self.id)
 
     def add_done_callback(self, callback: DoneCallback) -> None:
         """Call ``callback`` with the completion, on the engine's thread (or at once if done)."""
@@ -144,9 +147,35 @@ def _nobody() -> None:
     """No event loop waits."""
 
 
-def _call_on(
-    loop: asyncio.AbstractEventLoop, action: Callable[..., object], *given: object
-) -> None:
-    """Call ``action`` on ``loop``, unless whoever listened there has closed it."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(action, *given)
+class _Calls:
+    """Calls that other threads leave for an event loop. To wake it costs more than a call: those
+    that come before it gets to them, such as of all rows of a step, wake it once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._left: deque[Callable[[], object]] = deque()
+        self._woken = False
+
+    def add(self, call: Callable[[], object]) -> None:
+        self._left.append(call)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # whoever listened there has closed it
+                self.loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._woken = False  # before: what is left from now on wakes it again
+        while self._left:
+            self._left.popleft()()
+
+
+_local = threading.local()
+
+
+def _calls_here() -> _Calls:
+    """Those for the running event loop."""
+    loop = asyncio.get_running_loop()
+    calls: _Calls | None = getattr(_local, "calls", None)
+    if calls is None or calls.loop is not loop:
+        calls = _local.calls = _Calls(loop)
+    return calls

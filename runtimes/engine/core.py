@@ -3,13 +3,18 @@
 Everything here belongs to one thread.
 """
 
+from __future__ import annotations
+
+import itertools
 import logging
 import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 
 from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.metrics import Metrics
 from runtimes.engine.scheduler import Scheduler, Step
-from runtimes.engine.sequence import RequestState, Sequence
+from runtimes.engine.sequence import RequestState, Sequence, unstarted
 from runtimes.errors import IngotError
 from runtimes.request import FinishReason
 from runtimes.runner import Logits, Runner, TopKLogits, require_full_logits
@@ -17,6 +22,15 @@ from runtimes.sampling import Sampled, sample
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a step adds to a sequence, and why it ends with that, if it does."""
+
+    sequence: Sequence
+    tokens: list[int] = field(default_factory=list)
+    end: tuple[FinishReason, str | None] | None = None
 
 
 class EngineCore:
@@ -46,6 +60,11 @@ class EngineCore:
             logger.warning("this file's context cannot be shifted: answers end where it is full")
         self._requests: dict[str, RequestState] = {}
 
+    @property
+    def requests(self) -> Collection[RequestState]:
+        """Those that have not ended."""
+        return self._requests.values()
+
     def add(self, state: RequestState) -> None:
         """Take a request in."""
         sequence = Sequence(state)  # may fail: comes first
@@ -55,6 +74,22 @@ class EngineCore:
             return
         self._requests[state.request.id] = state
         self.scheduler.add(sequence)
+
+    def embed(self, state: RequestState) -> None:
+        """Embed the prompt of a request, which ends it. Raises as ``Runner.embed``."""
+        waited = time.monotonic() - state.submitted
+        if state.request.timeout_s is not None and waited > state.request.timeout_s:
+            state.give_up(FinishReason.DEADLINE)
+            return
+        begin = time.perf_counter()
+        vector = self._runner.embed(state.request.prompt).tolist()
+        took = time.perf_counter() - begin
+        size = len(state.request.prompt)
+        self.metrics.step(prompt=size, sampled=0, decoded=0, native=took, whole=took)
+        done = unstarted(state.request, FinishReason.STOP, None, waited)
+        whole = waited + took
+        times = replace(done.timings, prefill_s=took, ttft_s=whole, total_s=whole)
+        state.sink.finish(replace(done, embedding=tuple(vector), timings=times))
 
     def cancel(self, request_id: str) -> None:
         """End what is left of a request; unknown ids are ignored."""
@@ -79,69 +114,135 @@ class EngineCore:
             native_begin = time.perf_counter()
             logits = self._runner.execute(step.plan)
             native = time.perf_counter() - native_begin
-            logits = _score_prompts(step, logits)
-            sampled = sample(logits, [one.sampler for one in step.sampled]) if step.sampled else []
+            at = _score_prompts(step, logits)
+            sampled = _sample(logits, at, step.sampled)
         except Exception as error:
             self._fail(step, error)
             return True
-        if step.decoded and not step.prefill:
+        if step.decoded and not (step.prefill or step.proposed):
             self.kv.learn(len(step.sequences), native)
         self.graphs_reused = self._runner.graphs_reused
-        decoded = sum(1 for one in step.sampled if one.output)
         drawn = list(zip(step.sampled, sampled, strict=True))
-        drawn += self._fork(drawn, logits)
-        tokens = [_output(one, result) for one, result in zip(step.sampled, sampled, strict=True)]
-        self.scheduler.commit(step, tokens, time.perf_counter() - begin)
-        ended = [(one, *end) for one, result in drawn if (end := self._accept(one, result))]
+        forked = self._fork(drawn, logits, at)
+        answers = {one: self._accept(one, result) for one, result in drawn + forked}
+        self._verify(step, logits, at, answers)
+        for answer in answers.values():
+            self._force(answer)
+        for one, _ in forked:
+            one.output = answers[one].tokens
+        tokens = [answers[one].tokens for one in step.sampled]
+        later = sum(
+            len(new) - (not one.output)
+            for one, new in zip(step.sampled, tokens, strict=True)
+            if new
+        )
+        accepted = self.scheduler.commit(step, tokens, time.perf_counter() - begin)
+        ended = [(one, *end) for one, answer in answers.items() if (end := self._end_of(answer))]
         prefilled = [one for one in step.sequences if one not in step.sampled]
         ended += [(one, *end) for one in prefilled if (end := _unscored(one))]
         self.metrics.step(
             prompt=step.prefill,
-            sampled=len(sampled),
-            decoded=decoded,
+            sampled=len(sampled) + sum(len(new) - 1 for new in tokens if new),
+            decoded=later,
+            forced=sum(answer.sequence.forced for answer in answers.values()),
+            proposed=sum(map(len, step.proposed.values())),
+            accepted=accepted,
             native=native,
             whole=time.perf_counter() - begin,
         )
         # Last, so that whoever sees a completion sees its tokens in the figures too.
         for sequence, reason, message in ended:
+            if reason is FinishReason.ERROR:
+                sequence.distrust()  # what its slot holds is no better
             self._end(sequence, reason, message)
         return True
 
     def _fork(
-        self, drawn: list[tuple[Sequence, Sampled]], logits: Logits | TopKLogits
+        self,
+        drawn: list[tuple[Sequence, Sampled]],
+        logits: Logits | TopKLogits,
+        at: list[int],
     ) -> list[tuple[Sequence, Sampled]]:
         """Draw the first tokens of further samples from the logits that their first one used."""
         forked: list[tuple[Sequence, Sampled]] = []
-        for row, (first, result) in enumerate(drawn):
+        for row, (first, result) in zip(at, drawn, strict=True):
             state, count = first.state, first.request.params.samples
             if count == 1 or first.index or first.output or result.token is None:
                 continue
             others = [Sequence(state, index) for index in range(1, count)]
             state.sequences += others
             results = sample(logits[[row] * len(others)], [one.sampler for one in others])
-            for other, one in zip(others, results, strict=True):
+            for other in others:
                 other.started, other.reused = first.started, len(first.prompt)
-                other.output = _output(other, one)
                 self.scheduler.fork(first, other)
             forked += zip(others, results, strict=True)
         return forked
 
-    def _accept(
-        self, sequence: Sequence, sampled: Sampled
-    ) -> tuple[FinishReason, str | None] | None:
-        """Hand out the sampled token; return why the sequence ends with it, if it does."""
+    def _accept(self, sequence: Sequence, sampled: Sampled) -> _Answer:
+        """Hand out the first token that was sampled for a sequence."""
+        answer = _Answer(sequence)
         if (end := _unscored(sequence)) is not None:
-            return end
+            answer.end = end
+        elif sampled.token is not None and sequence.request.params.max_tokens == 0:
+            answer.end = FinishReason.LENGTH, None
+        else:
+            self._take(answer, sampled)
+        return answer
+
+    def _take(self, answer: _Answer, sampled: Sampled) -> None:
         if sampled.token is None:
-            sequence.distrust()  # what its slot holds is no better
-            return FinishReason.ERROR, sampled.error
-        if sequence.request.params.max_tokens == 0:
-            return FinishReason.LENGTH, None
+            answer.end = FinishReason.ERROR, sampled.error
+            return
+        answer.tokens.append(sampled.token)
         context = None if self._shifts else self.kv.capabilities.context
-        reason = sequence.accept(sampled, sampled.token, context)
-        if reason is None and self._shifts and not self.kv.make_room(sequence):
-            reason = FinishReason.CONTEXT
-        return (reason, None) if reason is not None else None
+        reason = answer.sequence.accept(sampled, sampled.token, context)
+        answer.end = None if reason is None else (reason, None)
+
+    def _verify(
+        self,
+        step: Step,
+        logits: Logits | TopKLogits,
+        at: list[int],
+        answers: dict[Sequence, _Answer],
+    ) -> None:
+        """Go on sampling rows whose tokens are those that were proposed."""
+        left = [
+            (one, row) for one, row in zip(step.sampled, at, strict=True) if one in step.proposed
+        ]
+        for place in itertools.count():
+            left = [
+                (one, row + 1)
+                for one, row in left
+                if answers[one].end is None
+                and place < len(step.proposed[one])
+                and answers[one].tokens[place] == step.proposed[one][place]
+            ]
+            if not left:
+                return
+            rows = [one for one, _ in left]
+            sampled = _sample(logits, [row for _, row in left], rows)
+            for one, result in zip(rows, sampled, strict=True):
+                self._take(answers[one], result)
+
+    def _force(self, answer: _Answer) -> None:
+        """Hand out what a sequence's constraint leaves no choice about."""
+        sequence = answer.sequence
+        sequence.forced = 0
+        matcher = sequence.sampler.matcher
+        # A shift makes room for one token.
+        if matcher is None or self._shifts or not self.scheduler.takes_forced(sequence):
+            return
+        while answer.end is None and (forced := matcher.forced()):
+            self._take(answer, Sampled(forced[0]))
+            sequence.forced += 1
+        sequence.forced_tokens += sequence.forced
+
+    def _end_of(self, answer: _Answer) -> tuple[FinishReason, str | None] | None:
+        """Why a sequence ends with its tokens, if it does."""
+        full = answer.end is None and self._shifts and answer.sequence.slot >= 0
+        if full and not self.kv.make_room(answer.sequence):
+            return FinishReason.CONTEXT, None
+        return answer.end
 
     def _fail(self, step: Step, error: Exception) -> None:
         """End the sequences of a failed step; the others go on."""
@@ -173,20 +274,33 @@ class EngineCore:
         self.metrics.completed(sequence.complete(reason, error).timings)
 
 
-def _score_prompts(step: Step, logits: Logits | TopKLogits) -> Logits | TopKLogits:
-    """Take what prompts want of a step's logits; return the rows that are sampled from."""
+def _score_prompts(step: Step, logits: Logits | TopKLogits) -> list[int]:
+    """Take what prompts want of a step's logits; return where those of each sampled row are: the
+    first of them, where tokens were proposed.
+    """
     if len(logits) == len(step.sampled):
-        return logits
-    whole, wanted, at = require_full_logits(logits), list[int](), 0
+        return list(range(len(logits)))
+    whole, found, at = require_full_logits(logits), list[int](), 0
+    sampled = set(step.sampled)
     for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
-        sampled = len(row.tokens) == sequence.pending
-        scored = row.logits - sampled
+        drawn = 1 + len(step.proposed.get(sequence, ())) if sequence in sampled else 0
+        scored = row.logits - drawn
         if scored and sequence.state.scores is not None:
             sequence.state.scores.take(whole[at : at + scored])
         at += row.logits
-        if sampled:
-            wanted.append(at - 1)
-    return whole[wanted]
+        if drawn:
+            found.append(at - drawn)
+    return found
+
+
+def _sample(
+    logits: Logits | TopKLogits, at: list[int], sequences: Iterable[Sequence]
+) -> list[Sampled]:
+    """A token for each sequence, from its row of the logits."""
+    states = [one.sampler for one in sequences]
+    if not states:
+        return []
+    return sample(logits if len(at) == len(logits) else logits[at], states)
 
 
 def _unscored(sequence: Sequence) -> tuple[FinishReason, str] | None:
@@ -194,12 +308,4 @@ def _unscored(sequence: Sequence) -> tuple[FinishReason, str] | None:
     scores = sequence.state.scores
     if scores is None or scores.error is None:
         return None
-    sequence.distrust()
     return FinishReason.ERROR, scores.error
-
-
-def _output(sequence: Sequence, sampled: Sampled) -> list[int]:
-    """The tokens that go behind a sequence."""
-    if sampled.token is None or sequence.request.params.max_tokens == 0:
-        return []
-    return [sampled.token]

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from runtimes.api import EngineApi
-from runtimes.chat import Message, encode_chat
-from runtimes.checks import check_request, check_room, check_tokens
+from runtimes.chat import Message, encode_chat, encode_continuation
+from runtimes.checks import check_request, check_room
+from runtimes.engine import adapters
 from runtimes.engine.core import EngineCore
 from runtimes.engine.loading import load_runner
 from runtimes.engine.metrics import EngineStats, ratio
 from runtimes.engine.prefix_pool import Prefix
 from runtimes.engine.sequence import RequestState, Sink
-from runtimes.engine.session import SessionHeader, read_session, write_session
+from runtimes.engine.session import SessionHeader, header_of, read_session, write_session
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
-from runtimes.machine.installed import find_installed
-from runtimes.models.modelfile import ModelFile, fingerprint
+from runtimes.models.modelfile import ModelFile
 from runtimes.request import FinishReason, Request
 from runtimes.runner import Runner, Tokenizer
 from runtimes.sampling.grammar import GrammarCompiler, MatcherMaker
@@ -64,10 +64,13 @@ class Engine(EngineApi):
         self._core = EngineCore(runner, self._settings, scheduling, room)
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
+        self._digests: dict[str, str] = {}  # of files of adapters, by name
         self._compiling: list[RequestState] = []  # requests whose constraints are being compiled
+        self._embedding: deque[RequestState] = deque()  # texts to embed
         self._compiler = ThreadPoolExecutor(1, "ingot-constraints")
         self._closing = self._drain = self._freed = False
-        self._vocabulary = threading.Lock()  # held while the tokenizer's native part is in use
+        self._vocabulary = threading.Condition()  # guards how many use the tokenizer's native part
+        self._encoding = 0
         self._thread = threading.Thread(target=self._run, name="ingot-engine", daemon=True)
         self._thread.start()
 
@@ -124,10 +127,20 @@ class Engine(EngineApi):
         tools: Sequence[Message] | None = None,
     ) -> list[int]:
         """See ``EngineApi.encode_chat``."""
+        self.model.require_writer()
         with self._open_vocabulary():
             return encode_chat(
                 self.tokenizer, template or self.model.chat_template, messages, tools
             )
+
+    def encode_continuation(
+        self, context: str | Sequence[Message], continuation: str
+    ) -> tuple[list[int], int]:
+        """See ``runtimes.chat.encode_continuation``."""
+        self.model.require_writer()
+        with self._open_vocabulary():
+            template = self.model.chat_template
+            return encode_continuation(self.tokenizer, template, context, continuation)
 
     @contextlib.contextmanager
     def _open_vocabulary(self) -> Iterator[None]:
@@ -135,10 +148,18 @@ class Engine(EngineApi):
         with self._vocabulary:
             if self._freed:
                 raise RequestError("the engine is closed")
+            self._encoding += 1
+        try:
             yield
+        finally:
+            with self._vocabulary:
+                self._encoding -= 1
+                self._vocabulary.notify_all()
 
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``."""
+        if not request.embed:
+            self.model.require_writer()
         grammar = check_request(request, self.context, self.vocab_size)
         stream = Stream(request.id, self.cancel)
         self.submit_to(request, stream, grammar)
@@ -150,10 +171,22 @@ class Engine(EngineApi):
         ``grammar`` is what ``check_request`` gave, perhaps in a process that knew a larger context.
         """
         check_room(request, self.context)
-        if request.adapter and request.adapter not in self._runner.capabilities.adapters:
-            raise RequestError(f"{self.model.path} has no adapter {request.adapter!r} loaded")
+        adapters.require(self._runner, request)
         state = RequestState(request, sink, time.monotonic(), self.tokenizer, grammar)
         self._post(lambda: self._take(state), refuse_when_closing=True)
+
+    @property
+    def adapters(self) -> frozenset[str]:
+        """See ``EngineApi.adapters``."""
+        return adapters.names(self._runner)
+
+    def load_adapter(self, name: str, path: Path) -> None:
+        """See ``EngineApi.load_adapter``."""
+        self._call(lambda: adapters.load(self._runner, name, path, self._digests))
+
+    def unload_adapter(self, name: str) -> None:
+        """See ``EngineApi.unload_adapter``."""
+        self._call(lambda: adapters.unload(self._runner, self._core, name, self._compiling))
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
@@ -167,7 +200,7 @@ class Engine(EngineApi):
         return EngineStats(
             slots=self.slots,
             context=self.context,
-            queued=scheduler.waiting + compiling,
+            queued=scheduler.waiting + compiling + len(self._embedding),
             running=len(running),
             prefilling=len(running) - decoding,
             decoding=decoding,
@@ -185,50 +218,52 @@ class Engine(EngineApi):
     def embed(self, tokens: Sequence[int]) -> list[float]:
         """The embedding of a text's tokens, of length 1, between two steps. Raises RequestError
         where the file gives none or the tokens do not fit the context."""
-        ids = list(tokens)
-        check_tokens(ids, self.vocab_size)
-        if len(ids) > self.context:
-            said = f"the text has {len(ids):,} tokens; the context holds {self.context:,}"
-            raise RequestError(said)
-        found: list[float] = self._call(lambda: self._runner.embed(ids)).tolist()
+        request = Request(list(tokens), embed=True)
+        check_request(request, self.context, self.vocab_size)
+        found: list[float] = self._call(lambda: self._runner.embed(request.prompt)).tolist()
         return found
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
         return self._call(self._core.kv.clear)
 
-    def save_session(self, tokens: Sequence[int], path: Path) -> int:
+    def save_session(self, tokens: Sequence[int], path: Path, adapter: str | None = None) -> int:
         """See ``EngineApi.save_session``."""
-        found = self._call(lambda: self._core.kv.save_prefix(list(tokens)))
+        wanted = Prefix(adapter, list(tokens))
+        found, digest = self._call(
+            lambda: (self._core.kv.save_prefix(wanted), self._digest(adapter))
+        )
         if found is None:
             raise RequestError("nothing of this conversation is cached: there is nothing to save")
         kept, data = found
-        write_session(path, self._session_header(kept), data)
+        write_session(path, self._session_header(kept, digest), data)
         return len(kept)
 
-    def load_session(self, path: Path) -> list[int]:
+    def load_session(self, path: Path, adapter: str | None = None) -> list[int]:
         """See ``EngineApi.load_session``; RequestError also from a reproducible engine."""
         if self._settings.reproducible:
             raise RequestError(
                 "reproducible answers need every prompt computed in one way: no session is loaded"
             )
-        header, data = read_session(path, self._session_header(()))
-        if not self._call(lambda: self._core.kv.pool.put(Prefix(None, list(header.tokens)), data)):
+        digest = self._digest(adapter)
+        header, data = read_session(path, self._session_header((), digest))
+        prefix = Prefix(adapter, list(header.tokens))
+
+        def put() -> bool:  # between two steps the adapter may have become another one
+            return digest == self._digest(adapter) and self._core.kv.pool.put(prefix, data)
+
+        if not self._call(put):
             raise RequestError(
                 f"{path} holds {len(data):,} bytes of keys and values, more than the prefix cache "
                 "may keep"
             )
         return list(header.tokens)
 
-    def _session_header(self, tokens: Iterable[int]) -> SessionHeader:
-        found = find_installed(self.model.runtime)
-        return SessionHeader(
-            model=fingerprint(self.model),
-            runtime=self.model.runtime,
-            library=found.version if found else "unknown",
-            kv_type=self._settings.kv_type,
-            tokens=list(tokens),
-        )
+    def _digest(self, adapter: str | None) -> str:
+        return adapters.digest_of(self._runner, adapter, self._digests)
+
+    def _session_header(self, tokens: Iterable[int], digest: str) -> SessionHeader:
+        return header_of(self.model, self._settings.kv_type, digest, tokens)
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
@@ -264,7 +299,8 @@ class Engine(EngineApi):
         reason, error = FinishReason.CANCELLED, None
         try:
             while self._wait_for_work():
-                if not self._core.step():
+                embedded = self._embed_next()  # one at a time: what is answered goes on
+                if not self._core.step() and not embedded:
                     time.sleep(_NAP_S)
         except Exception as problem:
             logger.exception("the engine's thread failed")
@@ -274,27 +310,35 @@ class Engine(EngineApi):
                 self._closing = True  # from here on submit refuses
                 commands, self._commands = self._commands, deque()
             _carry_out(commands)
-            for state in self._compiling:
+            for state in [*self._compiling, *self._embedding]:
                 state.give_up(reason, error)
             self._core.end_all(reason, error)
             self._compiler.shutdown(cancel_futures=True)  # it uses the tokenizer
             with self._vocabulary:
                 self._freed = True
+                self._vocabulary.wait_for(lambda: not self._encoding)
                 self._runner.close()
 
     def _wait_for_work(self) -> bool:
         """Take over posted commands, asleep while there is nothing to do. False: end."""
         with self._wake:
-            while not self._commands and self._core.scheduler.idle and not self._closing:
+            while (
+                not (self._commands or self._embedding or self._closing)
+                and self._core.scheduler.idle
+            ):
                 self._wake.wait()
             commands, self._commands = self._commands, deque()
         _carry_out(commands)
         # Commands that came meanwhile count: a request may be among them.
-        busy = not self._core.scheduler.idle or bool(self._compiling or self._commands)
+        waiting = self._compiling or self._embedding or self._commands
+        busy = not self._core.scheduler.idle or bool(waiting)
         return not self._closing or (self._drain and busy)
 
     def _take(self, state: RequestState) -> None:
         """Take a request in, once its constraint is compiled: that may take seconds."""
+        if state.request.embed:
+            self._embedding.append(state)
+            return
         constraint = state.request.params.constraint
         state.new_matcher = self._grammars.known(constraint) if constraint else None
         if constraint is None or state.new_matcher is not None:
@@ -314,6 +358,7 @@ class Engine(EngineApi):
         try:
             if compiled is not None:
                 state.new_matcher = compiled.result()
+            adapters.require(self._runner, state.request)  # it may have been unloaded since
             self._core.add(state)
         except IngotError as error:
             state.give_up(FinishReason.ERROR, str(error))
@@ -321,10 +366,25 @@ class Engine(EngineApi):
             logger.exception("a request could not be taken in")
             state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
 
+    def _embed_next(self) -> bool:
+        """Embed one text; False where none waits."""
+        if not self._embedding:
+            return False
+        state = self._embedding.popleft()
+        try:
+            self._core.embed(state)
+        except IngotError as error:
+            state.give_up(FinishReason.ERROR, str(error))
+        except Exception as error:
+            logger.exception("a text could not be embedded")
+            state.give_up(FinishReason.ERROR, f"the engine failed: {error}")
+        return True
+
     def _cancel(self, request_id: str) -> None:
-        for state in [one for one in self._compiling if one.request.id == request_id]:
-            self._compiling.remove(state)
-            state.give_up(FinishReason.CANCELLED)
+        for waiting in (self._compiling, self._embedding):
+            for state in [one for one in waiting if one.request.id == request_id]:
+                waiting.remove(state)
+                state.give_up(FinishReason.CANCELLED)
         self._core.cancel(request_id)
 
 

@@ -7,11 +7,13 @@ memory, which keeps what was pushed out of the slots.
 A runner whose slots have caches of their own decodes neighbouring slots in one pass. An unused slot
 between them costs as much as a sequence that is run along, or another pass over the weights. So
 before a step the sequence in the highest slot changes places with the lowest unused one, as often
-as that pays by what moves and steps have taken.
+as that pays by what moves and steps have taken. Where each adapter has passes of its own, sequences
+of one come to lie next to each other in the same way.
 """
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -173,6 +175,17 @@ class KvCache:
         if retain:
             self._retained[slot] = prefix
 
+    def cut(self, sequence: Sequence) -> bool:
+        """Forget what its slot holds beyond what counts as computed. False: all of it is lost, and
+        its slot is another's.
+        """
+        try:
+            self._kv.trim(sequence.slot, sequence.position)
+        except IngotError as error:
+            logger.warning("a slot could not be cut back: %s", error)
+            return self._empty(sequence.slot) is None
+        return True
+
     def make_room(self, sequence: Sequence) -> bool:
         """Shift its context if the next token does not fit; False when that is not done."""
         context = self.capabilities.context
@@ -261,15 +274,15 @@ class KvCache:
         self._retained.clear()
         return self.pool.clear()
 
-    def save_prefix(self, tokens: list[int]) -> tuple[list[int], SavedKv] | None:
-        """Tokens, keys and values of the longest known beginning of ``tokens``; None if none is.
+    def save_prefix(self, wanted: Prefix) -> tuple[list[int], SavedKv] | None:
+        """Tokens, keys and values of the longest known beginning of ``wanted``; None if none is.
 
         Never of more: the rest may be another conversation. Raises RequestError when no slot is
         free to cut that off in.
         """
         live = {one.slot: Prefix(one.request.adapter, one.cached_tokens()) for one in self.running}
-        match = self._find(Prefix(None, tokens), live)
-        known = Prefix(None, tokens[: match.length])
+        match = self._find(wanted, live)
+        known = Prefix(wanted.adapter, wanted.tokens[: match.length])
         if not match.length:
             return None
         if match.entry is not None and match.length == len(match.entry.prefix.tokens):
@@ -294,13 +307,14 @@ class KvCache:
     def compact(self) -> list[Sequence]:
         """Move sequences; return those whose keys and values were lost, which have no slot now."""
         most_tokens = _MOST_MOVED_BYTES // max(self.capabilities.kv_bytes_per_token, 1)
-        while self.compacts and (gap := self._gap()) is not None:
+        while self.compacts and (gap := self._gap() or self._stray()) is not None:
             sequence, target = gap
-            source = sequence.slot
-            if sequence.dropped:  # nothing could bring a shifted one back
+            source, other = sequence.slot, self._sequences[target]
+            both = [sequence, *([other] if other is not None and other.decoding else [])]
+            if any(one.dropped for one in both):  # nothing could bring a shifted one back
                 break
             tokens = self._held(source) + self._held(target)
-            left = sequence.request.params.max_tokens - len(sequence.output)
+            left = min(one.request.params.max_tokens - len(one.output) for one in both)
             worth = tokens * self._move_s <= min(left, _GAP_STEPS) * self._row_s
             if not worth or tokens > most_tokens:
                 break
@@ -320,6 +334,20 @@ class KvCache:
         decoding = [one for one in self._sequences if one and one.decoding]
         lowest = next((i for i, one in enumerate(decoding) if one.slot != i), len(decoding))
         return (decoding[-1], lowest) if lowest < len(decoding) else None
+
+    def _stray(self) -> tuple[Sequence, int] | None:
+        """A decoding sequence that others of its adapter come before, and the first slot among
+        those of another adapter where it would join them."""
+        if not self.capabilities.adapters_apart:
+            return None
+        decoding = [one for one in self._sequences if one and one.decoding]
+        counts = Counter(one.request.adapter for one in decoding)  # in the order of their slots
+        wanted = [adapter for adapter, count in counts.items() for _ in range(count)]
+        for at, (one, adapter) in enumerate(zip(decoding, wanted, strict=True)):
+            if one.request.adapter != adapter:
+                stray = next(x for x in decoding[at:] if x.request.adapter == adapter)
+                return stray, one.slot
+        return None
 
     def _held(self, slot: int) -> int:
         """Tokens whose keys and values are in the slot."""

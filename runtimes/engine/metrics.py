@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 import threading
 import time
-from collections import Counter, deque
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from runtimes.request import Timings
@@ -29,15 +30,14 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Percentiles:
-        """Inclusive percentiles (``statistics.quantiles``). The bins are half an octave wide, from
-        the first that has something in it to the last."""
+        """Inclusive percentiles, as ``statistics.quantiles`` has them. The bins are half an octave
+        wide, from the first that has something in it to the last."""
         found = sorted(values)
         if not found:
             return cls()
         if len(found) == 1:
             return cls(found[0], found[0], found[0], _histogram(found))
-        cuts = statistics.quantiles(found, n=100, method="inclusive")
-        return cls(cuts[49], cuts[89], cuts[98], _histogram(found))
+        return cls(_cut(found, 50), _cut(found, 90), _cut(found, 99), _histogram(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,9 @@ class EngineStats:
     ttft_s: Percentiles
     tpot_s: Percentiles
     compiling: int = 0  # of those queued, whose constraint is being compiled
+    forced_tokens: int = 0  # of the completion tokens, that constraints left no choice about
+    proposed_tokens: int = 0  # guessed, and computed together with the token before
+    accepted_tokens: int = 0  # of these, the ones that were sampled then
 
     @property
     def prefill_tps(self) -> float:
@@ -97,6 +100,7 @@ class Metrics:
         self.completion_tokens = 0
         self._prefill_seconds = self._decode_seconds = 0.0
         self._decode_tokens = 0
+        self._forced = self._proposed = self._accepted = 0
         self._native_seconds = self._step_seconds = 0.0
         self._completions = 0
         # Of the last ten seconds: when, tokens prefilled, tokens decoded.
@@ -104,8 +108,20 @@ class Metrics:
         self._ttft: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
         self._tpot: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
 
-    def step(self, *, prompt: int, sampled: int, decoded: int, native: float, whole: float) -> None:
-        """Record a step: tokens prefilled, sampled, of these by decoding rows, and its seconds.
+    def step(
+        self,
+        *,
+        prompt: int,
+        sampled: int,
+        decoded: int,
+        native: float,
+        whole: float,
+        forced: int = 0,
+        proposed: int = 0,
+        accepted: int = 0,
+    ) -> None:
+        """Record a step: tokens prefilled, tokens of answers, of these behind a row's first, those
+        that were forced, those that were guessed and of them the right ones, and its seconds.
 
         A mixed step's time is shared out between prefill and decode by their tokens.
         """
@@ -114,6 +130,9 @@ class Metrics:
         self.prompt_tokens += prompt
         self.completion_tokens += sampled
         self._decode_tokens += decoded
+        self._forced += forced
+        self._proposed += proposed
+        self._accepted += accepted
         share = prompt / (prompt + decoded) if prompt + decoded else 0.0
         self._prefill_seconds += whole * share
         self._decode_seconds += whole * (1 - share)
@@ -145,6 +164,9 @@ class Metrics:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "decode_tokens": self._decode_tokens,
+            "forced_tokens": self._forced,
+            "proposed_tokens": self._proposed,
+            "accepted_tokens": self._accepted,
             "prefill_s": self._prefill_seconds,
             "decode_s": self._decode_seconds,
             "prefill_tps_now": prefill_now,
@@ -166,13 +188,20 @@ def _rates(recent: list[tuple[float, int, int]], now: float, seconds: float) -> 
     return sum(event[1] for event in recent) / span, sum(event[2] for event in recent) / span
 
 
+def _cut(found: list[float], percent: int) -> float:
+    at, rest = divmod(percent * (len(found) - 1), 100)
+    return (found[at] * (100 - rest) + found[at + 1] * rest) / 100
+
+
 def _histogram(found: list[float]) -> tuple[tuple[float, int], ...]:
-    numbers = [math.ceil(2 * math.log2(max(value / _LEAST_S, 1.0))) for value in found]
-    counts = Counter(numbers)
-    return tuple(
-        (_LEAST_S * 2 ** (number / 2), counts[number])
-        for number in range(numbers[0], numbers[-1] + 1)
-    )
+    first, last = _bin(found[0]), _bin(found[-1])
+    ends = [_LEAST_S * 2 ** (number / 2) for number in range(first, last + 1)]
+    up_to = [0, *(bisect_right(found, end) for end in ends[:-1]), len(found)]
+    return tuple((end, b - a) for end, (a, b) in zip(ends, pairwise(up_to), strict=True))
+
+
+def _bin(value: float) -> int:
+    return math.ceil(2 * math.log2(max(value / _LEAST_S, 1.0)))
 
 
 def ratio(part: float, whole: float) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections.abc as abc
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from runtimes.runner import SavedKv
+if TYPE_CHECKING:  # NumPy takes long to import, and an app that starts may only compare tokens
+    from runtimes.runner import SavedKv
 
 _MOST_ENTRIES = 128  # each is looked at for every new sequence
 

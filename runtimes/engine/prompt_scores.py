@@ -13,10 +13,11 @@ from runtimes.sampling.sampler import log_probabilities
 
 @dataclass(slots=True)
 class PromptScores:
-    """Those known so far: of the tokens behind the first, in order."""
+    """Those known so far: of the tokens from ``first`` on, in order."""
 
     prompt: list[int]
     top: int
+    first: int = 1
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] = field(default_factory=list)
     error: str | None = None
@@ -25,12 +26,12 @@ class PromptScores:
     def of(cls, request: Request) -> PromptScores | None:
         """None where nobody wants them."""
         top = request.params.prompt_logprobs
-        return None if top is None else cls(request.prompt, top)
+        return None if top is None else cls(request.prompt, top, request.scored_from)
 
     @property
     def usable(self) -> int | None:
         """How many tokens of a cached prefix may be left out; None when all are scored."""
-        known = len(self.logprobs)
+        known = self.first - 1 + len(self.logprobs)
         return None if known + 1 >= len(self.prompt) else known
 
     def rows(self, start: int, count: int) -> int:
@@ -45,8 +46,8 @@ class PromptScores:
 
     def take(self, logits: Logits) -> None:
         """The next tokens' logits: float32 [tokens, vocabulary]."""
-        known = len(self.logprobs)
-        tokens = np.array(self.prompt[known + 1 : known + 1 + len(logits)], np.int64)
+        at = self.first + len(self.logprobs)
+        tokens = np.array(self.prompt[at : at + len(logits)], np.int64)
         found = log_probabilities(logits, tokens, self.top)
         if np.isnan(found.chosen).any():
             self.error = (
@@ -59,4 +60,4 @@ class PromptScores:
 
     def tokens(self) -> set[int]:
         """All that the log-probabilities are of."""
-        return set(self.prompt).union(*self.top_logprobs)
+        return set(self.prompt[self.first - 1 :]).union(*self.top_logprobs)

@@ -14,9 +14,11 @@ import bisect
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from runtimes.engine import policy
 from runtimes.engine.kv_cache import KvCache
+from runtimes.engine.propose import Proposer
 from runtimes.engine.sequence import Sequence
 from runtimes.runner import StepPlan, StepRow
 from runtimes.settings import SchedulerSettings
@@ -34,6 +36,7 @@ class Step:
     prefill: int  # tokens of sequences that were not decoding
     decoded: bool  # whether any sequence was
     expired: list[Sequence]  # out of time, and out of their slots
+    proposed: dict[Sequence, list[int]]  # behind the tokens of these rows, with logits after each
 
 
 class Scheduler:
@@ -49,6 +52,10 @@ class Scheduler:
         self._arrivals = itertools.count()
         self._stalled = 0.0  # seconds of prefill since sequences last decoded
         self._prefill_rate: float | None = None  # tokens a second
+        one = self._capabilities
+        self._speculates = settings.speculation and kv.chunk == 1
+        cuts = one.can_trim and one.every_logits and not one.top_k_logits
+        self.proposer = Proposer() if self._speculates and cuts else None
 
     @property
     def waiting(self) -> int:
@@ -87,6 +94,8 @@ class Scheduler:
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
         self._deadlines.pop(sequence, None)
+        if self.proposer:
+            self.proposer.forget(sequence)
 
     def schedule(self, now: float) -> Step:
         """The next step; without sequences when none can run ``now``."""
@@ -100,8 +109,36 @@ class Scheduler:
             return self._step(prefill, expired)
         for lost in self.kv.compact():
             self._requeue(lost)
-        decode = {sequence: 1 for sequence in self.kv.running if sequence.decoding}
-        return self._step({**decode, **prefill}, expired)
+        decode = self._decode_shares(sum(prefill.values()))
+        proposed = {} if prefill else self._propose(decode)
+        return self._step({**decode, **prefill}, expired, proposed)
+
+    def takes_forced(self, sequence: Sequence) -> bool:
+        """Whether tokens that its constraint forces may be put behind it without sampling."""
+        return self._speculates and not sequence.request.params.wants_logprobs
+
+    def _decode_shares(self, prefill: int) -> dict[Sequence, int]:
+        """How many tokens of each decoding row go in, in a step with ``prefill`` others: also
+        forced ones, where they do not cost a pass of their own.
+        """
+        decoding = [one for one in self.kv.running if one.decoding]
+        together = self._capabilities.mixed_batch or len(decoding) == 1
+        spare = self._capabilities.batch - prefill - len(decoding) if together else 0
+        shares: dict[Sequence, int] = {}
+        for one in decoding:
+            more = min(one.pending - 1, max(spare, 0))
+            shares[one], spare = 1 + more, spare - more
+        return shares
+
+    def _propose(self, shares: dict[Sequence, int]) -> dict[Sequence, list[int]]:
+        """Guesses that go in behind what is known of decoding rows."""
+        one = self._capabilities
+        if not shares or not self.proposer or not (one.mixed_batch or len(shares) == 1):
+            return {}
+        most = min(one.batch - sum(shares.values()), one.most_logits - len(shares))
+        most = min(most, *(one.context - row.position - n for row, n in shares.items()))
+        rows = [row for row, n in shares.items() if n == row.pending]
+        return self.proposer.propose(rows, most) if len(rows) == len(shares) and most > 0 else {}
 
     def _expire(self, now: float) -> list[Sequence]:
         """Take out those whose time is up."""
@@ -127,6 +164,7 @@ class Scheduler:
     def _requeue(self, sequence: Sequence) -> None:
         """Back into the queue; its tokens stay, its slot is another's."""
         sequence.computed, sequence.needs_prefix, sequence.requeued = 0, True, True
+        sequence.forced = 0
         bisect.insort(self._waiting, sequence, key=Sequence.rank)
 
     def _admit(self, now: float) -> None:
@@ -147,7 +185,7 @@ class Scheduler:
         waiting = [one for one in running if not one.decoding]
         if not waiting:
             return {}
-        decoding = len(running) - len(waiting)
+        decoding = sum(one.pending for one in running if one.decoding)
         budget = policy.prefill_budget(
             self._settings,
             batch=capabilities.batch,
@@ -178,32 +216,39 @@ class Scheduler:
                 break
         return shares
 
-    def _step(self, shares: dict[Sequence, int], expired: list[Sequence]) -> Step:
+    def _step(
+        self,
+        shares: dict[Sequence, int],
+        expired: list[Sequence],
+        proposed: dict[Sequence, list[int]] | None = None,
+    ) -> Step:
+        proposed = proposed or {}
         sequences = tuple(one for one in self.kv.running if one in shares)
         top_k = self._capabilities.top_k_logits
         rows = tuple(
             StepRow(
                 slot=one.slot,
                 position=one.position,
-                tokens=one.tokens(one.computed, shares[one]),
-                logits=self._logits(one, shares[one]),
+                tokens=[*one.tokens(one.computed, shares[one]), *proposed.get(one, ())],
+                logits=self._logits(one, shares[one]) + len(proposed.get(one, ())),
                 top_k_needed=one.request.params.top_k_needed if top_k else 0,
                 adapter=one.request.adapter,
             )
             for one in sequences
         )
         sampled = tuple(one for one in sequences if shares[one] == one.pending)
-        decoding = sum(1 for one in sequences if one.output and one.pending == 1)
-        prefill = sum(len(row.tokens) for row in rows) - decoding
-        return Step(StepPlan(rows), sequences, sampled, prefill, decoding > 0, expired)
+        decoding = sum(shares[one] for one in sequences if one.output and one.decoding)
+        prefill = sum(shares.values()) - decoding
+        return Step(StepPlan(rows), sequences, sampled, prefill, decoding > 0, expired, proposed)
 
     def _logits(self, sequence: Sequence, share: int) -> int:
         sampled, scores = int(share == sequence.pending), sequence.state.scores
         return max(scores.rows(sequence.computed, share), sampled) if scores else sampled
 
-    def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> None:
+    def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> int:
         """Record that the step took ``seconds``, and which tokens go on each of ``step.sampled``:
-        any number of them.
+        any number of them. Those that begin like what was proposed for a row are in its slot;
+        returns how many these are.
         """
         if step.prefill >= policy.LEAST_CHUNK and seconds > 0:
             rate, old = step.prefill / seconds, self._prefill_rate
@@ -213,5 +258,19 @@ class Scheduler:
         self._stalled = 0.0 if step.decoded else self._stalled + seconds
         for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
             sequence.computed += len(row.tokens)
+        accepted: list[tuple[Sequence, int]] = []
         for sequence, new in zip(step.sampled, tokens, strict=True):
             sequence.output += new
+            if guessed := step.proposed.get(sequence):
+                pairs = zip(guessed, new[:-1], strict=False)
+                right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                accepted.append((sequence, right))
+                sequence.computed -= len(guessed) - right
+                sequence.proposed_tokens += len(guessed)
+                sequence.accepted_tokens += right
+                if right < len(guessed) and not self.kv.cut(sequence):
+                    self._requeue(sequence)
+        if self.proposer and not step.prefill:
+            more = sum(len(row.tokens) for row in step.plan.rows) - len(step.sequences)
+            self.proposer.learn(len(step.sequences), more, seconds, accepted)
+        return sum(right for _, right in accepted)

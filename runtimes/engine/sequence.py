@@ -107,6 +107,7 @@ class Sequence:
     slot: int = -1
     computed: int = 0  # tokens whose keys and values have gone into the slot
     dropped: int = 0  # of these, taken out again by a context shift
+    forced: int = 0  # tokens at the end that were not sampled and may go in with the one before
     needs_prefix: bool = True  # until the slot has been made ready for it
     reused: int = 0  # tokens of the prompt that did not have to be computed
     # Above 1, it is computed in one way only: the prompt is cut at multiples of it, and each token
@@ -116,6 +117,9 @@ class Sequence:
     # Its answer
     sampler: SamplerState = field(init=False)
     text: Detokenizer = field(init=False)
+    forced_tokens: int = 0
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)  # since the last piece: half characters
@@ -155,8 +159,8 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        """Whether one token is all that the next sample needs."""
-        return not self.needs_prefix and self.pending == 1
+        """Whether the next sample needs one token only, and those that were forced behind it."""
+        return not self.needs_prefix and self.pending <= 1 + self.forced
 
     @property
     def next_chunk(self) -> int:
@@ -234,6 +238,7 @@ class Sequence:
             self._put(rest)
         tokens, params, scores = tuple(self.output), self.request.params, self.state.scores
         usage = Usage(len(self.prompt), len(tokens), min(self.reused, len(self.prompt)))
+        unscored = (None,) * (scores.first if scores else 0)
         completion = Completion(
             id=self.request.id,
             text=self.text.text,
@@ -244,8 +249,10 @@ class Sequence:
             logprobs=tuple(self.logprobs) if params.wants_logprobs else None,
             error=error,
             top_logprobs=tuple(self.top_logprobs) if params.top_logprobs else None,
-            prompt_logprobs=(None, *scores.logprobs) if scores else None,
-            prompt_top_logprobs=(None, *scores.top_logprobs) if scores and scores.top else None,
+            prompt_logprobs=(*unscored, *scores.logprobs) if scores else None,
+            prompt_top_logprobs=(*unscored, *scores.top_logprobs)
+            if scores and scores.top
+            else None,
             token_bytes=self._token_bytes()
             if params.logprobs or params.top_logprobs or scores
             else None,
@@ -280,5 +287,8 @@ class Sequence:
             ttft_s=first - submitted,
             decode_s=self.last_token - self.first_token,
             total_s=now - submitted,
+            forced_tokens=self.forced_tokens,
+            proposed_tokens=self.proposed_tokens,
+            accepted_tokens=self.accepted_tokens,
             **asdict(usage),
         )

@@ -7,24 +7,31 @@ A session file is one line of JSON in UTF-8, ended by a newline, then the payloa
      "tokens": [...], "crc32": ...}
 
 ``ingot_session`` is the version of this layout and of the payloads', ``model`` the fingerprint of
-the model file (``runtimes.models.modelfile``), ``library`` the version of the runtime's library,
-``tokens`` the ids that the payload holds the keys
-and values of, ``crc32`` the checksum (zlib's) of the fields before it and the payload. The tokens
-are the text of the conversation: the file is as private as that, and is made readable by its owner
-only.
+the model file (``runtimes.models.modelfile``) or of it and an adapter's, ``library`` the version of
+the runtime's library, ``tokens`` the ids that the payload holds the keys and values of, ``crc32``
+the checksum (zlib's) of the fields before it and the payload. The tokens are the text of the
+conversation: the file is as private as that, and is made readable by its owner only.
 """
 
+from __future__ import annotations
+
 import errno
+import hashlib
 import json
 import os
 import tempfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runtimes.errors import ModelError, OutOfMemoryError
-from runtimes.runner import SavedKv
+from runtimes.machine.installed import find_installed
+from runtimes.models.modelfile import ModelFile, fingerprint
+
+if TYPE_CHECKING:
+    from runtimes.runner import SavedKv
 
 _VERSION = 3
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -41,6 +48,19 @@ class SessionHeader:
     library: str
     kv_type: str
     tokens: list[int]
+
+
+def header_of(model: ModelFile, kv_type: str, adapter: str, tokens: Iterable[int]) -> SessionHeader:
+    """That of a session of this machine's library; ``adapter`` is the checksum of the file of one,
+    with which the model is another one, or nothing."""
+    installed, known = find_installed(model.runtime), fingerprint(model)
+    return SessionHeader(
+        model=hashlib.sha256(f"{known}{adapter}".encode()).hexdigest() if adapter else known,
+        runtime=model.runtime,
+        library=installed.version if installed else "unknown",
+        kv_type=kv_type,
+        tokens=list(tokens),
+    )
 
 
 def write_session(path: Path, header: SessionHeader, data: SavedKv) -> None:

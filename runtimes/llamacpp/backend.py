@@ -47,10 +47,29 @@ class LlamaBackend(Backend):
 
     def open(self, model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Tokenizer]:
         """The model with a context."""
+        if model.encodes:
+            from runtimes.llamacpp.encoder import LlamaEncoder
+
+            encoder = LlamaEncoder(model, settings)
+            return encoder, encoder.tokenizer
         from runtimes.llamacpp.runner import LlamaRunner
 
         runner = LlamaRunner(model, settings)
         return runner, runner.tokenizer
+
+    def adapter_problem(self, model: ModelFile, path: Path) -> str | None:
+        """By what its header says."""
+        from runtimes.models.gguf import read_header
+
+        try:
+            said = read_header(path).metadata
+        except ModelError as error:
+            return str(error)
+        if said.get("general.type") != "adapter" or said.get("adapter.type") != "lora":
+            return f"{path} is a GGUF file, but no LoRA adapter"
+        if (of := said.get("general.architecture")) != model.architecture:
+            return f"{path} is for {of} models, and {model.path.name} is a {model.architecture}"
+        return None
 
     def kernels(self) -> list[str]:
         """The processor's features that it has kernels for."""
@@ -83,4 +102,5 @@ BACKEND = LlamaBackend(
     selftest=Path(__file__).parent / "selftest" / "model.gguf",
     suffixes=(".gguf",),
     knows=_KNOWS,
+    embeds=True,
 )

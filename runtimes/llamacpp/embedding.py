@@ -50,11 +50,7 @@ class Embedder:
         for start in range(0, len(tokens), SCORED_CHUNK):
             states = self._states(tokens[start : start + SCORED_CHUNK], start)
             total = states[-1].astype(np.float64) if self._last else total + states.sum(axis=0)
-        length = float(np.linalg.norm(total))
-        if not (np.isfinite(length) and length > 0):
-            raise ModelError("the model gave states that are not numbers; finer weights may help")
-        found: npt.NDArray[np.float32] = (total / length).astype(np.float32)
-        return found
+        return of_length_one(total)
 
     def _states(self, tokens: Sequence[int], start: int) -> npt.NDArray[np.float32]:
         count = self._batch.fill(StepPlan((StepRow(0, start, tokens, len(tokens)),)))
@@ -66,3 +62,12 @@ class Embedder:
     def close(self) -> None:
         """Free the context. Once, and before the model."""
         self._lib.llama_free(self._context)
+
+
+def of_length_one(total: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """The vector's direction. Raises ModelError where it has none."""
+    length = float(np.linalg.norm(total))
+    if not (np.isfinite(length) and length > 0):
+        raise ModelError("the model gave states that are not numbers; finer weights may help")
+    found: npt.NDArray[np.float32] = (total / length).astype(np.float32)
+    return found

@@ -69,7 +69,9 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     slots, context = settings.slots, settings.context or model.context_length
     unified, tokens = settings.unified_kv, settings.kv_tokens
     batch, outputs = settings.batch, outputs_at_once(settings, slots)
-    if settings.reproducible:
+    if model.encodes:  # a text goes in whole
+        slots, batch, outputs, unified, tokens = 1, context, 1, False, None
+    elif settings.reproducible:
         slots, context = sequences(slots), context + MOST_PROBED
         outputs = outputs_at_once(settings, slots)
         batch, unified, tokens = max(batch, outputs), False, None

@@ -69,6 +69,10 @@ _PATTERNS = {
 }
 
 
+# Architectures of encoders whose files do not say that their attention looks ahead.
+_ENCODERS = frozenset({"gemma-embedding"})
+
+
 @dataclass(frozen=True, slots=True)
 class _Keys:
     """What a file says under its architecture; what it does not say is llama.cpp's default."""
@@ -134,6 +138,9 @@ def _described(
     key = number("attention.key_length", hidden // max(heads, 1))
     value = number("attention.value_length", hidden // max(heads, 1))
     slim = number("attention.key_length_swa", key) + number("attention.value_length_swa", value)
+    encodes = keys.raw("attention.causal", True) is False or keys.arch in _ENCODERS
+    if encodes:
+        kv_heads = [0] * layers  # they keep nothing of a text
     if number("attention.key_length_mla") and number("attention.value_length_mla"):
         # What is kept is the compressed token, beside its rotated part; values come out of it too.
         value = 0
@@ -164,6 +171,23 @@ def _described(
         feed_forward=max(feed_forward, number("expert_used_count") * expert),
         merges=header.array_lengths.get("tokenizer.ggml.merges", 0),
         state=_state(keys, sum(recurrent)),
+        encodes=encodes,
+        scores_pairs=_scores_pairs(keys, header),
+    )
+
+
+def _scores_pairs(keys: _Keys, header: GgufHeader) -> bool:
+    """Whether it is a cross-encoder that llama.cpp computes as it was trained: XLM-RoBERTa's. Of
+    BERT's its files lack a layer, and the second text's token type is left out."""
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    head = shapes.get("cls.output.weight")
+    return (
+        keys.arch == "bert"
+        and keys.metadata.get("tokenizer.ggml.model") == "t5"
+        and keys.metadata.get("tokenizer.ggml.token_type_count", 1) == 1
+        and "cls.weight" in shapes
+        and head is not None
+        and head[1:] in ((), (1,))
     )
 
 

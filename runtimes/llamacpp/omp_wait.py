@@ -35,7 +35,7 @@ def excess(threads: int, others: float, cores: int) -> float:
 
 
 class OmpWaitPolicy:
-    """Watches the machine while steps run, on a thread of its own.
+    """Watches the machine while steps run, each within ``with``, on a thread of its own.
 
     ``threads`` are those of an engine. Does nothing for one thread, without GNU OpenMP, or where
     the environment says how to wait (GOMP_SPINCOUNT, OMP_WAIT_POLICY).
@@ -56,13 +56,13 @@ class OmpWaitPolicy:
         """Whether waiting threads sleep now."""
         return self._asleep is not None
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         """A step begins."""
         self._running = True
         if not self._work.is_set():
             self._work.set()
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """A step has ended."""
         self._running = False
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
+from runtimes.llamacpp.adapters import LlamaAdapters
 from runtimes.llamacpp.context import (
     keeps_state,
     load_model,
@@ -86,6 +87,8 @@ class LlamaRunner:
             # Whether every layer still has the keys and values before a slot's tail.
             can_trim=self._lib.llama_model_n_swa(model) == 0 and not keeps_state(model),
         )
+        # Rounding with an adapter would depend on the number of rows in other ways.
+        self.adapters = None if settings.reproducible else LlamaAdapters(model, context)
         # Rows of logits that a call may ask for
         self._outputs = outputs_at_once(settings, caches)
         self.capabilities = Capabilities(
@@ -99,6 +102,7 @@ class LlamaRunner:
             kv_bytes_per_token=model_file.kv_bytes_per_token(KV_ELEMENT_BYTES[settings.kv_type]),
             can_trim=self.kv.can_trim,
             can_shift=self.kv.can_shift,
+            adapters_apart=True,
             top_k_logits=settings.device_sampling,
             most_logits=self._outputs,
         )
@@ -129,7 +133,8 @@ class LlamaRunner:
     def execute(self, plan: StepPlan) -> Logits | TopKLogits:
         """Run one step; see ``Runner.execute``. A failed step leaves every slot as it was."""
         parts: list[Logits | TopKLogits] = []
-        calls = self._calls(plan.rows)
+        groups = self.adapters.groups(plan.rows) if self.adapters else [plan.rows]
+        calls = [rows for group in groups for rows in self._calls(group)]
         together = not self.capabilities.mixed_batch and all(
             len(row.tokens) == 1 for row in plan.rows
         )
@@ -137,6 +142,8 @@ class LlamaRunner:
             self._top_k.ready(plan.rows)
         try:
             for rows in calls:
+                if self.adapters:
+                    self.adapters.use(rows[0].adapter)
                 found = self._pass(rows, together=together)
                 parts.append(found if len(calls) == 1 else found[np.arange(len(found))])
         except Exception:
@@ -144,7 +151,10 @@ class LlamaRunner:
                 self.kv.remove(row.slot, row.position)
                 self.kv.lengths[row.slot] = row.position
             raise
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        if len(parts) == 1:
+            return parts[0]
+        joined = _joined(parts)
+        return joined if len(groups) == 1 else joined[_places(plan.rows, calls)]
 
     def _calls(self, rows: Sequence[StepRow]) -> list[list[StepRow]]:
         """The batches that a step is made of."""
@@ -201,6 +211,8 @@ class LlamaRunner:
         if len(tokens) > self.capabilities.context:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
         self.kv.trim(0, 0)
+        if self.adapters:
+            self.adapters.use(None)
         if self._top_k:
             self._top_k.off()
         parts = [
@@ -219,7 +231,8 @@ class LlamaRunner:
         """See ``Runner.embed``."""
         if self._embedder is None:
             self._embedder = Embedder(*self._embedding)
-        return self._embedder.embed(tokens)
+        with self._omp_wait:
+            return self._embedder.embed(tokens)
 
     def close(self) -> None:
         """Free contexts and model."""
@@ -230,9 +243,8 @@ class LlamaRunner:
         self._finalizer()
 
     def _decode(self) -> None:
-        self._omp_wait.begin()
-        code = self._lib.llama_decode(self._context, self._batch.native)
-        self._omp_wait.end()
+        with self._omp_wait:
+            code = self._lib.llama_decode(self._context, self._batch.native)
         if code == 0:
             self.kv.stepped()
             return
@@ -254,6 +266,15 @@ class LlamaRunner:
             shape = (outputs, self.capabilities.vocab_size)
             view = self._views[key] = np.ctypeslib.as_array(pointer, shape)
         return view
+
+
+def _places(rows: Sequence[StepRow], calls: Sequence[Sequence[StepRow]]) -> list[int]:
+    """Where the logits of the rows' tokens lie in what the calls gave one after another."""
+    starts, at = dict[int, int](), 0
+    for row in (row for call in calls for row in call):
+        starts[row.slot] = at
+        at += row.logits
+    return [starts[row.slot] + i for row in rows for i in range(row.logits)]
 
 
 def _joined(parts: Sequence[Logits | TopKLogits]) -> Logits | TopKLogits:

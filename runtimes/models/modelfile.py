@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtimes.backend import Backend, RuntimeName
-from runtimes.errors import ModelError
+from runtimes.errors import ModelError, RequestError
 from runtimes.load import backend, backends
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class ModelFile:
     merges: int = 0  # rules of the tokenizer, where known
     state: StateShape | None = None
     further: tuple[Path, ...] = ()  # a split model's other files
+    encodes: bool = False  # it gives embeddings and continues no text
+    scores_pairs: bool = False  # of an encoder: it says how well two texts go together
 
     @classmethod
     def read(cls, path: str | Path) -> ModelFile:
@@ -84,6 +86,19 @@ class ModelFile:
     def backend(self) -> Backend:
         """What runs it."""
         return backend(self.runtime)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it gives a text's embedding."""
+        return self.backend.embeds and not self.scores_pairs
+
+    def require_writer(self) -> None:
+        """Raises RequestError for a model that only embeds texts."""
+        if self.encodes:
+            raise RequestError(
+                f"{self.path} ({self.architecture}) is an encoder: it embeds texts (`ingot embed`,"
+                " /v1/embeddings) and continues none"
+            )
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that its runner uses, without the weights; raises ModelError."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtimes.backend import Backend
+from runtimes.errors import ModelError
 
 if TYPE_CHECKING:
     from runtimes.models.memory import MemoryEstimate
@@ -43,6 +44,16 @@ class OnnxBackend(Backend):
 
         runner = OnnxRunner(model, settings)
         return runner, runner.tokenizer
+
+    def adapter_problem(self, model: ModelFile, path: Path) -> str | None:
+        """By what its header says."""
+        from runtimes.onnx.lora_file import read_adapter_header
+
+        try:
+            read_adapter_header(path, model)
+        except ModelError as error:
+            return str(error)
+        return None
 
     def kernels(self) -> list[str]:
         """The execution providers of this build."""

@@ -1,5 +1,6 @@
 """A decoder graph as its genai_config.json describes it: its session, and the names it binds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
 from runtimes.onnx.graph_file import LOGITS_FROM, shares_buffers
+from runtimes.onnx.lora_graph import Product, adapted_graph
 from runtimes.settings import RunnerSettings
 
 _DTYPES: dict[str, Any] = {
@@ -17,6 +19,8 @@ _DTYPES: dict[str, Any] = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
+# Where the weights of a graph are that is not opened from its file
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,13 @@ def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
-def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:
-    """Open the graph in ``model.path``; raises ModelError or RuntimeMissingError."""
+def load_graph(
+    model: ModelFile, settings: RunnerSettings, adapted: Sequence[Product] = ()
+) -> Graph:
+    """Open the graph in ``model.path``, with room for adapters beside the products ``adapted``.
+
+    Raises ModelError or RuntimeMissingError.
+    """
     try:
         import onnxruntime as ort
     except ImportError as error:
@@ -99,8 +108,13 @@ def load_graph(model: ModelFile, settings: RunnerSettings) -> Graph:
         # Every step has another shape, and a pattern would be kept for each.
         options.enable_mem_pattern = False
     path = model.path / names["filename"]
+    graph: str | bytes = str(path)
+    if adapted:
+        graph = adapted_graph(path, adapted)
+        # ONNX Runtime refuses weights that a link takes out of this folder.
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.resolve().parent))
     try:
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"ONNX Runtime cannot load {path}: {reason}") from error

@@ -1,10 +1,8 @@
 """Read what an ONNX graph does with its weights, without onnx or onnxruntime.
 
-Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto; the wire format
-is https://protobuf.dev/programming-guides/encoding.
+Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
+from runtimes.onnx.wire import Fields, fields, last_text, texts, varints
 
 # TensorProto.DataType -> bytes of an element
 _ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
@@ -20,10 +19,6 @@ PRUNED = "/lm_head/prune"  # how the builder names the nodes that keep a prompt'
 # A constant that a session may override: the first position that logits are wanted after. Negative
 # numbers count from the end; without an override it is -1, the last position.
 LOGITS_FROM = "logits_from"
-
-
-# A message: the values of each field, numbers or, where they have a length, bytes.
-Fields = defaultdict[int, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +38,8 @@ class Node:
     kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    # Attributes that are integers, from 0 on.
+    numbers: dict[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +69,20 @@ def read_graph(path: Path) -> OnnxGraph:
 @lru_cache(maxsize=32)
 def _read(path: Path, _changed: int, _size: int) -> OnnxGraph:
     try:
-        model = _fields(memoryview(path.read_bytes()))
-        return _describe(_fields(model[7][0]))
+        model = fields(memoryview(path.read_bytes()))
+        return _describe(fields(model[7][0]))
     except (OSError, ValueError, IndexError, TypeError) as error:
         raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
 
 
 def _describe(graph: Fields) -> OnnxGraph:
     nodes = tuple(
-        Node(_last_text(node[3]), _last_text(node[4]), _texts(node[1]), _texts(node[2]))
-        for node in map(_fields, graph[1])
+        Node(last_text(node[3]), last_text(node[4]), texts(node[1]), texts(node[2]), _numbers(node))
+        for node in map(fields, graph[1])
     )
-    initializers = [_initializer(_fields(value)) for value in graph[5]]
-    inputs = [_fields(value) for value in graph[11]]
-    past = (value for value in inputs if _last_text(value[1]).startswith("past"))
+    initializers = [_initializer(fields(value)) for value in graph[5]]
+    inputs = [fields(value) for value in graph[11]]
+    past = (value for value in inputs if last_text(value[1]).startswith("past"))
     return OnnxGraph(
         nodes,
         {tensor.name: tensor for tensor in initializers},
@@ -94,67 +91,26 @@ def _describe(graph: Fields) -> OnnxGraph:
     )
 
 
+def _numbers(node: Fields) -> dict[str, int]:
+    attributes = map(fields, node[5])
+    return {last_text(one[1]): one[3][-1] for one in attributes if one[3]}
+
+
 def _initializer(tensor: Fields) -> Initializer:
     shape: list[int] = []
     for value in tensor[1]:  # one by one, or packed
-        shape += [value] if isinstance(value, int) else _varints(value)
+        shape += [value] if isinstance(value, int) else varints(value)
     element = tensor[2][-1] if tensor[2] else 1
     raw = len(tensor[9][-1]) if tensor[9] else 0
-    entries = map(_fields, tensor[13])
-    external = {_last_text(entry[1]): _last_text(entry[2]) for entry in entries}
+    entries = map(fields, tensor[13])
+    external = {last_text(entry[1]): last_text(entry[2]) for entry in entries}
     computed = prod(shape) * _ELEMENT_BYTES.get(element, _DEFAULT_ELEMENT_BYTES)
     nbytes = int(external.get("length", 0)) or raw or computed
-    return Initializer(_last_text(tensor[8]), tuple(shape), nbytes)
+    return Initializer(last_text(tensor[8]), tuple(shape), nbytes)
 
 
 def _element_type(value: Fields) -> int:
     """Of an input that is a tensor; 0 for what is none."""
-    kinds = _fields(value[2][0])[1] if value[2] else []
-    types = _fields(kinds[0])[1] if kinds else []
+    kinds = fields(value[2][0])[1] if value[2] else []
+    types = fields(kinds[0])[1] if kinds else []
     return int(types[0]) if types else 0
-
-
-def _fields(data: memoryview) -> Fields:
-    found: Fields = defaultdict(list)
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            found[key >> 3].append(value)
-            continue
-        size, at = _varint(data, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, -1), at)
-        if size < 0 or at + size > len(data):
-            raise ValueError("a field runs past its end")
-        if kind == 2:
-            found[key >> 3].append(data[at : at + size])
-        at += size
-    return found
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _varints(data: memoryview) -> list[int]:
-    at, values = 0, []
-    while at < len(data):
-        value, at = _varint(data, at)
-        values.append(value)
-    return values
-
-
-def _last_text(values: list[Any]) -> str:
-    return _texts(values)[-1] if values else ""
-
-
-def _texts(values: list[Any]) -> tuple[str, ...]:
-    return tuple(str(data, "utf-8", errors="replace") for data in values)

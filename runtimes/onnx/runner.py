@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import ModelError, RequestError
+from runtimes.machine.heap import give_back
 from runtimes.models.modelfile import ModelFile
+from runtimes.onnx.adapters import OnnxAdapters
 from runtimes.onnx.graph import load_graph
 from runtimes.onnx.kv import SlotCache
+from runtimes.onnx.lora_graph import Product
 from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.runner import Capabilities, Logits, StepPlan, StepRow
@@ -42,6 +46,7 @@ class OnnxRunner:
             mixed_batch=False,
             most_logits=outputs_at_once(settings, slots),
             kv_bytes_per_token=self.kv.bytes_per_token,
+            every_logits=self._gives_every(),
         )
         if settings.reproducible:
             # Rows of the other kind of graph are aligned at their ends: shorter ones are padded.
@@ -50,6 +55,12 @@ class OnnxRunner:
             self.capabilities = replace(self.capabilities, lone_rows=not together)
         else:
             self._steps.pair_lone_rows = slots > 1 and self._alone_differs()
+        # Rounding with an adapter would depend on the number of rows in other ways.
+        self.adapters: OnnxAdapters | None = None
+        if isinstance(self._steps, InPlaceSteps) and not settings.reproducible:
+            reopen = partial(_reopen, self._steps, model_file, settings)
+            self.adapters = OnnxAdapters(model_file, reopen, self._steps.forget)
+            self._steps.adapters = self.adapters
 
     def execute(self, plan: StepPlan) -> Logits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
@@ -70,9 +81,11 @@ class OnnxRunner:
         wanted = []
         for row in rows:
             if row.logits > 1:
-                logits = self._every(row.slot, row.position, row.tokens)
+                logits = self._every(row.slot, row.position, row.tokens, row.adapter)
             else:
-                logits = self._steps.prefill(row.slot, row.position, row.tokens)
+                logits = self._steps.prefill(
+                    row.slot, row.position, row.tokens, adapter=row.adapter
+                )
             if row.logits:
                 wanted.append(logits[-row.logits :])
         if not wanted:
@@ -95,13 +108,18 @@ class OnnxRunner:
         self.kv.trim(0, 0)
         return np.concatenate(parts)
 
-    def _every(self, slot: int, position: int, tokens: Sequence[int]) -> Logits:
+    def _every(
+        self, slot: int, position: int, tokens: Sequence[int], adapter: str | None = None
+    ) -> Logits:
         """Prefill with logits after every token."""
-        logits = self._steps.prefill(slot, position, tokens, every=True)
+        logits = self._steps.prefill(slot, position, tokens, every=True, adapter=adapter)
         if len(logits) == len(tokens):
             return logits
         self.kv.trim(slot, position)
-        steps = (StepRow(slot, position + i, (token,), 1) for i, token in enumerate(tokens))
+        steps = (
+            StepRow(slot, position + i, (token,), 1, adapter=adapter)
+            for i, token in enumerate(tokens)
+        )
         return np.concatenate([self._steps.decode((row,)).copy() for row in steps])
 
     def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -111,6 +129,7 @@ class OnnxRunner:
     def close(self) -> None:
         """Drop the session, its bindings and the cache. A second call does nothing."""
         self._steps = None  # type: ignore[assignment]
+        self.adapters = None
         self.kv.arrays.clear()
 
     def _check(self, tokens: Sequence[int]) -> None:
@@ -118,6 +137,12 @@ class OnnxRunner:
         for token in (min(tokens), max(tokens)):
             if not 0 <= token < self.capabilities.vocab_size:
                 raise ModelError(f"the model has no token {token}")
+
+    def _gives_every(self) -> bool:
+        """Whether the graph gives the logits after each of several tokens at once."""
+        logits = self._steps.prefill(0, 0, (1, 1), every=True)
+        self.kv.trim(0, 0)
+        return len(logits) == 2
 
     def _alone_differs(self) -> bool:
         """Whether a row's logits depend on having a companion at all.
@@ -146,3 +171,12 @@ class OnnxRunner:
 
         most = decode(max(_COUNTS))
         return all(np.array_equal(decode(count), most[:count]) for count in _COUNTS)
+
+
+def _reopen(
+    steps: InPlaceSteps, model: ModelFile, settings: RunnerSettings, adapted: list[Product]
+) -> None:
+    """Go on with the graph that has room for adapters beside these products."""
+    steps.use(None)  # its weights are not in memory twice
+    give_back()
+    steps.use(load_graph(model, settings, adapted))

@@ -15,7 +15,7 @@ rows of one length together. New keys and values are copied to the slot cache af
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -23,11 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import OutOfMemoryError
+from runtimes.onnx.adapters import OnnxAdapters, Span
 from runtimes.onnx.graph import Graph, bind_input, bind_output
 from runtimes.onnx.kv import SlotCache
+from runtimes.onnx.lora_file import Matrix
 from runtimes.runner import Logits, StepRow, consecutive_runs
 
 _FIRST = np.zeros(1, np.int64)
+_MOST_BINDINGS = 128  # that are kept; one with adapters takes up to 0.2 MB
 _NOBODY = -1  # the slot of a row that is thrown away
 
 
@@ -35,12 +38,19 @@ class Steps(ABC):
     """Runs tokens through the graph, and keeps the slot cache up to date."""
 
     pair_lone_rows = False  # whether a lone row is decoded beside one that is thrown away
+    adapters: OnnxAdapters | None = None
 
     def __init__(self, graph: Graph, kv: SlotCache) -> None:
         self._graph, self._kv = graph, kv
 
     def prefill(
-        self, slot: int, position: int, tokens: Sequence[int], *, every: bool = False
+        self,
+        slot: int,
+        position: int,
+        tokens: Sequence[int],
+        *,
+        every: bool = False,
+        adapter: str | None = None,
     ) -> Logits:
         """One slot's tokens behind the ``position`` it holds.
 
@@ -53,6 +63,10 @@ class Steps(ABC):
         mask = np.ones((1, end), graph.index_dtype)
         positions = np.arange(position, end, dtype=graph.index_dtype)[None]
         binding = graph.bind(ids, mask, positions)
+        if self.adapters:
+            span = self.adapters.span([adapter])
+            own = self.adapters.bind(binding, 1, span)
+            self.adapters.fill(own, span, [adapter])
         if every and graph.logits_from:
             bind_input(binding, graph.logits_from, _FIRST)
         # Bound first, it is the first output; a full graph's shape is known only afterwards.
@@ -83,7 +97,16 @@ class InPlaceSteps(Steps):
         self._ids = np.zeros((slots, 1), graph.index_dtype)
         self._positions = np.zeros((slots, 1), graph.index_dtype)
         self._logits = np.zeros((slots, 1, vocab_size), graph.logits_dtype)
-        self._bindings: dict[tuple[int, int], Any] = {}
+        self._bindings: dict[tuple[int, int, Span], tuple[Any, Matrix | None]] = {}
+
+    def forget(self) -> None:
+        """Drop what is bound to the graph beside what a step gives it."""
+        self._bindings.clear()
+
+    def use(self, graph: Graph | None) -> None:
+        """Run another graph of the same model from now on; None drops the one that is there."""
+        self.forget()
+        self._graph = graph  # type: ignore[assignment]
 
     def _run_prefill(self, binding: Any, slot: int, position: int, end: int) -> None:
         self._bind_cache(binding, slot, slot + 1)
@@ -112,7 +135,7 @@ class InPlaceSteps(Steps):
             self._positions[slot, 0] = kv.lengths[slot]
             kv.mask[slot, kv.lengths[slot]] = 1
         try:
-            self._graph.run(self._binding(low, high))
+            self._graph.run(self._binding(low, high, {row.slot: row.adapter for row in rows}))
         finally:
             for slot in fillers:
                 kv.mask[slot, kv.lengths[slot]] = 0
@@ -134,15 +157,23 @@ class InPlaceSteps(Steps):
                 return low - 1, high
         return low, high
 
-    def _binding(self, low: int, high: int) -> Any:
-        """The binding for slots [low, high), made once: shapes and addresses never change."""
-        binding = self._bindings.get((low, high))
-        if binding is None:
+    def _binding(self, low: int, high: int, names: Mapping[int, str | None]) -> Any:
+        """The binding for slots [low, high) with their adapters, which is kept: shapes and
+        addresses never change."""
+        adapters = self.adapters
+        span = adapters.span(names.values()) if adapters else (0, 0)
+        if (low, high, span) not in self._bindings:
+            if len(self._bindings) >= _MOST_BINDINGS:
+                self._bindings.clear()
             graph, mask = self._graph, self._kv.mask[low:high]
             binding = graph.bind(self._ids[low:high], mask, self._positions[low:high])
             self._bind_cache(binding, low, high)
             bind_output(binding, graph.logits, self._logits[low:high])
-            self._bindings[low, high] = binding
+            own = adapters.bind(binding, high - low, span) if adapters else None
+            self._bindings[low, high, span] = binding, own
+        binding, own = self._bindings[low, high, span]
+        if adapters and own is not None:
+            adapters.fill(own, span, [names.get(slot) for slot in range(low, high)])
         return binding
 
     def _bind_cache(self, binding: Any, low: int, high: int) -> None:

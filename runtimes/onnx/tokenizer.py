@@ -51,16 +51,29 @@ class OnnxTokenizer:
         self.bos_token = _token_text(texts.get("bos_token"))
         self.eos_token = _token_text(texts.get("eos_token"))
         self._bytes: dict[int, bytes] = {}
-        self._lock = threading.Lock()
+        self._mode = threading.Condition()  # guards encode_special_tokens of the tokenizer
+        self._as_text = self._tokenizer.encode_special_tokens
+        self._encoding = 0  # texts in that mode
 
     def encode(
         self, text: str, *, add_special: bool = False, parse_special: bool = True
     ) -> list[int]:
         """Ids of ``text``. A lone surrogate becomes a question mark."""
         clean = text.encode("utf-8", errors="replace").decode("utf-8")
-        with self._lock:  # encode_special_tokens is state of the tokenizer: set it for each call
-            self._tokenizer.encode_special_tokens = not parse_special
-            return list(self._tokenizer.encode(clean, add_special_tokens=add_special).ids)
+        own, as_text = self._tokenizer, not parse_special
+        with self._mode:
+            self._mode.wait_for(lambda: not self._encoding or self._as_text == as_text)
+            if self._as_text != as_text:
+                self._as_text = own.encode_special_tokens = as_text
+            self._encoding += 1
+        try:
+            # Of a batch, since that lets other threads of Python run meanwhile.
+            [found] = own.encode_batch_fast([clean], add_special_tokens=add_special)
+        finally:
+            with self._mode:
+                self._encoding -= 1
+                self._mode.notify_all()
+        return list(found.ids)
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token; empty for special tokens and ids without a piece."""

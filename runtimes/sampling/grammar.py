@@ -26,6 +26,7 @@ class GrammarMatcher:
         self._size = size
         self._bits = np.zeros(-(-size // 32) * 4, np.uint8)
         self.error: str | None = None
+        self._forced: list[int] | None = None  # not known yet
 
     @property
     def complete(self) -> bool:
@@ -34,15 +35,32 @@ class GrammarMatcher:
 
     def accept(self, token: int) -> None:
         """The row continues with ``token``."""
+        rest = self._forced[1:] if self._forced and self._forced[0] == token else None
         self._matcher.consume_token(token)
+        self._forced = rest or None
         self._note()
+
+    def forced(self) -> list[int]:
+        """The tokens that the constraint leaves no choice about, as its text is cut into tokens by
+        the tokenizer. Those at whose end a longer token could come are left out.
+        """
+        if self._forced is None:
+            ended = self.error or self.complete
+            self._forced = [] if ended else self._matcher.compute_ff_tokens()
+        return self._forced
 
     def mask(self, logits: Floats, endings: npt.NDArray[np.int64]) -> bool:
         """Set the logits [vocabulary] of all tokens that must not follow to minus infinity.
 
         Returns whether something else than ``endings``, ids of end-of-sequence tokens, may follow.
-        When the parser gives up, ``error`` says why and no token is left.
+        When the parser gives up, ``error`` says why and no token is left. Of forced text only the
+        next of its usual tokens may follow: a rarer one of the same bytes would lead astray.
         """
+        if (forced := self.forced()) and forced[0] < len(logits):
+            value = logits[forced[0]]
+            logits[:] = -np.inf
+            logits[forced[0]] = value
+            return forced[0] not in endings
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._note()
         if self.error:

@@ -17,6 +17,7 @@ from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import Any
 
+from runtimes.chat import characters
 from runtimes.engine.engine import Engine
 from runtimes.engine.sequence import unstarted
 from runtimes.errors import IngotError
@@ -43,7 +44,11 @@ log = logging.getLogger(__name__)
 _REST_S = 0.002
 _PULSE_S = 0.2
 
+# A text of more characters is made tokens of beside the others, which it would hold up.
+_LONG_TEXT = 2**16
+
 Put = Callable[[object], None]
+_Calls = queue.SimpleQueue[Call | Close]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,16 +70,21 @@ class _Sink:
 
 
 class _Server:
-    """Serves the parent's messages: requests on the reader's thread, calls on the main one. While
-    requests are running, a third one sends the figures."""
+    """Serves the parent's messages: requests on the reader's thread, calls on the main one, except
+    those that make tokens of texts, which have two of their own: one for short texts, one for long
+    ones. While requests are running, another one sends the figures."""
 
     def __init__(self, engine: Engine, put: Put) -> None:
         self._engine, self._put = engine, put
-        self._calls: queue.SimpleQueue[Call | Close] = queue.SimpleQueue()
+        self._calls, self._texts, self._long_texts = _Calls(), _Calls(), _Calls()
         self._running = 0
         self._lock = threading.Lock()
         self._work = threading.Event()
         threading.Thread(target=self._pulse, name="ingot-pulse", daemon=True).start()
+        for calls in (self._texts, self._long_texts):
+            threading.Thread(
+                target=self._answer, args=(calls,), name="ingot-texts", daemon=True
+            ).start()
 
     def take(self, item: object) -> None:
         """Handle one item; what may take long is left to ``run``."""
@@ -85,12 +95,20 @@ class _Server:
                 self._engine.cancel(request_id)
             case Call(number, "stats"):
                 self._put(Reply(number, self._engine.stats()))
+            case Call(_, "encode" | "encode_chat", arguments):
+                long = characters(arguments) > _LONG_TEXT
+                (self._long_texts if long else self._texts).put(item)
             case Call() | Close():
                 self._calls.put(item)
 
     def run(self) -> None:
         """Answer calls until the engine is closed."""
-        while isinstance(item := self._calls.get(), Call):
+        end = self._answer(self._calls)
+        self._engine.close(drain=end.drain)
+        self._put(Pulse(self._engine.stats()))
+
+    def _answer(self, calls: _Calls) -> Close:
+        while isinstance(item := calls.get(), Call):
             try:
                 value = getattr(self._engine, item.method)(*item.arguments)
                 self._put(Reply(item.number, value))
@@ -98,8 +116,7 @@ class _Server:
                 if not isinstance(error, IngotError):
                     log.exception("%s failed", item.method)
                 self._put(Reply(item.number, problem=portable(error)))
-        self._engine.close(drain=item.drain)
-        self._put(Pulse(self._engine.stats()))
+        return item
 
     def _submit(self, order: Submit) -> None:
         self._count(1)
@@ -140,6 +157,15 @@ def _read(messages: Iterator[list[Any]], early: queue.SimpleQueue[_Server]) -> N
     os._exit(0)
 
 
+def _load_adapters(engine: Engine, adapters: dict[str, Path]) -> None:
+    """Load what the last process had; without one of them the others go on."""
+    for name, path in adapters.items():
+        try:
+            engine.load_adapter(name, path)
+        except IngotError as error:
+            log.warning("the adapter %s is lost: %s", name, error)
+
+
 def main() -> None:
     """Serve until told to end."""
     # The parent gets a terminal's Ctrl-C and a service manager's SIGTERM too, and decides.
@@ -164,6 +190,7 @@ def main() -> None:
     try:
         engine = Engine.load(Path(order.path), order.settings, order.scheduling)
         gpu = engine.model.backend.on_gpu(order.settings)
+        _load_adapters(engine, order.adapters)
     except Exception as error:
         log.debug("the model could not be loaded", exc_info=True)
         sender.put(Refused(portable(error)))

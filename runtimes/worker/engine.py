@@ -126,6 +126,11 @@ class WorkerEngine(EngineApi):
         return process.pid if process else None
 
     @property
+    def deaths(self) -> int:
+        """Processes of this engine that died so far."""
+        return self._supervisor.deaths
+
+    @property
     def gpu(self) -> bool:
         """Whether layers may lie on a GPU."""
         return self._in_flight.ready.gpu
@@ -146,8 +151,18 @@ class WorkerEngine(EngineApi):
         ids: list[int] = self._call("encode_chat", said, template, tools)
         return ids
 
+    def encode_continuation(
+        self, context: str | Sequence[Message], continuation: str
+    ) -> tuple[list[int], int]:
+        """See ``runtimes.chat.encode_continuation``."""
+        said = context if isinstance(context, str) else [dict(message) for message in context]
+        found: tuple[list[int], int] = self._call("encode_continuation", said, continuation)
+        return found
+
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``: at once, also while a process is being started anew."""
+        if not request.embed:
+            self.model.require_writer()
         grammar = check_request(request, self.context, self.vocab_size)
         own = InFlightRequest(request, Stream(request.id, self.cancel))
         in_flight, number = self._in_flight, self._in_flight.number()
@@ -188,6 +203,23 @@ class WorkerEngine(EngineApi):
         found: list[float] = self._call("embed", list(tokens))
         return found
 
+    @property
+    def adapters(self) -> frozenset[str]:
+        """See ``EngineApi.adapters``."""
+        return frozenset(self._supervisor.adapters)
+
+    def load_adapter(self, name: str, path: Path) -> None:
+        """See ``EngineApi.load_adapter``; a process that is started later has it too."""
+        path = Path(path).absolute()
+        self._call("load_adapter", name, path, tries=1)
+        self._supervisor.adapters = {**self._supervisor.adapters, name: path}
+
+    def unload_adapter(self, name: str) -> None:
+        """See ``EngineApi.unload_adapter``."""
+        self._call("unload_adapter", name, tries=1)
+        left = {key: path for key, path in self._supervisor.adapters.items() if key != name}
+        self._supervisor.adapters = left
+
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
         try:
@@ -196,14 +228,15 @@ class WorkerEngine(EngineApi):
             return 0
         return freed
 
-    def save_session(self, tokens: Sequence[int], path: Path) -> int:
+    def save_session(self, tokens: Sequence[int], path: Path, adapter: str | None = None) -> int:
         """See ``EngineApi.save_session``."""
-        length: int = self._call("save_session", list(tokens), Path(path).absolute(), tries=1)
+        path = Path(path).absolute()
+        length: int = self._call("save_session", list(tokens), path, adapter, tries=1)
         return length
 
-    def load_session(self, path: Path) -> list[int]:
-        """Put a saved prefix into the cache; return its tokens. Raises ModelError."""
-        tokens: list[int] = self._call("load_session", Path(path).absolute())
+    def load_session(self, path: Path, adapter: str | None = None) -> list[int]:
+        """See ``EngineApi.load_session``."""
+        tokens: list[int] = self._call("load_session", Path(path).absolute(), adapter)
         return tokens
 
     def close(self, *, drain: bool = False) -> None:

@@ -53,6 +53,7 @@ class Recovery:
         """``again`` forgets the limits of this model."""
         self._path, self._asked, self._limit = path, asked, limit
         self._file = LimitsFile(path)
+        self.total = 0  # deaths so far
         self._deaths: deque[float] = deque()
         self._killed_loading = 0
         self._scarce_at = 0.0
@@ -98,6 +99,7 @@ class Recovery:
         in ``settings`` now.
         """
         now = time.monotonic()
+        self.total += 1
         self._deaths.append(now)
         self._last = death
         if ready:

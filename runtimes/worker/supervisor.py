@@ -44,6 +44,7 @@ class Supervisor:
     ) -> None:
         """``watch`` is called when a process may hang from now on. One that loads is ended when it
         does nothing for ``load_limit_s``."""
+        self.adapters: dict[str, Path] = {}  # every process is to have them
         self._path, self._scheduling, self._recovery = path, scheduling, recovery
         self._place, self._load_limit_s = place, load_limit_s
         self._in_flight, self._watch, self._lock = in_flight, watch, in_flight.lock
@@ -158,7 +159,9 @@ class Supervisor:
         if refusal is not None:
             raise ModelError(refusal)
         level = min(logging.getLogger(name).getEffectiveLevel() for name in ("", "runtimes"))
-        order = Load(str(self._path), self._recovery.settings(), self._scheduling, level)
+        order = Load(
+            str(self._path), self._recovery.settings(), self._scheduling, level, dict(self.adapters)
+        )
         try:
             process = WorkerProcess(order, self._place, self._received, self._died)
         except OSError as error:
@@ -228,6 +231,11 @@ class Supervisor:
                 process.outcome.put(item)
             else:
                 self._in_flight.received(item)
+
+    @property
+    def deaths(self) -> int:
+        """Processes that died so far."""
+        return self._recovery.total
 
     def _died(self, process: WorkerProcess) -> None:
         death = process.death

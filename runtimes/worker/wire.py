@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from runtimes import errors
@@ -35,6 +36,7 @@ class Load:
     settings: RunnerSettings
     scheduling: SchedulerSettings | None
     log_level: int
+    adapters: dict[str, Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """Sent a few times a second while there is work, and once when there is none left."""
+    """Sent twice a second while there is work, and once when there is none left."""
 
     stats: EngineStats
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtimes.chat import render_chat
+from runtimes.chat import encode_chat, render_chat
 from runtimes.errors import RequestError
 
 CONVERSATION = [
@@ -44,6 +44,21 @@ def test_same_text_as_transformers(pebble):
 def test_a_hostile_or_broken_template_is_an_error(template):
     with pytest.raises(RequestError, match="template"):
         render_chat(template, CONVERSATION)
+
+
+def test_a_last_answer_is_continued_as_transformers_does_it(pebble, pebble_built):
+    from transformers import AutoTokenizer
+
+    from runtimes.onnx.tokenizer import OnnxTokenizer
+
+    theirs, ours = AutoTokenizer.from_pretrained(pebble), OnnxTokenizer(pebble_built / "onnx-int8")
+    begun = CONVERSATION[:2]
+    expected = theirs.apply_chat_template(begun, continue_final_message=True, return_dict=False)
+    assert encode_chat(ours, theirs.chat_template, begun) == expected
+    thinks = theirs.chat_template + "{{ '<think>\n' }}"
+    assert encode_chat(ours, thinks, begun[:1])
+    with pytest.raises(RequestError, match="think before"):
+        encode_chat(ours, thinks, begun)
 
 
 def test_without_a_template_the_message_says_what_to_do():

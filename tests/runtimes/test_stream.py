@@ -103,3 +103,45 @@ def test_a_loop_may_be_closed_while_the_engine_writes(caplog):
     stream.finish(ended())
     assert stream.done
     assert caplog.records == []
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Knows how often another thread's call has woken it."""
+
+    woken = 0
+
+    def call_soon_threadsafe(self, *args, **kwargs):
+        self.woken += 1
+        return super().call_soon_threadsafe(*args, **kwargs)
+
+
+def test_the_rows_of_a_step_wake_the_loop_once():
+    streams = [Stream(str(number), lambda _: None) for number in range(16)]
+
+    async def text(stream: Stream) -> str:
+        return "".join([chunk.text async for chunk in stream]) + (await stream).id
+
+    async def read(loop: CountingLoop) -> None:
+        reading = [asyncio.ensure_future(text(stream)) for stream in streams]
+        for step in range(3):
+            await asyncio.sleep(0)  # until they wait
+            before = loop.woken
+            for stream in streams:
+                stream.put(piece(step))
+            assert loop.woken == before + 1
+            await asyncio.sleep(0)  # until it has been woken
+        for stream in streams:
+            stream.finish(ended())
+        assert await asyncio.gather(*reading) == ["0 1 2 one"] * 16
+
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        runner.run(read(runner.get_loop()))
+
+
+def test_what_is_over_is_not_cancelled():
+    cancelled: list[str] = []
+    over, running = Stream("over", cancelled.append), Stream("running", cancelled.append)
+    over.finish(ended())
+    over.cancel()
+    running.cancel()
+    assert cancelled == ["running"]

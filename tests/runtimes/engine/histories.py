@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from itertools import groupby
 from types import SimpleNamespace
 
 from runtimes.engine.kv_cache import KvCache
@@ -114,6 +115,9 @@ class Shape:
     breaks: int = 0  # every so many moves of a row into a gap fail; 0: none does
     chunk: int = 1
     token_bytes: int = 0
+    guesses: int = 0  # how many at a time are proposed for a row, right or wrong
+    adapters_apart: bool = False
+    forced: int = 0  # how many tokens at a time are put behind a sampled one
 
 
 def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
@@ -125,8 +129,10 @@ def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
         vocab_size=1000,
         mixed_batch=shape.mixed,
         can_trim=shape.can_trim,
+        most_logits=shape.slots + 4,
         kv_tokens=shape.kv_tokens,
         kv_bytes_per_token=shape.token_bytes,
+        adapters_apart=shape.adapters_apart,
     )
     return KvCache(
         kv,
@@ -152,6 +158,35 @@ def make_scheduler(
     return Scheduler(make_cache(TokenSlots(slots, can_trim=True), shape), shape.settings)
 
 
+class Guesses:
+    """``Proposer`` whose guesses are right for a while."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.right, self.wrong = most, 0, 0
+
+    def propose(self, decoding: list[Sequence], most: int) -> dict[Sequence, list[int]]:
+        found: dict[Sequence, list[int]] = {}
+        for row in decoding:
+            tokens, guesses = row.prompt + row.output, list[int]()
+            count = min(self.most, most, row.request.params.max_tokens - len(row.output) - 1)
+            for _ in range(count):
+                guesses.append(next_token(tokens + guesses))
+            if guesses:
+                wrong = next_token(tokens[::-1]) % (len(guesses) + 1)
+                guesses[wrong:] = [token + 1 for token in guesses[wrong:]]
+                found[row], most = guesses, most - len(guesses)
+        return found
+
+    def learn(
+        self, rows: int, more: int, seconds: float, accepted: list[tuple[Sequence, int]]
+    ) -> None:
+        self.right += sum(right for _, right in accepted)
+        self.wrong += more - sum(right for _, right in accepted)
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
+
+
 class History:
     """Drives the scheduler the way the engine does, and checks every step."""
 
@@ -161,6 +196,8 @@ class History:
         self.kv = TokenSlots(shape.slots, shape.can_trim, shape.breaks)
         self.cache = make_cache(self.kv, shape)
         self.scheduler = Scheduler(self.cache, shape.settings)
+        self.guesses = Guesses(shape.guesses)
+        self.scheduler.proposer = self.guesses if self.scheduler.proposer else None
         self.live: list[Sequence] = []
         self.finished: list[Sequence] = []
         self.expired: list[Sequence] = []
@@ -209,6 +246,9 @@ class History:
         if step.decoded and self.cache.compacts and not (shape.breaks or shape.token_bytes):
             slots = [row.slot for row in step.sequences]
             assert slots == list(range(len(slots))), "no gap between decoding rows"
+            groups = [name for name, _ in groupby(row.request.adapter for row in step.sequences)]
+            together = len(groups) == len(set(groups))
+            assert together or not shape.adapters_apart, "rows of one adapter side by side"
         self.check(step)
         if fails:
             return True  # not committed: its rows come again
@@ -216,14 +256,11 @@ class History:
             end = planned.position + len(planned.tokens)
             cells = [cell(token, planned.position, end) for token in planned.tokens]
             self.kv.held[planned.slot] += cells
-        held = [tokens_of(self.kv.held[row.slot]) for row in step.sampled]
-        drawn = [
-            next_token(tokens) if row.output else first_token(tokens, row.index)
-            for row, tokens in zip(step.sampled, held, strict=True)
-        ]
-        self.scheduler.commit(step, [[token] for token in drawn], seconds=0.01)
-        for row in step.sampled:
-            if len(row.output) == 1 and not row.index:
+        drawn = [self.draw(step, row) for row in step.sampled]
+        begun = [row for row in step.sampled if not row.output]
+        self.scheduler.commit(step, drawn, seconds=0.01)
+        for row in begun:
+            if not row.index:
                 for index in range(1, row.request.params.n):
                     other = Sequence(row.state, index, output=[first_token(row.prompt, index)])
                     self.scheduler.fork(row, other)
@@ -234,6 +271,23 @@ class History:
             self.finished.append(row)
         return True
 
+    def draw(self, step: Step, row: Sequence) -> list[int]:
+        """The tokens behind a row, each by what its slot holds at its place."""
+        held, guesses = tokens_of(self.kv.held[row.slot]), step.proposed.get(row, [])
+        known = held[: len(held) - len(guesses)]
+        tokens = [next_token(known) if row.output else first_token(known, row.index)]
+        for place, guess in enumerate(guesses):
+            if tokens[-1] != guess:
+                break
+            tokens.append(next_token(held[: len(known) + place + 1]))
+        row.forced = 0
+        left = row.request.params.max_tokens - len(row.output) - len(tokens)
+        if self.scheduler.takes_forced(row):
+            row.forced = max(min(self.shape.forced, left), 0)
+        for _ in range(row.forced):
+            tokens.append(next_token(known + tokens))
+        return tokens
+
     def check(self, step: Step) -> None:
         shape, rows = self.shape, step.plan.rows
         slots = [row.slot for row in rows]
@@ -242,7 +296,7 @@ class History:
         assert 0 < sum(len(row.tokens) for row in rows) <= shape.batch
         assert all(row.tokens for row in rows)
         for row, planned in zip(step.sequences, rows, strict=True):
-            whole = row.prompt + row.output
+            whole = row.prompt + row.output + step.proposed.get(row, [])
             end = planned.position + len(planned.tokens)
             held = self.kv.held[row.slot]
             assert tokens_of(held) == whole[: planned.position], "no gap, nothing foreign"
@@ -250,7 +304,9 @@ class History:
                 coming = [cell(token, planned.position, end) for token in planned.tokens]
                 assert held + coming == canonical(row, end), "as if it ran alone"
             assert list(planned.tokens) == whole[planned.position : end]
-            assert planned.logits == (end == len(whole))
+            guessed = len(step.proposed.get(row, []))
+            assert planned.logits == (1 + guessed if end == len(whole) else 0)
+            assert not guessed or (shape.can_trim and shape.settings.speculation)
         decoding = [row for row in self.cache.running if row.decoding]
         if shape.mixed:
             assert all(row in step.sequences for row in decoding), "every running row decodes"

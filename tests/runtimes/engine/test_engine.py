@@ -230,7 +230,7 @@ def test_prompts_that_cannot_be_served_are_refused_at_once(engine):
 
 
 def test_an_adapter_that_nobody_has_is_refused(engine):
-    with pytest.raises(RequestError, match="no adapter 'legal' loaded"):
+    with pytest.raises(RequestError, match="no adapter 'legal' is loaded"):
         engine.submit(Request([5], adapter="legal"))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimes.engine.kv_cache import LEAST_SHARED, KvCache
-from runtimes.engine.prefix_pool import common_prefix
+from runtimes.engine.prefix_pool import Prefix, common_prefix
 from runtimes.engine.sequence import Sequence
 from runtimes.errors import RequestError
 from runtimes.request import Request
@@ -124,10 +124,10 @@ def test_of_another_text_only_what_is_shared_is_given_away():
     rows = [begin(kv, cache, slot, text(2 + slot)) for slot in (0, 1)]
     wanted = [*text(1, 20), 7, 7]
     with pytest.raises(RequestError, match="every slot is in use"):
-        cache.save_prefix(wanted)
-    assert cache.save_prefix([*text(1), 7])[0] == text(1), "nothing to cut off"
+        cache.save_prefix(Prefix(None, wanted))
+    assert cache.save_prefix(Prefix(None, [*text(1), 7]))[0] == text(1), "nothing to cut off"
     cache.release(rows[0])
-    tokens, data = cache.save_prefix(wanted)
+    tokens, data = cache.save_prefix(Prefix(None, wanted))
     assert tokens == wanted[:20]
     assert len(data) == 20 * TOKEN_BYTES
     assert use(kv, cache, 0, [*text(2), 7]) == 30, "what the slot held is not lost"

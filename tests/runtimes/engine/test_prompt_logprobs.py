@@ -13,7 +13,7 @@ import pytest
 from quantize.resolve import resolve
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
-from runtimes.errors import ParameterError
+from runtimes.errors import ParameterError, RequestError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, FinishReason, Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings
@@ -140,6 +140,29 @@ def test_a_cached_prompt_is_computed_again(engine, texts):
     assert score(engine, ids, SamplingParams(max_tokens=1)).usage.cached_tokens > 200
 
 
+def test_from_a_token_on_what_is_cached_before_it_serves(engine, texts):
+    """Continuations of one text: it is computed once, and each has what it has in the whole."""
+    ids = engine.encode(texts[-1])
+    ends = [engine.encode(text)[-6:] for text in texts[:4]]
+    whole = [known(score(engine, [*ids, *end]))[-6:] for end in ends]
+    engine.trim()
+    done = [
+        engine.submit(Request([*ids, *end], SCORE, scored_from=len(ids))).result(120)
+        for end in ends
+    ]
+    assert done[0].usage.cached_tokens == 0
+    for one, expected in zip(done, whole, strict=True):
+        assert one.prompt_logprobs is not None
+        assert one.prompt_top_logprobs is not None
+        assert one.prompt_logprobs[: len(ids)] == (None,) * len(ids)
+        assert one.prompt_top_logprobs[len(ids) - 1] is None
+        found = np.array(one.prompt_logprobs[len(ids) :], float)
+        assert np.abs(found - expected).max() < REGROUPED
+    assert all(one.usage.cached_tokens > len(ids) - 20 for one in done[1:])
+    last = engine.submit(Request(ids, SCORE, scored_from=len(ids) - 1)).result(120)
+    assert sum(value is not None for value in last.prompt_logprobs or ()) == 1
+
+
 def test_beside_others(engine, texts):
     prompts = [engine.encode(text) for text in texts]
     alone = [known(score(engine, ids)) for ids in prompts]
@@ -172,6 +195,12 @@ def test_in_other_caches(pebble_built, texts, settings):
         for one in rest:
             assert near(one, first)
             assert "reproducible" not in settings or np.array_equal(one, first)
+        for _ in range(2):  # the second finds the prompt cached
+            tail = other.submit(Request(ids, SCORE, scored_from=len(ids) - 9)).result(120)
+            found = np.array((tail.prompt_logprobs or ())[-9:], float)
+            assert np.abs(found - first[-9:]).max() < REGROUPED
+            assert "reproducible" not in settings or np.array_equal(found, first[-9:])
+        assert tail.usage.cached_tokens >= 128
 
 
 def test_one_that_loses_its_slot_goes_on(file, engine, texts):
@@ -204,3 +233,6 @@ def test_what_cannot_be_asked():
         SamplingParams(prompt_logprobs=21)
     with pytest.raises(ParameterError, match="max_tokens must be at least 0"):
         SamplingParams(max_tokens=-1, prompt_logprobs=0)
+    for wrong in (0, 3):
+        with pytest.raises(RequestError, match=f"scored_from is {wrong}"):
+            Request([1, 2, 3], SCORE, scored_from=wrong)

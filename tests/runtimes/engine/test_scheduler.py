@@ -33,7 +33,7 @@ events = st.lists(
     max_size=60,
 )
 shapes = st.builds(
-    lambda slots, extra, mixed, can_trim, pool, budget, scheduling, breaks, chunk: Shape(
+    lambda slots, extra, mixed, can_trim, pool, budget, scheduling, breaks, chunk, more: Shape(
         slots,
         slots + extra + chunk,
         mixed and chunk == 1,
@@ -43,6 +43,8 @@ shapes = st.builds(
         scheduling,
         breaks,
         chunk,
+        guesses=more[0],
+        forced=more[1],
     ),
     st.integers(1, 6),
     st.integers(0, 40),
@@ -57,9 +59,11 @@ shapes = st.builds(
         aging_s=st.sampled_from([0.0, 0.1]),
         preempt=st.booleans(),
         prefix_cache=st.booleans(),
+        speculation=st.booleans(),
     ),
     st.sampled_from([0, 0, 3]),
     st.sampled_from([1, 1, 8, 20]),
+    st.tuples(st.integers(0, 6), st.integers(0, 4)),
 )
 
 
@@ -81,6 +85,23 @@ def test_every_row_is_served_whole_whatever_happens_around_it(events, shape):
     assert history.cache.pool.nbytes <= shape.pool_tokens * 4
     for row in history.finished:
         assert row.output == expected_output(row.request, row.index)
+
+
+@pytest.mark.parametrize(("slots", "mixed"), [(1, False), (3, True)])
+def test_histories_do_guess_right_and_wrong(slots, mixed):
+    """The property above would hold for a scheduler that never proposes."""
+    settings = SchedulerSettings(speculation=True)
+    history = History(Shape(slots, 64, mixed, settings=settings, guesses=4, forced=2))
+    rows = [history.add([100 + i, 3, 4], 40) for i in range(slots)]
+    steps = 0
+    while not history.scheduler.idle:
+        history.step()
+        steps += 1
+    assert history.guesses.right
+    assert history.guesses.wrong
+    assert steps < 30  # 40 tokens each
+    assert [row.output for row in rows] == [expected_output(row.request) for row in rows]
+    assert all(row.accepted_tokens <= row.proposed_tokens for row in rows)
 
 
 def test_histories_do_preempt_and_reuse():

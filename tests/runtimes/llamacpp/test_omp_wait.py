@@ -45,13 +45,13 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
     watch = OmpWaitPolicy(threads=omp_wait._cores() + 1)
     try:
         assert not wait_until(lambda: watch.sleeping, 0.6)
-        watch.begin()
+        watch.__enter__()
         assert not wait_until(lambda: watch.sleeping, 0.6)
         others[0] = 1.0
         assert wait_until(lambda: watch.sleeping)
         others[0] = 0.0
         assert wait_until(lambda: not watch.sleeping)
-        watch.end()
+        watch.__exit__()
         assert wait_until(lambda: not watch._work.is_set())  # a look may have been under way
         others[0] = 1.0  # as when another engine goes on where this one has ended
         assert not wait_until(lambda: watch.sleeping, 0.6)  # nothing runs, nothing is watched
@@ -93,7 +93,7 @@ def test_what_the_environment_says_is_left_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GOMP_SPINCOUNT", "5000")
     before = set(omp_wait.threading.enumerate())
     watch = OmpWaitPolicy(threads=64)
-    watch.begin()
+    watch.__enter__()
     assert set(omp_wait.threading.enumerate()) <= before
     assert not watch.sleeping
     watch.close()

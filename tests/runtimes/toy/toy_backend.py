@@ -61,6 +61,7 @@ class Slots:
 
 
 class Bigrams:
+    adapters = None
     graphs_reused = None
 
     def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import threading
 import time
@@ -17,9 +18,10 @@ from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
+from runtimes.worker.child import _Server
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import WorkerProcess
-from runtimes.worker.wire import Done, Reply
+from runtimes.worker.wire import Call, Done, Reply
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -155,6 +157,25 @@ def test_an_answer_may_come_before_the_question_is_noted(worker, monkeypatch):
     asking.start()
     asking.join(60)
     assert reply == [worker.encode("x")]
+
+
+def test_a_short_text_does_not_wait_for_a_long_one(gguf, state, monkeypatch):
+    replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+    with Engine.load(gguf, SETTINGS) as engine:
+        encode, others_done = engine.tokenizer.encode, threading.Event()
+
+        def slowly(text: str, **options: bool) -> list[int]:
+            assert len(text) < 1000 or others_done.wait(60)
+            return encode(text, **options)
+
+        monkeypatch.setattr(engine.tokenizer, "encode", slowly)
+        server = _Server(engine, replies.put)
+        long = [{"role": "user", "content": "a" * 100_000}]
+        server.take(Call(1, "encode_chat", (long, None, None)))
+        server.take(Call(2, "encode", ("Hello",)))
+        assert replies.get(timeout=60) == Reply(2, engine.encode("Hello"))
+        others_done.set()
+        assert replies.get(timeout=60) == Reply(1, engine.encode_chat(long))
 
 
 def test_close_cancels_or_drains(gguf):

@@ -1,0 +1,132 @@
+"""A LoRA adapter's GGUF file, as llama.cpp's converter writes it, for the weights of a graph."""
+
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtimes.errors import ModelError
+from runtimes.models.gguf import GgufHeader, TensorInfo, read_header
+from runtimes.models.modelfile import ModelFile
+
+Matrix = npt.NDArray[np.float32]
+# Architectures whose converter leaves the rows of weights as they are, or in an order that is
+# known here; as GGUF files and as genai_config.json name them.
+_ARCHITECTURES = {
+    "llama": {"llama", "mistral"},
+    "qwen2": {"qwen2"},
+    "qwen3": {"qwen3"},
+    "phi3": {"phi3"},
+    "gemma3": {"gemma3_text"},
+}
+_TURNED = frozenset({"llama"})  # rows of queries and keys lie as llama.cpp rotates them
+_ENDS = (".weight.lora_a", ".weight.lora_b")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What is added to one weight [outputs, inputs]: the transpose of ``b`` times ``a``.
+
+    ``a`` is [rank, inputs], ``b`` [rank, outputs] with the adapter's scale in it.
+    """
+
+    a: Matrix
+    b: Matrix
+
+
+def read_adapter_header(path: Path, model: ModelFile) -> GgufHeader:
+    """Raises ModelError for a file that is no adapter of this model's architecture."""
+    header = read_header(path)
+    said = {key: str(header.metadata.get(key, "")) for key in ("general.type", "adapter.type")}
+    if tuple(said.values()) != ("adapter", "lora"):
+        raise ModelError(f"cannot load the adapter {path}: it is no LoRA adapter")
+    if any(name.startswith("adapter.alora.") for name in (*header.metadata, *header.array_lengths)):
+        raise ModelError(f"{path} is an activated LoRA (aLoRA), which is not supported")
+    architecture = str(header.metadata.get("general.architecture", ""))
+    if model.architecture not in _ARCHITECTURES.get(architecture, ()):
+        known = any(model.architecture in names for names in _ARCHITECTURES.values())
+        reason = (
+            f"it is for {architecture or 'no architecture that it names'}"
+            if known
+            else "adapters of its architecture cannot be loaded here; merge it: quantize --lora"
+        )
+        raise ModelError(
+            f"the adapter {path} does not fit {model.name}, which is {model.architecture}: {reason}"
+        )
+    return header
+
+
+def read_lora(path: Path, model: ModelFile) -> dict[str, Pair]:
+    """The pairs by the names of the weights that they change, such as "blk.0.attn_q".
+
+    Weights that are one in the file (queries, keys and values; gate and up) are several here.
+    Raises ModelError as ``read_adapter_header`` does, and for matrices that are none.
+    """
+    header = read_adapter_header(path, model)
+    pairs = _pairs(path, header)
+    if header.metadata["general.architecture"] in _TURNED:
+        heads = {"attn_q": model.heads, "attn_k": model.kv_heads}
+        for name, pair in pairs.items():
+            if count := heads.get(name.rpartition(".")[2]):
+                pairs[name] = Pair(pair.a, _turned_back(path, name, pair.b, count))
+    return _parted(pairs, model)
+
+
+def _pairs(path: Path, header: GgufHeader) -> dict[str, Pair]:
+    infos = {tensor.name: tensor for tensor in header.tensors}
+    names = {name.removesuffix(end) for name in infos for end in _ENDS if name.endswith(end)}
+    others = infos.keys() - {name + end for name in names for end in _ENDS}
+    if others or not names:
+        raise ModelError(f"{path}: {min(others, default='no matrix')} is no part of an adapter")
+    alpha = float(header.metadata.get("adapter.lora.alpha", 0.0))
+    start = header.data_bytes_expected - max(t.offset + t.nbytes for t in header.tensors)
+    pairs = {}
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for name in sorted(names):
+            sides = [infos[name + end] for end in _ENDS if name + end in infos]
+            a, *rest = (_matrix(path, data, start, info) for info in sides)
+            if not rest or len(a) == 0 or len(a) != rest[0].shape[1]:
+                raise ModelError(f"{path}: the matrices of {name} do not belong together")
+            scale = alpha / len(a) if alpha else 1.0
+            pairs[name] = Pair(a, np.ascontiguousarray(rest[0].T) * np.float32(scale))
+    return pairs
+
+
+def _matrix(path: Path, data: mmap.mmap, start: int, info: TensorInfo) -> Matrix:
+    kinds: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+    if info.type_name not in kinds or len(info.shape) != 2:
+        raise ModelError(f"{path}: {info.name} is no matrix of floats ({info.type_name})")
+    at = start + info.offset
+    raw = np.frombuffer(data[at : at + info.nbytes], kinds[info.type_name])
+    if info.type_name == "BF16":
+        raw = (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float32).reshape(info.shape[::-1])
+
+
+def _turned_back(path: Path, name: str, b: Matrix, heads: int) -> Matrix:
+    """Outputs as the checkpoint has them: each head's two halves, which the file interleaves."""
+    rank, outputs = b.shape
+    if outputs % (2 * heads):
+        raise ModelError(f"{path}: {name} has {outputs} outputs, which are no {heads} heads")
+    by_head = b.reshape(rank, heads, -1, 2).swapaxes(2, 3)
+    return np.ascontiguousarray(by_head.reshape(rank, outputs))
+
+
+def _parted(pairs: dict[str, Pair], model: ModelFile) -> dict[str, Pair]:
+    found = {}
+    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    for name, pair in pairs.items():
+        layer, _, role = name.rpartition(".")
+        cuts = {"attn_qkv": {"attn_q": queries, "attn_k": keys, "attn_v": keys}}.get(role)
+        half, odd = divmod(pair.b.shape[1], 2)
+        if role == "ffn_up" and model.architecture == "phi3" and not odd:
+            cuts = {"ffn_gate": half, "ffn_up": half}
+        at = 0
+        for part, width in (cuts or {role: pair.b.shape[1]}).items():
+            b = np.ascontiguousarray(pair.b[:, at : at + width])
+            found[f"{layer}.{part}" if layer else part] = Pair(pair.a, b)
+            at += width
+    return found

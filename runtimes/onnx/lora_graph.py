@@ -1,0 +1,160 @@
+"""A graph with room for LoRA adapters beside its matrix products.
+
+Beside a product y = x W of a weight come y + ((x A) * mask) B: A [ranks, inputs] and B [ranks,
+outputs] have those of several adapters one below the other, and the mask [rows, 1, ranks] is 1
+where a rank belongs to the row's adapter. So rows of all adapters go in one pass, and each matrix
+is read once. That is less work than to gather a copy of A and B for every row.
+"""
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtimes.errors import ModelError
+from runtimes.models.modelfile import ModelFile
+from runtimes.onnx.graph_file import Node, OnnxGraph
+from runtimes.onnx.wire import encode, fields, items, last_text
+
+MASK = "lora.mask"
+# The builder's names for weights, by those of GGUF files
+_PRODUCT = re.compile(r"/model/layers\.(\d+)/(?:attn|mlp)/(\w+)/MatMul(?:_Q\d+)?")
+_ROLES = {
+    "qkv_proj": "attn_qkv",
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_output",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+}
+_HEAD = re.compile(r"/lm_head/MatMul(?:_Q\d+)?")
+_DOMAIN = "com.microsoft"
+_FLOAT, _INT = 1, 2  # TensorProto.DataType, AttributeProto.AttributeType
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product: the node's output, what it multiplies, and the weights that lie in it side
+    by side, each with its number of outputs."""
+
+    output: str
+    activation: str
+    inputs: int
+    parts: Mapping[str, int]
+
+
+def matrix_names(part: str) -> tuple[str, str]:
+    """The graph's inputs A and B for a weight."""
+    return f"lora.{part}.a", f"lora.{part}.b"
+
+
+def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
+    """The products that adapters may change."""
+    found = []
+    for node in graph.nodes:
+        layer = _PRODUCT.fullmatch(node.name)
+        role = _ROLES.get(layer[2]) if layer else None
+        role = f"blk.{layer[1]}.{role}" if layer and role else None
+        if _HEAD.fullmatch(node.name):
+            role = "output"
+        shape = _shape(graph, node)
+        if role is None or shape is None:
+            continue
+        inputs, outputs = shape
+        parts = {role: outputs}
+        if role.endswith(".attn_qkv"):
+            queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+            widths = dict(zip("qkv", (queries, keys, keys), strict=True))
+            parts = {role.replace("attn_qkv", f"attn_{one}"): n for one, n in widths.items()}
+        if sum(parts.values()) == outputs:
+            found.append(Product(node.outputs[0], node.inputs[0], inputs, parts))
+    return found
+
+
+def _shape(graph: OnnxGraph, node: Node) -> tuple[int, int] | None:
+    """Inputs and outputs of a product by a constant."""
+    if node.kind == "MatMulNBits":
+        return node.numbers["K"], node.numbers["N"]
+    weight = graph.initializers.get(node.inputs[1]) if node.kind == "MatMul" else None
+    return (weight.shape[0], weight.shape[1]) if weight and len(weight.shape) == 2 else None
+
+
+def adapted_graph(path: Path, wanted: Sequence[Product]) -> bytes:
+    """The graph file with what adapters need beside these products; its weights stay where they
+    are. Raises ModelError for a file that cannot be read."""
+    try:
+        model = memoryview(path.read_bytes())
+        found, domains = bytearray(), set()
+        for number, value, raw in items(model):
+            found += encode(7, _graph(value, wanted)) if number == 7 else raw
+            if number == 8:
+                domains.add(last_text(fields(value)[1]))
+    except (OSError, ValueError, IndexError) as error:
+        raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
+    if _DOMAIN not in domains:
+        found += encode(8, encode(1, _DOMAIN) + encode(2, 1))
+    return bytes(found)
+
+
+def _graph(graph: memoryview, wanted: Sequence[Product]) -> bytes:
+    by_output = {product.output: product for product in wanted}
+    found = bytearray()
+    for number, value, raw in items(graph):
+        product = None
+        if number == 1:
+            outputs = fields(value)[2]
+            product = by_output.get(last_text(outputs[:1]))
+        found += encode(1, _renamed(value, by_output)) if product else raw
+        for node in _beside(product) if product else ():
+            found += encode(1, node)
+    found += encode(11, _input(MASK, "lora.rows", 1, "lora.ranks"))
+    for product in wanted:
+        for part, width in product.parts.items():
+            for name, columns in zip(matrix_names(part), (product.inputs, width), strict=True):
+                found += encode(11, _input(name, "lora.ranks", columns))
+    return bytes(found)
+
+
+def _renamed(node: memoryview, outputs: Container[str]) -> bytes:
+    """The product's node; what it was the name of is now the sum."""
+    return b"".join(
+        encode(2, _base(str(value, "utf-8"))) if number == 2 else bytes(raw)
+        for number, value, raw in items(node)
+    )
+
+
+def _base(output: str) -> str:
+    return f"{output}/without_lora"
+
+
+def _beside(product: Product) -> list[bytes]:
+    nodes, deltas = [], []
+    for part in product.parts:
+        a, b = matrix_names(part)
+        down, own, delta = (f"lora.{part}.{step}" for step in ("down", "own", "delta"))
+        turned = encode(5, encode(1, "transB") + encode(3, 1) + encode(20, _INT))
+        nodes.append(_node("FusedMatMul", (product.activation, a), down, turned, _DOMAIN))
+        nodes.append(_node("Mul", (down, MASK), own))
+        nodes.append(_node("MatMul", (own, b), delta))
+        deltas.append(delta)
+    delta = deltas[0]
+    if len(deltas) > 1:
+        delta = f"lora.{product.output}.delta"
+        last = encode(5, encode(1, "axis") + encode(3, 2) + encode(20, _INT))
+        nodes.append(_node("Concat", tuple(deltas), delta, last))
+    return [*nodes, _node("Add", (_base(product.output), delta), product.output)]
+
+
+def _node(
+    kind: str, inputs: tuple[str, ...], output: str, attribute: bytes = b"", domain: str = ""
+) -> bytes:
+    data = b"".join(encode(1, name) for name in inputs) + encode(2, output)
+    data += encode(3, f"{output}/{kind}") + encode(4, kind) + attribute
+    return data + encode(7, domain) if domain else data
+
+
+def _input(name: str, *shape: int | str) -> bytes:
+    sizes = b"".join(encode(1, encode(1 if isinstance(n, int) else 2, n)) for n in shape)
+    return encode(1, name) + encode(2, encode(1, encode(1, _FLOAT) + encode(2, sizes)))

@@ -1,0 +1,252 @@
+"""Guesses: where they come from, when they are made, and that they change no answer."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantize.resolve import resolve
+from runtimes.engine.engine import Engine
+from runtimes.engine.propose import History, Proposer
+from runtimes.engine.sequence import Sequence
+from runtimes.request import Completion, Constraint, FinishReason, Request, SamplingParams
+from runtimes.runner import StepPlan, StepRow
+from runtimes.sampling import SamplerState, sample
+from runtimes.settings import RunnerSettings, SchedulerSettings
+from tests.runtimes.engine.histories import make_sequence
+from tests.runtimes.engine.test_engine import chat
+from tests.runtimes.ties import near_tie
+
+
+def row(prompt: list[int], output: list[int], most: int = 100) -> Sequence:
+    sequence = make_sequence(Request(prompt, SamplingParams(max_tokens=most)))
+    sequence.output = output
+    return sequence
+
+
+def test_what_followed_before_is_guessed():
+    history = History()
+    sequence = row([1, 2, 3, 4, 5, 6, 7, 9], [2, 3, 4])
+    guess = history.guess(sequence, 2)
+    assert guess is not None
+    assert (guess.tokens, guess.match) == ([5, 6], 3)
+    sequence.output += [5, 6]
+    longer = history.guess(sequence, 16)
+    assert longer is not None
+    assert longer.match == 5
+    assert longer.tokens[:5] == [7, 9, 2, 3, 4]
+    sequence.output += [8]
+    assert history.guess(sequence, 4) is None
+    assert history.guess(row([1, 2], []), 4) is None
+
+
+def test_what_repeats_itself_goes_on():
+    guess = History().guess(row([5, 1, 2, 1, 2, 1, 2], []), 5)
+    assert guess is not None
+    assert guess.tokens == [1, 2, 1, 2, 1]
+
+
+def play(proposer: Proposer, cost: float, right: bool, steps: int) -> int:
+    """How many of so many steps had guesses; one of their tokens takes ``cost`` of a plain step."""
+    sequence, made = row([7, 8, 9] * 20, [7, 8, 9], 1000), 0
+    for _ in range(steps):
+        guesses = proposer.propose([sequence], 100).get(sequence, [])
+        made += bool(guesses)
+        accepted = len(guesses) if right else 0
+        seconds = 1 + cost * len(guesses)
+        proposer.learn(1, len(guesses), seconds, [(sequence, accepted)] if guesses else [])
+    return made
+
+
+def test_guesses_are_made_only_while_they_pay():
+    assert play(Proposer(), cost=0.2, right=True, steps=400) > 350
+    # Right, but a token costs as much as a step of its own; and cheap, but wrong.
+    assert play(Proposer(), cost=1.1, right=True, steps=400) <= 8
+    assert play(Proposer(), cost=0.05, right=False, steps=400) <= 16
+
+
+def test_guesses_stop_and_come_back():
+    proposer = Proposer()
+    assert play(proposer, 0.2, right=True, steps=200) > 150
+    assert play(proposer, 0.2, right=False, steps=400) < 40
+    assert play(proposer, 0.2, right=True, steps=400) > 100
+
+
+class Eager(Proposer):
+    """Guesses at every step, whatever it costs: what is known of the answers, and some wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[tuple[int, ...]] = []
+
+    def propose(self, decoding, most):
+        found: dict[Sequence, list[int]] = {}
+        for one in decoding:
+            begin, left = len(one.output), one.request.params.max_tokens - len(one.output) - 1
+            guess = list(self.answers[one.index][begin : begin + min(6, most, left)])
+            if guess:
+                guess[-1] += begin % 3 == 0
+                found[one], most = guess, most - len(guess)
+        return found
+
+    def learn(self, rows, more, seconds, accepted):
+        pass
+
+
+REPEAT = "Repeat after me: the fox and the sea, the fox and the sea, the fox and the sea."
+NAME = {"enum": ["something long and forced", "another one"]}
+AGE = {"type": "integer", "minimum": 0, "maximum": 120}
+SCHEMA = {
+    "type": "object",
+    "properties": {"favourite_animals_name": NAME, "age_in_whole_years": AGE},
+    "required": ["favourite_animals_name", "age_in_whole_years"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("q8_0", False, 1), ("q8_0", True, 4), ("onnx-int4", False, 1), ("q4_k_m", True, 2)],
+    ids=["split", "unified", "onnx", "q4_k_m"],
+)
+def engines(request, pebble_built: Path) -> Iterator[list[Engine]]:
+    """Without speculation, and with guesses at every step."""
+    recipe, unified, slots = request.param
+    path = resolve(pebble_built, recipe=recipe)
+    settings = RunnerSettings(slots=slots, context=512, unified_kv=unified)
+    with (
+        Engine.load(path, settings) as plain,
+        Engine.load(path, settings, SchedulerSettings(speculation=True)) as eager,
+    ):
+        scheduler = eager._core.scheduler
+        assert scheduler.proposer is not None
+        assert plain._core.scheduler.proposer is None
+        scheduler.proposer = Eager()
+        yield [plain, eager]
+
+
+VARIANTS = {
+    "greedy": {},
+    "seeded": {"temperature": 0.8, "seed": 5, "top_k": 20},
+    "penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.2},
+    "bias": {"logit_bias": ((300, 2.0),)},
+    "stop": {"stop": ("sea, the",)},
+    "samples": {"temperature": 0.7, "seed": 9, "n": 2},
+    "long": {"ignore_eos": True, "max_tokens": 300},
+}
+
+
+def ask_both(engines: list[Engine], text: str, params: SamplingParams) -> list[Completion]:
+    """The answer without speculation, then with guesses by it."""
+    plain, eager = engines
+    done = plain.submit(Request(chat(plain, text), params)).result(120)
+    eager._core.scheduler.proposer.answers = [one.token_ids for one in done.choices]
+    return [done, eager.submit(Request(chat(eager, text), params)).result(120)]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_answers_are_the_same(engines, name):
+    wanted = {"max_tokens": 48, "top_logprobs": 2, **VARIANTS[name]}
+    params = SamplingParams(**wanted)
+    plain, eager = ask_both(engines, REPEAT, params)
+    for one, other in zip(plain.choices, eager.choices, strict=True):
+        if one.token_ids != other.token_ids:
+            # Rounding differs by how many tokens go in together.
+            assert "temperature" in wanted or near_tie(one, other)
+        else:
+            assert one.text == other.text
+            assert one.finish_reason is other.finish_reason
+            assert one.logprobs == pytest.approx(other.logprobs, abs=0.05)
+    if name in ("greedy", "long"):
+        times = eager.timings
+        assert 0 < times.accepted_tokens <= times.proposed_tokens
+
+
+def test_a_constraint_forces_tokens_and_changes_none(engines):
+    params = SamplingParams(
+        max_tokens=100, constraint=Constraint("json_schema", json.dumps(SCHEMA))
+    )
+    done, steps = [], []
+    for engine in engines:
+        before = engine.stats()
+        if done:
+            engine._core.scheduler.proposer.answers = [done[0].token_ids]
+        done.append(engine.submit(Request(chat(engine, "Make a record."), params)).result(120))
+        after = engine.stats()
+        steps.append(after.steps - before.steps)
+        forced = done[-1].timings.forced_tokens
+        assert after.forced_tokens - before.forced_tokens == forced
+        assert after.completion_tokens - before.completion_tokens == len(done[-1].token_ids)
+    plain, eager = done
+    assert plain.token_ids == eager.token_ids
+    assert plain.finish_reason is FinishReason.STOP
+    assert json.loads(plain.text)
+    assert plain.timings.forced_tokens == 0
+    assert eager.timings.forced_tokens > 5
+    assert steps[1] <= steps[0] - eager.timings.forced_tokens
+
+
+def test_a_full_context_and_few_tokens_end_alike(engines):
+    for most in (1, 2, 3, 500):
+        params = SamplingParams(max_tokens=most, ignore_eos=True)
+        plain, eager = ask_both(engines, REPEAT, params)
+        assert len(plain.token_ids) == len(eager.token_ids)
+        assert plain.finish_reason is eager.finish_reason
+
+
+def test_who_never_guesses(pebble_built):
+    path = resolve(pebble_built, recipe="q8_0")
+    settings = RunnerSettings(slots=1, context=256, reproducible=True)
+    with Engine.load(path, settings, SchedulerSettings(speculation=True)) as engine:
+        assert engine._core.scheduler.proposer is None
+        params = SamplingParams(
+            max_tokens=100, constraint=Constraint("json_schema", json.dumps(SCHEMA))
+        )
+        done = engine.submit(Request(chat(engine, "Make a record."), params)).result(120)
+        assert done.timings.forced_tokens == 0
+
+
+def test_sampled_tokens_keep_their_distribution(engines):
+    """10,000 draws behind a guess, by the logits of a step with guesses, against the probabilities
+    by steps of one token: a chi-square test. The draws have fixed seeds."""
+    engine = engines[1]
+    prompt = chat(engine, REPEAT)
+    runner = engine._core._runner
+    found: list[np.ndarray] = []
+
+    def logits() -> None:
+        kv, guesses = runner.kv, prompt[4:8]
+        kv.trim(0, 0)
+        runner.execute(StepPlan((StepRow(0, 0, prompt, 1),)))
+        rows = runner.execute(StepPlan((StepRow(0, len(prompt), guesses, len(guesses)),)))
+        found.append(np.array(rows[2]))
+        kv.trim(0, len(prompt))
+        for at, token in enumerate(guesses[:3]):
+            single = runner.execute(StepPlan((StepRow(0, len(prompt) + at, (token,), 1),)))
+        found.append(np.array(single[0]))
+        kv.trim(0, 0)
+
+    logits()
+    together, alone = (one.astype(np.float32) for one in found)
+    draws = 10_000
+    states = [SamplerState(SamplingParams(temperature=1.0, seed=seed)) for seed in range(draws)]
+    counts: Counter[int] = Counter()
+    for begin in range(0, draws, 500):
+        part = states[begin : begin + 500]
+        counts.update(s.token for s in sample(np.tile(together, (len(part), 1)), part))
+    weights = np.exp((alone - alone.max()).astype(np.float64))
+    expected = draws * weights / weights.sum()
+    common = [token for token in range(len(expected)) if expected[token] >= 10]
+    rest = draws - sum(expected[token] for token in common)
+    seen_rest = draws - sum(counts[token] for token in common)
+    chi = sum((counts[token] - expected[token]) ** 2 / expected[token] for token in common)
+    if rest >= 10:
+        chi += (seen_rest - rest) ** 2 / rest
+    degrees = max(len(common) - (rest < 10), 1)
+    # Wilson and Hilferty: 4 standard deviations, one in 30,000.
+    assert (chi / degrees) ** (1 / 3) < 1 - 2 / (9 * degrees) + 4 * (2 / (9 * degrees)) ** 0.5
